@@ -1,0 +1,65 @@
+# What a person and CI run. `make` lists the targets; nothing but Python 3.11 and make is needed.
+
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+UV ?= uv
+LOCK_DATE ?= $(shell python3 -c 'import datetime as d; print(d.datetime.now(d.timezone.utc).date() - d.timedelta(days=14))')
+LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check replay histories schemas lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## create .venv from the hashed lock; every other target does this by itself
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@found=; for python in python3.11 python3.12 python3.13 python3; do \
+		if command -v $$python >/dev/null 2>&1 && $$python -c \
+			'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "perdure needs Python 3.11 or newer, with its venv module, on the PATH" >&2; exit 1; fi; \
+	if [ ! -x $(PYTHON) ]; then echo "creating $(VENV) with $$found"; $$found -m venv $(VENV); fi
+	@echo "installing the locked packages, about a minute"
+	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## run a job with real tools on the embedded server, with a scripted model, and show the transcript
+	$(PYTHON) examples/demo/run.py
+
+test: $(STAMP) ## run every test that needs no key
+	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+check: $(STAMP) ## format, lint, types, import rules, packaging; changes no file
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/basedpyright --pythonpath $(PYTHON)
+	$(VENV)/bin/lint-imports
+	$(PYTHON) -m pytest -q tests/contract/test_packaging.py tests/contract/test_sizes.py
+
+replay: $(STAMP) ## replay every stored history against the current code
+	$(PYTHON) -m pytest tests/replay
+
+histories: $(STAMP) ## record a history of each scenario for the current version
+	$(PYTHON) -m tests.replay.record
+
+schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas
+	$(PYTHON) -m tests.contract.schema_snapshots
+
+lock: ## resolve the locks anew, to releases at least 14 days old (needs uv)
+	@command -v $(UV) >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
+	$(UV) $(LOCKING) --upgrade pyproject.toml --extra worker --extra postgres -o requirements/run.txt
+	$(UV) $(LOCKING) --upgrade pyproject.toml --all-extras --group dev -c requirements/run.txt -o requirements/dev.txt
+	$(UV) $(LOCKING) --upgrade --group build -c requirements/dev.txt -o requirements/build.txt
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,114 @@
+"""Conversations as models read them, kept by the worker so that a step does not read the whole chain again."""
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from activities.errors import store_failures
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from perdure.contracts.values import JsonValue
+from perdure.store import Store
+
+WireMessage = dict[str, JsonValue]
+"""One message in OpenAI's chat format, which litellm takes for every provider."""
+
+KEPT_CHARACTERS = 200_000_000
+"""Text kept in memory, over all sessions; the session unused for longest is forgotten first."""
+
+MAX_ARGUMENTS_SHOWN = 2_000
+"""Broken arguments are shown to the model up to this length."""
+
+
+@dataclass
+class _Kept:
+    tip: str
+    messages: list[WireMessage]
+    characters: int
+
+
+class Conversations:
+    """The wire messages of the sessions this worker serves; the store is asked only when the cache cannot answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._characters = 0
+
+    async def read(self, session: str, tip: str) -> list[WireMessage]:
+        """The conversation up to the step ``tip``, system prompt excepted; the caller's own list."""
+        kept = self._kept.get(session)
+        if kept is None or kept.tip != tip:
+            async with store_failures():
+                messages = await self._store.conversation(tip)
+            kept = self._keep(session, tip, [wire(message) for message in messages])
+        self._kept.move_to_end(session)
+        return list(kept.messages)
+
+    def extend(self, session: str, parent: str, tip: str, messages: tuple[Message, ...]) -> None:
+        """A step was stored: move the kept conversation on, unless another attempt has done so."""
+        kept = self._kept.get(session)
+        if kept is None or kept.tip != parent:
+            return
+        new = [wire(message) for message in messages]
+        kept.tip = tip
+        kept.messages.extend(new)
+        added = _size(new)
+        kept.characters += added
+        self._characters += added
+        self._forget()
+
+    def _keep(self, session: str, tip: str, messages: list[WireMessage]) -> _Kept:
+        before = self._kept.pop(session, None)
+        if before is not None:
+            self._characters -= before.characters
+        kept = self._kept[session] = _Kept(tip, messages, _size(messages))
+        self._characters += kept.characters
+        self._forget()
+        return kept
+
+    def _forget(self) -> None:
+        while self._characters > KEPT_CHARACTERS and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._characters -= dropped.characters
+
+
+def _size(messages: list[WireMessage]) -> int:
+    return sum(len(str(message.get("content") or "")) + 200 for message in messages)
+
+
+def wire(message: Message) -> WireMessage:
+    """One message in OpenAI's chat format: role, content, calls, and nothing a provider might refuse."""
+    if isinstance(message, UserMessage):
+        return {"role": "user", "content": message.content}
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    return _assistant(message)
+
+
+def _assistant(message: AssistantMessage) -> WireMessage:
+    wired: WireMessage = {"role": "assistant", "content": message.content or None}
+    if message.tool_calls:
+        wired["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    elif not message.content:
+        wired["content"] = ""
+    if message.thinking:
+        wired["thinking_blocks"] = list(message.thinking)
+    return wired
+
+
+def _sendable(arguments: str) -> str:
+    """Arguments as a JSON object: some providers refuse the whole conversation if a past call has broken ones."""
+    try:
+        parsed = json.loads(arguments or "{}")
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, dict):
+        return arguments or "{}"
+    return json.dumps({"invalid_arguments": arguments[:MAX_ARGUMENTS_SHOWN]})

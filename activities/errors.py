@@ -1,0 +1,67 @@
+"""How an activity fails: one application error whose type is the reason code and whose detail is for machines."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.store.errors import (
+    NotFoundError,
+    StoreUnavailableError,
+    StoreVersionError,
+    TurnEndedError,
+    TurnMismatchError,
+)
+
+MAX_MESSAGE = 2_000
+"""Longest failure message: people read it in one row of the Temporal UI."""
+
+STORE_RETRY = timedelta(seconds=2)
+"""Wait before an activity tries an absent store again."""
+
+
+def permanent(detail: ErrorDetail) -> ApplicationError:
+    """A failure that no retry can help."""
+    return ApplicationError(detail.message[:MAX_MESSAGE], detail, type=detail.code, non_retryable=True)
+
+
+def transient(detail: ErrorDetail, delay: timedelta, *, benign: bool = False) -> ApplicationError:
+    """A failure after which Temporal runs the activity again, after the delay."""
+    return ApplicationError(
+        detail.message[:MAX_MESSAGE],
+        detail,
+        type=detail.code,
+        next_retry_delay=delay,
+        category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
+    )
+
+
+def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
+    """The detail of a failure that is neither the model's nor a tool's."""
+    return ErrorDetail(code=code, title="runtime", message=message[:MAX_MESSAGE])
+
+
+def handed_over() -> ApplicationError:
+    """This worker shuts down and could not finish in its grace: another one goes on at once."""
+    detail = runtime_error(
+        ReasonCode.RUNTIME_WORKER_SHUTDOWN, "the worker shut down and handed this call over to another worker"
+    )
+    return transient(detail, timedelta(milliseconds=100), benign=True)
+
+
+@asynccontextmanager
+async def store_failures() -> AsyncIterator[None]:
+    """Translate what the store raises: an absent store is a wait, a turn that has ended is final."""
+    try:
+        yield
+    except (StoreUnavailableError, StoreVersionError) as error:
+        detail = runtime_error(ReasonCode.RUNTIME_STORE_UNAVAILABLE, str(error))
+        raise transient(detail, STORE_RETRY) from error
+    except TurnEndedError as error:
+        raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from error
+    except TurnMismatchError as error:
+        raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from error
+    except NotFoundError as error:
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from error

@@ -1,0 +1,48 @@
+"""The counters of a worker. Activities count real events, so nothing is counted again on replay."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from perdure.contracts.names import Metric
+
+_SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+_LONG = (1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 259_200)
+
+
+class Metrics:
+    """One object for each metric of :class:`perdure.contracts.names.Metric`; times are in seconds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.turns_started = _counter(registry, Metric.TURNS_STARTED, "Turns opened", "agent")
+        self.turns_ended = _counter(
+            registry, Metric.TURNS_ENDED, "Turns committed", "agent", "stop_reason", "reason_code"
+        )
+        self.turn_seconds = _histogram(registry, Metric.TURN_SECONDS, "From open to commit", _LONG, "agent")
+        self.steps = _counter(registry, Metric.STEPS, "Generations stored", "agent")
+        self.generation_seconds = _histogram(
+            registry, Metric.GENERATION_SECONDS, "Model calls that answered", _SLOW, "model"
+        )
+        self.generation_retries = _counter(
+            registry, Metric.GENERATION_RETRIES, "Model calls to be sent again", "model", "reason_code"
+        )
+        self.tokens = _counter(registry, Metric.TOKENS, "Tokens as the provider reports them", "model", "kind")
+        self.cost_usd = _counter(registry, Metric.COST_USD, "US dollars, as far as prices are known", "model")
+        self.tool_calls = _counter(registry, Metric.TOOL_CALLS, "Tool calls by outcome", "tool", "outcome")
+        self.tool_seconds = _histogram(registry, Metric.TOOL_SECONDS, "Tool bodies", _SLOW, "tool")
+        self.tools_abandoned = _counter(
+            registry, Metric.TOOLS_ABANDONED, "Blocking tool bodies that ran on after a cancel or time-out", "tool"
+        )
+        self.cancel_seconds = _histogram(
+            registry, Metric.CANCEL_SECONDS, "From the cancel request to the commit of the turn", _SLOW
+        )
+        self.store_seconds = _histogram(registry, Metric.STORE_SECONDS, "Store transactions", _FAST, "operation")
+
+
+def _counter(registry: CollectorRegistry, name: Metric, text: str, *labels: str) -> Counter:
+    return Counter(name, text, labels, registry=registry)
+
+
+def _histogram(
+    registry: CollectorRegistry, name: Metric, text: str, buckets: tuple[float, ...], *labels: str
+) -> Histogram:
+    return Histogram(name, text, labels, registry=registry, buckets=buckets)

@@ -1,0 +1,138 @@
+"""The one place that knows litellm: a quiet import, one call, one whole answer.
+
+litellm takes seconds to import and does much behind one's back; the variables below must be set before. Importing this
+module is therefore the worker's business, once, before it polls.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no fetch of prices while importing
+os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # no fetch at the first Claude call
+os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # no stray .env file
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blocks for 20 s offline
+os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
+
+import litellm  # noqa: E402 - after the variables it reads while importing
+
+from activities.conversations import WireMessage  # noqa: E402
+from perdure.contracts.agents import AgentDefinition  # noqa: E402
+from perdure.contracts.budgets import Usage  # noqa: E402
+from perdure.contracts.values import JsonValue  # noqa: E402
+
+SILENCE_SECONDS = 600.0
+"""litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
+
+
+def quiet() -> None:
+    """Stop litellm from printing and from handling its own log records."""
+    litellm.suppress_debug_info = True
+    litellm.turn_off_message_logging = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.setLevel(logging.WARNING)
+
+
+quiet()
+
+
+class EmptyAnswerError(Exception):
+    """The model answered with neither text nor a tool call."""
+
+
+class ContentFilteredError(Exception):
+    """The provider cut the answer off by its content policy."""
+
+
+@dataclass(frozen=True)
+class WireCall:
+    """A tool call as the provider sent it: the id may be missing or repeated, the arguments broken."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One whole answer of a model."""
+
+    text: str
+    calls: tuple[WireCall, ...]
+    thinking: tuple[JsonValue, ...]
+    finish_reason: str
+    usage: Usage
+    cost_usd: Decimal | None
+
+
+async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
+    """Call the model once. Temporal is the only layer that retries: every other one is told not to.
+
+    Raises:
+        EmptyAnswerError: There is neither text nor a call in the answer.
+        ContentFilteredError: The answer was cut off by the provider's policy.
+        Exception: Whatever litellm raises; ``activities.failures`` knows them.
+    """
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in definition.tools
+    ]
+    response: Any = await litellm.acompletion(
+        **definition.generate_params,
+        model=definition.model,
+        messages=messages,
+        timeout=SILENCE_SECONDS,
+        num_retries=0,
+        max_retries=0,
+        **({"tools": tools} if tools else {}),
+    )
+    return _answer(response)
+
+
+def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types are not typed
+    choice = response.choices[0]
+    message = choice.message
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    text = message.content or extra.get("refusal") or ""
+    calls = tuple(
+        WireCall(name=str(call.function.name or ""), arguments=str(call.function.arguments or "{}"))
+        for call in message.tool_calls or ()
+    )
+    finish_reason = str(choice.finish_reason or "")
+    if finish_reason == "content_filter":
+        msg = f"the provider's content policy cut the answer off: {text[:200] or 'no text'}"
+        raise ContentFilteredError(msg)
+    if not text.strip() and not calls:
+        msg = f"the model answered with neither text nor a tool call (finish_reason {finish_reason or 'missing'})"
+        raise EmptyAnswerError(msg)
+    return Answer(
+        text=text,
+        calls=calls,
+        thinking=tuple(getattr(message, "thinking_blocks", None) or ()),
+        finish_reason=finish_reason,
+        usage=_usage(getattr(response, "usage", None)),
+        cost_usd=_cost(response),
+    )
+
+
+def _usage(usage: Any) -> Usage:  # noqa: ANN401
+    if usage is None:
+        return Usage()
+    details = getattr(usage, "prompt_tokens_details", None)
+    return Usage(
+        input_tokens=int(usage.prompt_tokens or 0),
+        output_tokens=int(usage.completion_tokens or 0),
+        cached_tokens=int(getattr(details, "cached_tokens", 0) or 0),
+    )
+
+
+def _cost(response: Any) -> Decimal | None:  # noqa: ANN401
+    """US dollars by litellm's price map; None if it does not know the model, which is not the same as free."""
+    cost = getattr(response, "_hidden_params", {}).get("response_cost")
+    return None if cost is None else Decimal(str(cost))

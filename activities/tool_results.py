@@ -1,0 +1,164 @@
+"""What becomes of a tool's body: its result as text, its exception as an error for the model and a reason code."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from perdure.agents.tool import Tool
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.engine.redaction import redact_text
+from perdure.store import Artifact, LostCall
+
+PREVIEW_CHARACTERS = 4_000
+"""Longest result in the history and in events; the model reads all of it from the store."""
+
+ERROR_CHARACTERS = 1_500
+"""Longest error text the model reads."""
+
+_NETWORK = frozenset(
+    {"ConnectionError", "gaierror", "TransportError", "ClientConnectionError", "RequestException", "URLError"}
+)
+"""Base classes of network faults in the standard library, httpx, aiohttp and requests."""
+
+
+class InvalidInputError(Exception):
+    """The model's arguments do not fit the tool; always told to the model."""
+
+
+class InvalidOutputError(Exception):
+    """The tool returned a value that cannot be written as JSON."""
+
+
+class ToolTimeoutError(TimeoutError):
+    """The body ran longer than the tool's time-out."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a call: its claim, and the events it writes. Their keys make writing one twice harmless."""
+
+    call: CallTool
+    declaration: ToolDeclaration
+    claimant: str
+
+    def event(self, key: str, event: Event) -> NewEvent:
+        """An event of this call, ready for the log."""
+        call = self.call
+        return NewEvent(key=f"{call.turn}/{call.call_id}/{key}", turn=call.turn, step=call.step, event=event)
+
+    def started(self) -> NewEvent:
+        """The body is about to run."""
+        start = ToolStart(call_id=self.call.call_id, tool=self.declaration.name, arguments=self.call.arguments)
+        return self.event("tool_start", start)
+
+    def ended(self, message: ToolMessage, artifact: Artifact | None, seconds: float) -> list[NewEvent]:
+        """The call has a result for the model."""
+        end = ToolEnd(
+            call_id=message.call_id,
+            tool=message.name,
+            result=message.content[:PREVIEW_CHARACTERS],
+            error=message.error,
+            artifact=artifact.id if artifact else None,
+            seconds=round(seconds, 3),
+        )
+        return [self.event("tool_end", end), self._step()]
+
+    def aborted(self, error: ErrorDetail) -> list[NewEvent]:
+        """The call failed outside its ``catch``, and the turn ends."""
+        failure = ToolError(call_id=self.call.call_id, tool=self.declaration.name, error=error)
+        return [self.event("tool_error", failure), self._step()]
+
+    def lost(self) -> LostCall:
+        """What the model is told when an earlier attempt was lost in the body and it may not run again."""
+        code = ReasonCode.TOOL_EFFECT_UNKNOWN
+        error = ErrorDetail(code=code, title=self.declaration.name, message=REASONS[code].text)
+        message = failed(self.call, error)
+        return LostCall(message=message, events=tuple(self.ended(message, None, 0.0)))
+
+    def _step(self) -> NewEvent:
+        return self.event("tool_step", ToolStep(call_id=self.call.call_id, tool=self.declaration.name))
+
+
+def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
+    """An error as the model reads it: type and text, structured."""
+    body = {"error": {"code": error.code, "type": error.type, "message": error.message}}
+    return ToolMessage(
+        call_id=call.call_id, name=error.title, content=json.dumps(body, ensure_ascii=False), error=error
+    )
+
+
+def outcome(message: ToolMessage) -> ToolOutcome:
+    """What the workflow is told of a result."""
+    return ToolOutcome(call_id=message.call_id, preview=message.content[:PREVIEW_CHARACTERS], error=message.error)
+
+
+def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
+    """The model's arguments as the body takes them.
+
+    Raises:
+        InvalidInputError: They are no JSON object, or do not fit the schema.
+    """
+    try:
+        parsed = json.loads(raw or "{}")
+    except ValueError as error:
+        msg = f"the arguments are not JSON: {error}"
+        raise InvalidInputError(msg) from error
+    if not isinstance(parsed, dict):
+        msg = f"the arguments are not a JSON object but {type(parsed).__name__}"
+        raise InvalidInputError(msg)
+    try:
+        return tool.arguments(parsed)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
+        )
+        msg = f"the arguments do not fit the schema: {problems}"
+        raise InvalidInputError(msg) from error
+
+
+def as_text(value: object) -> str:
+    """A result as the model reads it: text as it is, anything else as JSON.
+
+    Raises:
+        InvalidOutputError: The value has no JSON form.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {error}"
+        raise InvalidOutputError(msg) from error
+
+
+def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
+    """Whether the tool's author wants the model to be told. Classes go by name, so that the list can be frozen."""
+    if isinstance(error, InvalidInputError):
+        return True
+    if isinstance(declaration.catch, str):
+        return declaration.catch == "all"
+    return any(base.__name__ in declaration.catch for base in type(error).__mro__)
+
+
+def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
+    """The exception of a body as facts: code, class, redacted text."""
+    text = redact_text(str(error), secrets)[:ERROR_CHARACTERS] or "no message"
+    return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=type(error).__name__)
+
+
+def _code(error: Exception) -> ReasonCode:
+    if isinstance(error, InvalidInputError):
+        return ReasonCode.TOOL_INVALID_INPUT
+    if isinstance(error, InvalidOutputError):
+        return ReasonCode.TOOL_INVALID_OUTPUT
+    if isinstance(error, ToolTimeoutError):
+        return ReasonCode.TOOL_TIMEOUT
+    if any(base.__name__ in _NETWORK for base in type(error).__mro__):
+        return ReasonCode.TOOL_NETWORK_ERROR
+    return ReasonCode.TOOL_EXECUTION_ERROR

@@ -1,0 +1,194 @@
+"""The one dynamic activity behind every Python tool; its type in Temporal is the tool's name.
+
+A call is claimed by its row in the ledger before the body runs. So a second attempt never runs the body again, unless
+the tool is idempotent: it returns the recorded result, or tells the model that the effect is unknown.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+
+from activities.bodies import Bodies, CallContext
+from activities.definitions import Definitions
+from activities.errors import handed_over, permanent, runtime_error, store_failures, transient
+from activities.heartbeat import beating
+from activities.metrics import Metrics
+from activities.tool_results import (
+    Attempt,
+    ToolTimeoutError,
+    as_text,
+    checked_arguments,
+    error_detail,
+    failed,
+    is_caught,
+    outcome,
+)
+from perdure.agents.agent import Agent
+from perdure.agents.tool import Tool
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import NewEvent
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.store import Artifact, Claim, Store
+
+MAX_RERUNS = 5
+"""An idempotent tool whose worker is lost so many times is given up: it may be what kills them."""
+
+MISSING_TOOL_RETRY = timedelta(seconds=5)
+"""Wait before another worker is asked for a tool this one lacks."""
+
+
+class ToolActivities:
+    """Tool calls of one worker."""
+
+    def __init__(  # noqa: PLR0913 - what a worker hands over once, by keyword
+        self,
+        *,
+        store: Store,
+        agents: Mapping[str, Agent],
+        definitions: Definitions,
+        bodies: Bodies,
+        metrics: Metrics,
+        secrets: frozenset[str],
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._definitions = definitions
+        self._bodies = bodies
+        self._metrics = metrics
+        self._secrets = secrets
+
+    @activity.defn(dynamic=True)
+    async def call_tool(self, args: Sequence[RawValue]) -> ToolOutcome:
+        """Run one tool call and store its result under its call id."""
+        call: CallTool = activity.payload_converter().from_payload(args[0].payload, CallTool)
+        info = activity.info()
+        definition = await self._definitions.get(call.definition)
+        tool, declaration = self._tool(definition, info.activity_type)
+        claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"
+        attempt = Attempt(call, declaration, claimant)
+        claim = await self._claim(attempt, rerun=declaration.idempotent and info.attempt <= MAX_RERUNS)
+        if claim.message is not None:
+            return outcome(claim.message)
+        began = time.monotonic()
+        try:
+            async with beating():
+                text = await self._run(tool, attempt, claim.arguments)
+        except asyncio.CancelledError:
+            if activity.is_worker_shutdown():
+                raise handed_over() from None
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
+            return await self._failed(definition, attempt, error, time.monotonic() - began)
+        return await self._succeeded(attempt, text, time.monotonic() - began)
+
+    def _tool(self, definition: AgentDefinition, name: str) -> tuple[Tool[..., Any], ToolDeclaration]:
+        """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
+        declaration = definition.tool(name)
+        agent = self._agents.get(definition.name)
+        tool = agent.tool(name) if agent is not None else None
+        if declaration is None or tool is None or tool.declaration.parameters != declaration.parameters:
+            message = (
+                f"this worker has no tool {name!r} of agent {definition.name!r} with the schema the turn began with; "
+                "keep a worker of that version until its turns have ended"
+            )
+            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), MISSING_TOOL_RETRY)
+        return tool, declaration
+
+    async def _claim(self, attempt: Attempt, *, rerun: bool) -> Claim:
+        call = attempt.call
+        async with store_failures():
+            return await self._store.claim_call(
+                session=call.session,
+                turn=call.turn,
+                step=call.step,
+                call_id=call.call_id,
+                claimant=attempt.claimant,
+                rerun=rerun,
+                start=attempt.started(),
+                lost=attempt.lost(),
+            )
+
+    async def _run(self, tool: Tool[..., Any], attempt: Attempt, raw: str) -> str:
+        """Check the arguments, run the body within its time-out, and write its result as text."""
+        call, limit = attempt.call, attempt.declaration.timeout.total_seconds()
+        arguments = checked_arguments(tool, raw)
+        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
+        body = asyncio.wrap_future(self._bodies.start(tool, arguments, context))
+        try:
+            done, _ = await asyncio.wait([body], timeout=limit)
+        except asyncio.CancelledError:
+            self._stop(tool, context, body)
+            raise
+        if not done:
+            self._stop(tool, context, body)
+            msg = f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown"
+            raise ToolTimeoutError(msg)
+        if body.cancelled():
+            msg = f"{tool.name} cancelled itself"
+            raise RuntimeError(msg)
+        return as_text(body.result())
+
+    def _stop(self, tool: Tool[..., Any], context: CallContext, body: "asyncio.Future[Any]") -> None:
+        """Tell the body to end: an async one is cancelled, a blocking one has its flag and may run on."""
+        context.stop.set()
+        body.cancel()
+        if not tool.is_async:
+            self._metrics.tools_abandoned.labels(tool.name).inc()
+
+    async def _succeeded(self, attempt: Attempt, text: str, seconds: float) -> ToolOutcome:
+        declaration, call = attempt.declaration, attempt.call
+        content, artifact = text, None
+        if declaration.truncate is not None:
+            content = head_and_tail(text, declaration.truncate)
+        elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
+            artifact = Artifact(id=f"art_{call.call_id}", session=call.session, media_type="text/plain", text=text)
+            content = offloaded(text, artifact.id)
+        message = ToolMessage(call_id=call.call_id, name=declaration.name, content=content)
+        await self._finish(attempt, message, attempt.ended(message, artifact, seconds), artifact)
+        self._count(declaration.name, "ok", seconds)
+        return outcome(message)
+
+    async def _failed(
+        self, definition: AgentDefinition, attempt: Attempt, error: Exception, seconds: float
+    ) -> ToolOutcome:
+        """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
+        detail = error_detail(attempt.declaration, error, self._secrets)
+        message = failed(attempt.call, detail)
+        aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
+        events = attempt.aborted(detail) if aborts else attempt.ended(message, None, seconds)
+        await self._finish(attempt, message, events, None)
+        self._count(detail.title, detail.code, seconds)
+        if aborts:
+            sentence = f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message}"
+            raise permanent(detail.model_copy(update={"message": sentence})) from error
+        return outcome(message)
+
+    async def _finish(
+        self, attempt: Attempt, message: ToolMessage, events: list[NewEvent], artifact: Artifact | None
+    ) -> None:
+        """Store the result; that of an attempt which has lost its claim is dropped."""
+        call = attempt.call
+        async with store_failures():
+            kept = await self._store.finish_call(
+                session=call.session,
+                turn=call.turn,
+                call_id=call.call_id,
+                claimant=attempt.claimant,
+                message=message,
+                events=events,
+                artifact=artifact,
+            )
+        if not kept:
+            activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
+
+    def _count(self, tool: str, result: str, seconds: float) -> None:
+        self._metrics.tool_calls.labels(tool, result).inc()
+        self._metrics.tool_seconds.labels(tool).observe(seconds)

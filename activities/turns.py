@@ -1,0 +1,112 @@
+"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+from temporalio import activity
+
+from activities.definitions import Definitions
+from activities.errors import permanent, runtime_error, store_failures
+from activities.metrics import Metrics
+from perdure.agents.agent import Agent
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.names import Activity
+from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
+from perdure.store import NotFoundError, Store
+
+
+class TurnActivities:
+    """The store's side of a turn's beginning and end."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        agents: Mapping[str, Agent],
+        definitions: Definitions,
+        metrics: Metrics,
+        search_attributes: bool,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._definitions = definitions
+        self._metrics = metrics
+        self._search_attributes = search_attributes
+
+    @activity.defn(name=Activity.OPEN_TURN)
+    async def open_turn(self, opening: OpenTurn) -> OpenedTurn:
+        """Freeze the agent's definition, claim the turn's number, store the prompt.
+
+        Safe to run twice: the request id names the turn, and a second attempt finds it.
+        """
+        async with store_failures():
+            definition = _with_overrides(await self._agent(opening), opening.request)
+            opened = await self._store.open_turn(opening, definition)
+            if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
+                definition = await self._store.definition(opened.definition)
+        self._definitions.keep(opened.definition, definition)
+        if opened.first:
+            self._metrics.turns_started.labels(definition.name).inc()
+        return OpenedTurn(
+            turn=opened.turn,
+            tip=opened.tip,
+            definition=opened.definition,
+            policy=definition.policy(),
+            search_attributes=self._search_attributes,
+            ended=opened.ended,
+        )
+
+    async def _agent(self, opening: OpenTurn) -> AgentDefinition:
+        name = opening.request.agent
+        if name is None:
+            try:
+                name = (await self._store.session(opening.session)).agent
+            except NotFoundError as error:
+                message = f"there is no session {opening.session!r}; name an agent to start one"
+                raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message)) from error
+        agent = self._agents.get(name)
+        if agent is None:
+            known = ", ".join(sorted(self._agents)) or "none"
+            message = f"no agent is named {name!r}; this worker has: {known}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
+        return agent.definition
+
+    @activity.defn(name=Activity.COMMIT_TURN)
+    async def commit_turn(self, commit: CommitTurn) -> TurnResult:
+        """Close the turn: last results, the head moved, its result recorded.
+
+        Safe to run twice: a turn that has ended keeps the result it has.
+        """
+        async with store_failures():
+            committed = await self._store.commit_turn(commit)
+        result = committed.result
+        if committed.first:
+            seconds = (committed.ended_at - committed.started_at).total_seconds()
+            self._metrics.turn_seconds.labels(result.agent).observe(seconds)
+            self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "").inc()
+            if commit.cancel_requested_at is not None:
+                waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()
+                self._metrics.cancel_seconds.observe(max(0.0, waited))
+        # Every field is set, so that the JSON result names each, also those that are null.
+        return TurnResult.model_validate(result.model_dump())
+
+
+def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentDefinition:
+    """The definition with what the request asks for this one turn."""
+    changes: dict[str, object] = {}
+    if request.model is not None:
+        changes["model"] = request.model
+    if request.max_steps is not None:
+        changes["max_steps"] = request.max_steps
+    if request.budgets is not None:
+        asked = request.budgets.model_dump(exclude_none=True)
+        changes["budgets"] = Budgets.model_validate({**definition.budgets.model_dump(), **asked})
+    if not changes:
+        return definition
+    try:
+        return AgentDefinition.model_validate({**definition.model_dump(), **changes})
+    except ValidationError as error:
+        message = f"the request's settings do not fit the agent: {error.errors()[0]['msg']}"
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from error

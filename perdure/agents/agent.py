@@ -1,0 +1,110 @@
+"""Agent: the one value an author writes; a turn runs its frozen definition."""
+
+from datetime import timedelta
+from functools import cached_property
+from inspect import cleandoc
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+
+from perdure.agents.tool import Tool, tool
+from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_MAX_STEPS, AgentDefinition, OnToolError
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.names import Activity
+from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.values import JsonValue, Value
+
+
+class AgentDefinitionError(ValueError):
+    """An agent's settings cannot be used; the message is one line that names the field and the reason."""
+
+
+class Agent(Value):
+    """An agent: a model, instructions, tools, limits and policies. Frozen; checked where it is defined.
+
+    Attributes:
+        name: How callers start it; unique among the agents of a task queue.
+        model: ``provider/model``, as litellm takes it.
+        instructions: The system prompt; indentation is removed.
+        tools: Functions or ``@tool`` objects.
+        max_steps: Generations a turn may use, exactly.
+        generation_timeout: Longest time one model call may take.
+        generate_params: Further arguments of the model call, such as ``temperature``.
+        retry: How transient failures of model calls are retried.
+        on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
+            ``feed_back`` tells the model.
+        finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
+        budgets: Limits beside ``max_steps``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    model: str
+    instructions: str = ""
+    description: str = ""
+    tools: tuple[Tool[..., Any], ...] = ()
+    max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
+    generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
+    generate_params: dict[str, JsonValue] = {}
+    retry: RetryPolicy = RetryPolicy()
+    on_tool_error: OnToolError = "abort"
+    finish_tool: str | None = None
+    budgets: Budgets = Budgets()
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+        """Check the settings.
+
+        Raises:
+            AgentDefinitionError: A setting cannot be used.
+        """
+        try:
+            super().__init__(**settings)
+            _ = self.definition
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            reason = first["msg"].removeprefix("Value error, ")
+            got = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r})"
+            msg = f"agent {settings.get('name', '?')!r}: {field + ': ' if field else ''}{reason}{got}"
+            raise AgentDefinitionError(msg) from error
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(item if isinstance(item, Tool) or not callable(item) else tool(item) for item in value)
+
+    @field_validator("tools")
+    @classmethod
+    def _names_are_not_ours(cls, value: tuple[Tool[..., Any], ...]) -> tuple[Tool[..., Any], ...]:
+        for item in value:
+            if item.name in set(Activity):
+                msg = f"a tool may not be named {item.name!r}: that is an activity of perdure; use @tool(name=…)"
+                raise ValueError(msg)
+        return value
+
+    @field_validator("model")
+    @classmethod
+    def _model_names_its_provider(cls, value: str) -> str:
+        provider, slash, model = value.partition("/")
+        if not (provider and slash and model):
+            msg = f"write it as provider/model, for example openai/gpt-5-mini (got {value!r})"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("instructions")
+    @classmethod
+    def _dedent(cls, value: str) -> str:
+        return cleandoc(value)
+
+    @cached_property
+    def definition(self) -> AgentDefinition:
+        """The agent as data: what is frozen at the start of a turn."""
+        fields = {name: getattr(self, name) for name in AgentDefinition.model_fields if name != "tools"}
+        return AgentDefinition(**fields, tools=tuple(item.declaration for item in self.tools))
+
+    def tool(self, name: str) -> Tool[..., Any] | None:
+        """The tool of that wire name, or None."""
+        return next((item for item in self.tools if item.name == name), None)

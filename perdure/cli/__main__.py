@@ -1,0 +1,5 @@
+"""``python -m perdure.cli`` is ``perdure``."""
+
+from perdure.cli import main
+
+main()

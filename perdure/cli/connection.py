@@ -1,0 +1,63 @@
+"""What every verb that talks to a cluster shares: one connection, the store where it is, and the event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import TypeVar
+
+from perdure.cli.errors import UnreachableError
+from perdure.client import Client
+from perdure.settings import Settings, load_settings
+from perdure.store import Store
+
+Result = TypeVar("Result")
+
+
+def run(main: Coroutine[None, None, Result]) -> Result:
+    """Run a verb's coroutine to its end."""
+    return asyncio.run(main)
+
+
+@contextlib.asynccontextmanager
+async def connected(*, store: bool = True) -> AsyncIterator[Client]:
+    """A client whose server answers, and its store too unless the verb does not need it.
+
+    Raises:
+        UnreachableError: The store's file is not there.
+        ClientError: The server does not answer.
+        StoreError: The store does not answer.
+    """
+    settings = load_settings()
+    async with await Client.connect(settings) as client:
+        if store:
+            _check_file(settings)
+            await client.store()
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def opened_store() -> AsyncIterator[Store]:
+    """The store alone, for verbs that need no server.
+
+    Raises:
+        UnreachableError: The store's file is not there.
+        StoreError: The store does not answer.
+    """
+    settings = load_settings()
+    _check_file(settings)
+    store = await Store.open(settings.store_url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _check_file(settings: Settings) -> None:
+    """Opening would make an empty store here, while the workers write to theirs somewhere else."""
+    path = settings.store_path
+    if path is not None and not path.exists():
+        msg = (
+            f"there is no transcript store at {path}; run 'perdure dev' in this folder, "
+            "or set PERDURE_STORE_URL to the store of your workers"
+        )
+        raise UnreachableError(msg)

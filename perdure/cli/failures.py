@@ -1,0 +1,31 @@
+"""The one line and the exit code of each error that the client, the store and the settings announce."""
+
+from perdure.cli.errors import CliError, ExitCode
+from perdure.client.errors import (
+    ClientError,
+    NoWorkerError,
+    RequestRefusedError,
+    ServerUnreachableError,
+    SessionIdleError,
+    UnknownSessionError,
+)
+from perdure.settings import SettingsError
+from perdure.store.errors import NotFoundError, StoreError
+
+_UNREACHABLE = (ServerUnreachableError, NoWorkerError)
+_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError, NotFoundError)
+
+
+def describe(error: Exception) -> CliError | None:
+    """The error as the command line shows it; None if it is not one that is expected."""
+    if isinstance(error, CliError):
+        return error
+    if isinstance(error, _USAGE):
+        return CliError(str(error), ExitCode.USAGE)
+    if isinstance(error, _UNREACHABLE):
+        return CliError(str(error), ExitCode.UNREACHABLE)
+    if isinstance(error, StoreError):
+        return CliError(f"the transcript store: {error}; see PERDURE_STORE_URL", ExitCode.UNREACHABLE)
+    if isinstance(error, ClientError):
+        return CliError(str(error), ExitCode.ERROR)
+    return None

@@ -1,0 +1,184 @@
+"""Following a turn on a terminal or in a pipe: its lines as they come, Ctrl+C, and the exit code of its end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
+
+import click
+
+from perdure.cli.errors import CliError, ExitCode
+from perdure.cli.render import Line, Tone, clean, lines
+from perdure.client import Turn
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import AgentEnd, AgentError, Envelope
+from perdure.contracts.turns import StopReason, TurnResult
+
+SECOND_PRESS = timedelta(seconds=3)
+"""A second Ctrl+C within this time quits at once."""
+
+NUMBER_TIMEOUT = timedelta(seconds=10)
+"""How long ``--detach`` waits for the turn's number."""
+
+EXIT_CODES: dict[str, ExitCode] = {
+    StopReason.FINISHED: ExitCode.FINISHED,
+    StopReason.ERROR: ExitCode.ERROR,
+    StopReason.MAX_STEPS_REACHED: ExitCode.MAX_STEPS_REACHED,
+    StopReason.STALLED: ExitCode.STALLED,
+    StopReason.BUDGET_EXHAUSTED: ExitCode.BUDGET_EXHAUSTED,
+    StopReason.CANCELLED: ExitCode.CANCELLED,
+    "waiting_for_input": ExitCode.WAITING,
+    "waiting_for_delegate": ExitCode.WAITING,
+}
+
+_COLOURS: dict[Tone, dict[str, str | bool]] = {
+    Tone.PLAIN: {},
+    Tone.HEAD: {"bold": True},
+    Tone.QUIET: {"dim": True},
+    Tone.GOOD: {"fg": "green"},
+    Tone.WARNING: {"fg": "yellow"},
+    Tone.BAD: {"fg": "red"},
+}
+
+_REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
+
+
+def show(line: Line) -> None:
+    """Print a line, in colour on a terminal unless ``NO_COLOR`` is set."""
+    plain = None if not os.environ.get("NO_COLOR") else False
+    click.echo(click.style(line.text, **_COLOURS[line.tone]), color=plain)  # type: ignore[arg-type]
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object as one line."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+class Printer:
+    """Prints the events of a turn, and keeps how it ended."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.end: AgentEnd | None = None
+        self._failure: list[Line] = []
+
+    def event(self, envelope: Envelope) -> None:
+        """Print one event."""
+        if isinstance(envelope.event, AgentEnd):
+            self.end = envelope.event
+        if self.as_json:
+            print_json(envelope.line())
+            return
+        rows = lines(envelope)
+        # What ended the turn was shown when it happened.
+        if isinstance(envelope.event, AgentError) and rows[1:] == self._failure:
+            return
+        if rows and rows[0].tone == Tone.BAD:
+            self._failure = rows[1:]
+        for row in rows:
+            show(row)
+
+    def note(self, text: str) -> None:
+        """Say something that is no event, on stderr."""
+        click.echo(f"perdure: {text}", err=True)
+
+
+async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool) -> int:
+    """Print the turn to its end and return the exit code.
+
+    Args:
+        turn: The turn.
+        printer: What prints it.
+        after: The sequence number after which to begin.
+        cancels: Whether the first Ctrl+C cancels the turn; otherwise it stops following.
+    """
+    following = asyncio.create_task(_print_events(turn, printer, after))
+    presses = _Presses(turn, printer, following, cancels=cancels)
+    with _on_interrupt(presses.pressed):
+        try:
+            await following
+        except asyncio.CancelledError:
+            if not presses.quit:
+                raise
+            again = f"'perdure follow {turn.session}' goes on following, 'perdure cancel {turn.session}' stops it"
+            printer.note(f"the turn may still run; {again}")
+            return ExitCode.INTERRUPTED
+    if printer.end is not None:
+        return EXIT_CODES.get(printer.end.stop_reason, ExitCode.ERROR)
+    return refused(await turn.result())
+
+
+async def _print_events(turn: Turn, printer: Printer, after: int) -> None:
+    async for envelope in turn.events(after=after):
+        printer.event(envelope)
+
+
+def refused(result: TurnResult) -> int:
+    """Raise the error of a request that never became a turn; the exit code of any other result."""
+    if result.turn is not None:
+        return EXIT_CODES.get(result.stop_reason, ExitCode.ERROR)
+    code = ExitCode.USAGE if result.reason_code in _REFUSED_BY_CALLER else ExitCode.ERROR
+    raise CliError(clean(result.error or f"the request was refused: {result.reason_code}"), code)
+
+
+async def detach(turn: Turn, *, as_json: bool) -> int:
+    """Print where the turn is, without waiting for its end."""
+    number = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NUMBER_TIMEOUT.total_seconds()):
+            number = await turn.number()
+            if number is None:
+                refused(await turn.result())
+    if as_json:
+        print_json({"session": turn.session, "turn": number})
+    else:
+        click.echo(f"{turn.session} turn {number if number is not None else '(not opened yet)'}")
+    return ExitCode.FINISHED
+
+
+class _Presses:
+    """What Ctrl+C does: cancel or stop following at first, quit at the second press."""
+
+    def __init__(self, turn: Turn, printer: Printer, following: "asyncio.Task[None]", *, cancels: bool) -> None:
+        self.quit = False
+        self._turn = turn
+        self._printer = printer
+        self._following = following
+        self._cancels = cancels
+        self._pressed_at: float | None = None
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    def pressed(self) -> None:
+        now = asyncio.get_running_loop().time()
+        again = self._pressed_at is not None and now - self._pressed_at < SECOND_PRESS.total_seconds()
+        self._pressed_at = now
+        if again or not self._cancels:
+            self.quit = True
+            self._following.cancel()
+            return
+        self._printer.note("cancelling the turn; press Ctrl+C again within 3 s to quit at once")
+        self._keep(self._cancel())
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+    async def _cancel(self) -> None:
+        try:
+            await self._turn.cancel("cancelled by Ctrl+C")
+        except Exception as error:  # noqa: BLE001  # whatever it is, the person at the keyboard must know
+            self._printer.note(f"the turn could not be cancelled: {error}")
+
+
+@contextlib.contextmanager
+def _on_interrupt(pressed: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,94 @@
+"""The group of verbs. A verb's module is loaded when the verb is used, so that ``perdure --help`` is quick."""
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from perdure.cli.errors import CliError, ExitCode, MistakeError
+
+VERBS: dict[str, str] = {
+    "dev": "Embedded server, UI and worker in one command.",
+    "worker": "A worker for a cluster.",
+    "run": "Start a turn and follow it live.",
+    "send": "Send a message: the next turn, or into the running one.",
+    "follow": "Follow the running or last turn of a session.",
+    "cancel": "Cancel the running turn of a session.",
+    "show": "What a session did: its turns and the conversation.",
+    "list": "The sessions, newest first.",
+    "agents": "The agents that workers have registered.",
+    "setup": "Register the search attributes on a cluster.",
+}
+"""Each verb is ``perdure.cli.<verb>.command``; the text is the short help of the list."""
+
+
+class LazyGroup(click.Group):
+    """A group that loads a verb's module when it is needed, and shows every expected error as one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of their use."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"perdure.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse our own options."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            _usage(error)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            _usage(error)
+        except (KeyboardInterrupt, click.Abort):
+            ctx.exit(ExitCode.INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            raise _expected(error) from error
+
+
+def _usage(error: click.UsageError) -> NoReturn:
+    where = error.ctx.command_path if error.ctx is not None else "perdure"
+    message = error.format_message().rstrip(".")
+    raise MistakeError(f"{message[:1].lower()}{message[1:]}; see '{where} --help'") from error
+
+
+def _expected(error: Exception) -> CliError:
+    """The line for an error that the client, the store or the settings announce; others are bugs and go on."""
+    # Loaded here, when there is an error to name: the client brings Temporal with it.
+    from perdure.cli.failures import describe  # noqa: PLC0415
+
+    described = describe(error)
+    if described is None:
+        raise error
+    return described
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="perdure", message="%(version)s")
+def cli() -> None:
+    """LLM agents as durable jobs on Temporal.
+
+    The server's address comes from TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
+    Exit codes: 0 finished, 1 error, 2 usage, 3 max_steps_reached, 4 stalled, 5 budget_exhausted,
+    6 cancelled, 7 waiting, 8 nothing reachable.
+    """

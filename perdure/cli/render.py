@@ -1,0 +1,148 @@
+"""Events as lines for people: a pure function, so that every line is a unit test. No terminal here."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import TypeVar, cast
+
+from perdure.contracts import events
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.turns import StopReason
+
+
+class Tone(StrEnum):
+    """What a line is; the terminal gives it a colour."""
+
+    PLAIN = "plain"
+    HEAD = "head"
+    QUIET = "quiet"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the transcript."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def lines(envelope: events.Envelope) -> list[Line]:
+    """The lines of one event; many events have none."""
+    make = _LINES.get(type(envelope.event))
+    return [] if make is None else [Line(clean(line.text), line.tone) for line in make(envelope)]
+
+
+def clean(text: str) -> str:
+    """Text of models and tools without the characters that steer a terminal."""
+    return "".join(character for character in text if character in "\n\t" or character.isprintable())
+
+
+def money(amount: Decimal) -> str:
+    """US dollars with two to four decimals."""
+    text = f"{amount:,.4f}".rstrip("0")
+    whole, _, decimals = text.partition(".")
+    return f"${whole}.{decimals:0<2}"
+
+
+def tally(steps: int, usage: Usage, cost: Decimal) -> str:
+    """Steps, tokens and cost in one phrase."""
+    return f"{steps} {'step' if steps == 1 else 'steps'} · {usage.total_tokens:,} tokens · {money(cost)}"
+
+
+def error_lines(error: ErrorDetail) -> Iterator[Line]:
+    """A failure as it looks everywhere: a cross, where it was, and below it what happened."""
+    yield Line(f"✗ {error.title}", Tone.BAD)
+    for line in error.message.splitlines():
+        yield Line(f"  {line}", Tone.BAD)
+
+
+def _agent_start(envelope: events.Envelope, event: events.AgentStart) -> Iterator[Line]:
+    yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}", Tone.HEAD)
+
+
+def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iterator[Line]:
+    yield from (Line(f"> {line}", Tone.HEAD) for line in event.content.splitlines())
+
+
+def _retry(_: events.Envelope, event: events.GenerationRetry) -> Iterator[Line]:
+    message = " ".join(event.error_message.split())
+    wait = f"waiting {event.wait_seconds:.1f}s"
+    attempt = f"attempt {event.attempt}/{event.max_attempts}"
+    yield Line(f"↻ {event.error_type or event.code} · {wait} · {attempt} · {message}", Tone.WARNING)
+
+
+def _content(_: events.Envelope, event: events.GenerationContent) -> Iterator[Line]:
+    yield from (Line(line) for line in event.content.strip().splitlines())
+
+
+def _generation_end(envelope: events.Envelope, event: events.GenerationEnd) -> Iterator[Line]:
+    cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
+    yield Line(f"step {envelope.step} · {event.usage.total_tokens:,} tokens · {cost}", Tone.QUIET)
+
+
+def _generation_error(_: events.Envelope, event: events.GenerationError) -> Iterator[Line]:
+    yield from error_lines(event.error)
+
+
+def _tool_start(_: events.Envelope, event: events.ToolStart) -> Iterator[Line]:
+    yield Line(f"→ {event.tool} {' '.join(event.arguments.split())}")
+
+
+def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
+    if event.error is None:
+        yield Line(f"✓ {event.tool} {event.seconds:.1f} s", Tone.GOOD)
+    else:
+        yield from error_lines(event.error.model_copy(update={"title": event.tool}))
+
+
+def _tool_error(_: events.Envelope, event: events.ToolError) -> Iterator[Line]:
+    yield from error_lines(event.error.model_copy(update={"title": event.tool}))
+
+
+def _stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
+    yield Line("stalled: the model answered without finishing; send another message to continue", Tone.WARNING)
+
+
+def _agent_error(_: events.Envelope, event: events.AgentError) -> Iterator[Line]:
+    yield from error_lines(event.error)
+
+
+def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
+    if event.stop_reason == StopReason.MAX_STEPS_REACHED:
+        text = f"the step limit of {event.steps} is reached; send another message to continue"
+        yield Line(text, Tone.WARNING)
+    if event.stop_reason in {StopReason.BUDGET_EXHAUSTED, StopReason.CANCELLED} and event.error:
+        yield Line(" ".join(event.error.split()), Tone.WARNING)
+    tone = Tone.GOOD if event.stop_reason == StopReason.FINISHED else Tone.WARNING
+    if event.stop_reason == StopReason.ERROR:
+        tone = Tone.BAD
+    yield Line(f"{event.stop_reason} · {tally(event.steps, event.usage, event.cost_usd)}", tone)
+
+
+_E = TypeVar("_E")
+_Make = Callable[[events.Envelope], Iterator[Line]]
+
+
+def _for(make: Callable[[events.Envelope, _E], Iterator[Line]]) -> _Make:
+    return lambda envelope: make(envelope, cast("_E", envelope.event))
+
+
+_LINES: dict[type, _Make] = {
+    events.AgentStart: _for(_agent_start),
+    events.UserMessageReceived: _for(_user_message),
+    events.GenerationRetry: _for(_retry),
+    events.GenerationContent: _for(_content),
+    events.GenerationEnd: _for(_generation_end),
+    events.GenerationError: _for(_generation_error),
+    events.ToolStart: _for(_tool_start),
+    events.ToolEnd: _for(_tool_end),
+    events.ToolError: _for(_tool_error),
+    events.AgentStalled: _for(_stalled),
+    events.AgentError: _for(_agent_error),
+    events.AgentEnd: _for(_agent_end),
+}

@@ -1,0 +1,75 @@
+"""``perdure run``: start a turn and follow it live."""
+
+from decimal import Decimal, InvalidOperation
+
+import click
+
+from perdure.cli.connection import connected, run
+from perdure.cli.errors import MistakeError
+from perdure.cli.live import Printer, detach, follow
+from perdure.client import Client, TurnOptions
+from perdure.contracts.budgets import Budgets
+
+
+class Dollars(click.ParamType[Decimal]):
+    """An amount of US dollars above zero."""
+
+    name = "usd"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        """Read the amount exactly as it was written."""
+        try:
+            amount = Decimal(str(value))
+        except InvalidOperation:
+            amount = Decimal(0)
+        if not (amount.is_finite() and amount > 0):
+            self.fail(f"{value!r} is not an amount above zero, for example 0.50", param, ctx)
+        return amount
+
+
+@click.command("run")
+@click.argument("agent")
+@click.argument("prompt")
+@click.option("--session", metavar="ID", help="The session; without it, a new one.")
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
+@click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost.")
+@click.pass_context
+def command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    agent: str,
+    prompt: str,
+    session: str | None,
+    as_json: bool,
+    detached: bool,
+    model: str | None,
+    max_steps: int | None,
+    max_cost_usd: Decimal | None,
+) -> None:
+    """Start a turn of AGENT with PROMPT and follow it to its end.
+
+    Ctrl+C cancels the turn; a second one within three seconds quits at once.
+    """
+    options = TurnOptions(model=model, max_steps=max_steps)
+    if max_cost_usd is not None:
+        options["budgets"] = Budgets(cost_usd=max_cost_usd)
+
+    async def main() -> int:
+        async with connected() as client:
+            await client.check_worker()
+            await _check_agent(client, agent)
+            turn = await client.start(agent, prompt, session=session, **options)
+            if detached:
+                return await detach(turn, as_json=as_json)
+            return await follow(turn, Printer(as_json=as_json), cancels=True)
+
+    ctx.exit(run(main()))
+
+
+async def _check_agent(client: Client, agent: str) -> None:
+    known = sorted(registered.name for registered in await client.agents())
+    if known and agent not in known:
+        raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")

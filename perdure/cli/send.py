@@ -1,0 +1,31 @@
+"""``perdure send``: the next turn of a session, or a word into the running one."""
+
+import click
+
+from perdure.cli.connection import connected, run
+from perdure.cli.live import Printer, detach, follow
+
+
+@click.command("send")
+@click.argument("session")
+@click.argument("prompt")
+@click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@click.pass_context
+def command(ctx: click.Context, *, session: str, prompt: str, steer: bool, as_json: bool, detached: bool) -> None:
+    """Send PROMPT to SESSION and follow the turn that takes it.
+
+    A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
+    seconds quits at once.
+    """
+
+    async def main() -> int:
+        async with connected() as client:
+            await client.check_worker()
+            turn = await client.send(session, prompt, steer=steer)
+            if detached:
+                return await detach(turn, as_json=as_json)
+            return await follow(turn, Printer(as_json=as_json), cancels=True)
+
+    ctx.exit(run(main()))

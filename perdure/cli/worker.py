@@ -1,0 +1,29 @@
+"""``perdure worker``: a worker for a cluster, as a child process."""
+
+import click
+
+from perdure.cli.child import exit_code, passing_signals, worker_command, worker_environment, worker_root
+from perdure.cli.server import spawn
+
+
+@click.command("worker")
+@click.option("--agents", multiple=True, metavar="MODULE", help="A module with agents; may be given again.")
+@click.option("--task-queue", metavar="Q", help="The task queue to poll, instead of PERDURE_TASK_QUEUE.")
+@click.option("--metrics-address", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are served.")
+@click.pass_context
+def command(
+    ctx: click.Context, *, agents: tuple[str, ...], task_queue: str | None, metrics_address: str | None
+) -> None:
+    """Run a worker until it is told to stop; SIGTERM lets running calls finish.
+
+    The server's address comes from TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
+    """
+    changes = {}
+    if task_queue is not None:
+        changes["PERDURE_TASK_QUEUE"] = task_queue
+    if metrics_address is not None:
+        changes["PERDURE_METRICS_ADDRESS"] = metrics_address
+    environment = worker_environment(worker_root(), **changes)
+    process = spawn(worker_command(agents), output=None, env=environment)
+    with passing_signals(process):
+        ctx.exit(exit_code(process.wait()))

@@ -1,0 +1,30 @@
+"""The client: start, follow, steer and cancel turns from any service."""
+
+from perdure.client.client import Client, TurnOptions
+from perdure.client.errors import (
+    ClientError,
+    NoWorkerError,
+    RequestRefusedError,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SessionBusyError,
+    SessionIdleError,
+    TurnClosedError,
+    UnknownSessionError,
+)
+from perdure.client.turn import Turn
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "NoWorkerError",
+    "RequestRefusedError",
+    "ServerRefusedError",
+    "ServerUnreachableError",
+    "SessionBusyError",
+    "SessionIdleError",
+    "Turn",
+    "TurnClosedError",
+    "TurnOptions",
+    "UnknownSessionError",
+]

@@ -1,0 +1,399 @@
+"""The client: what another service needs to run agents. Start, signal, cancel and status need only Temporal."""
+
+import asyncio
+import contextlib
+import re
+import uuid
+from datetime import timedelta
+from typing import Self, TypedDict, Unpack
+
+import temporalio.client
+from pydantic import ValidationError
+from temporalio.client import (
+    WithStartWorkflowOperation,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client.connect import connect, rpc_errors
+from perdure.client.errors import (
+    NoWorkerError,
+    RequestRefusedError,
+    SessionBusyError,
+    SessionIdleError,
+    UnknownSessionError,
+)
+from perdure.client.runs import PAUSE, Run, Runs
+from perdure.client.turn import Place, Turn
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.messages import Message
+from perdure.contracts.names import AGENT_TURN, Update
+from perdure.contracts.turns import (
+    SESSION_ID_PATTERN,
+    CancelRequest,
+    RunState,
+    SendReceipt,
+    SendRequest,
+    StopReason,
+    TurnRequest,
+    TurnStatus,
+)
+from perdure.settings import Settings, load_settings
+from perdure.store import Store
+from perdure.store.errors import NotFoundError, StoreError
+from perdure.store.records import RegisteredAgent, SessionRecord, TurnRecord
+
+ATTEMPTS = 20
+"""How often a call that met a turn just as it ended is made again, half a second apart at most."""
+
+SEND_TIMEOUT = timedelta(seconds=30)
+"""How long a worker may take until it has taken a message."""
+
+SUMMARY_CHARACTERS = 200
+
+_CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
+"""What an update fails with when the workflow closes under it, or was started less than a moment ago."""
+
+_CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
+"""The server's type for an update that was accepted by a workflow that then closed without answering it."""
+
+
+class TurnOptions(TypedDict, total=False):
+    """What a turn may be told beside its agent and prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
+
+    request_id: str | None
+    model: str | None
+    max_steps: int | None
+    budgets: Budgets | None
+    tenant: str
+    turn: int | None
+
+
+class Client:
+    """A connection to Temporal and, from the first use that needs it, to the transcript store."""
+
+    def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:
+        self.temporal = temporal
+        self.settings = settings
+        self._runs = Runs(temporal)
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Self:
+        """Connect to Temporal by its own environment configuration; ``settings`` None reads ``PERDURE_*``.
+
+        Raises:
+            ServerUnreachableError: Nothing answers at the address.
+            SettingsError: An environment variable has a value that cannot be used.
+        """
+        return cls(await connect(), settings or load_settings())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the store. The connection to Temporal needs no closing."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def store(self) -> Store:
+        """The transcript store, opened at the first call: sessions, turns, events and transcripts, also old ones.
+
+        Raises:
+            StoreUnavailableError: It cannot be reached.
+            StoreVersionError: It was written by a release with another schema.
+        """
+        async with self._opening:
+            if self._store is None:
+                self._store = await Store.open(self.settings.store_url)
+            return self._store
+
+    async def start(
+        self, agent: str, prompt: str, *, session: str | None = None, **options: Unpack[TurnOptions]
+    ) -> Turn:
+        """Start a turn; with a ``request_id`` that was used before, give the turn that it started.
+
+        Raises:
+            RequestRefusedError: The request is not valid; nothing was sent.
+            SessionBusyError: Another turn of the session runs.
+            ServerUnreachableError: The server does not answer.
+        """
+        session = _session_id(agent) if session is None else session
+        request = _request(session, {"agent": agent, "prompt": prompt, **options})
+        summary = f"{agent}: {prompt.strip().partition(chr(10))[0]}"[:SUMMARY_CHARACTERS]
+        for _ in range(ATTEMPTS):
+            with rpc_errors():
+                try:
+                    handle = await self.temporal.start_workflow(
+                        AGENT_TURN,
+                        request,
+                        id=session,
+                        task_queue=self.settings.task_queue,
+                        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                        static_summary=summary,
+                    )
+                    return self._turn(session, request.request_id, handle.result_run_id)
+                except WorkflowAlreadyStartedError:
+                    newest = await self._runs.newest(session)
+                    if newest is not None and newest.running:
+                        return await self._running(session, newest, request.request_id)
+                except RPCError as error:
+                    # A server may refuse a second run of one id within a second of the first.
+                    if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
+                        raise
+            await asyncio.sleep(PAUSE.total_seconds())
+        msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
+        raise SessionBusyError(msg)
+
+    async def _running(self, session: str, run: Run, request_id: str) -> Turn:
+        """The running turn if it is the one asked for."""
+        if run.request_id == request_id:
+            return self._turn(session, request_id, run.run_id)
+        status = await self._runs.status(session)
+        number = f"turn {status.turn}" if status is not None else "another turn"
+        msg = (
+            f"session {session!r} is running {number}; "
+            f"send to it with client.send or 'perdure send {session} …', or cancel it first"
+        )
+        raise SessionBusyError(msg)
+
+    async def send(self, session: str, prompt: str, *, steer: bool = False, request_id: str | None = None) -> Turn:
+        """Send a message to a session: into the next turn, or with ``steer`` into the one that runs.
+
+        A busy session queues the message; an idle one starts the turn at once. The turn that takes it is returned.
+
+        Raises:
+            UnknownSessionError: There is no session of that id; nothing was sent.
+            RequestRefusedError: The message is not valid, or too many wait already.
+            NoWorkerError: No worker took the message.
+        """
+        request = _request(session, {"prompt": prompt, "request_id": request_id})
+        newest = await self._runs.newest(session)
+        if newest is None:
+            await self._known_to_the_store(session)
+        if request_id is not None and (earlier := await self._asked_before(session, request_id)) is not None:
+            return self._turn(session, request_id, newest.run_id if newest else None, earlier.turn)
+        message = SendRequest(prompt=prompt, request_id=request.request_id, steer=steer)
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT.total_seconds()):
+                return await self._deliver(session, request, message)
+        except TimeoutError:
+            await self.check_worker()
+            msg = f"no worker took the message for session {session!r} within {SEND_TIMEOUT.total_seconds():.0f} s"
+            raise NoWorkerError(msg) from None
+
+    async def _deliver(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
+        """Send until it is taken: a turn that ends as the message arrives cannot take it, the next one can."""
+        for _ in range(ATTEMPTS):
+            start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
+                AGENT_TURN,
+                request,
+                id=session,
+                task_queue=self.settings.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=message.prompt.strip().partition("\n")[0][:SUMMARY_CHARACTERS],
+            )
+            with rpc_errors():
+                try:
+                    update = await self.temporal.start_update_with_start_workflow(
+                        Update.SEND,
+                        message,
+                        start_workflow_operation=start,
+                        wait_for_stage=WorkflowUpdateStage.COMPLETED,
+                        id=message.request_id,
+                        result_type=SendReceipt,
+                    )
+                    receipt: SendReceipt = await update.result()
+                    return self._turn(session, message.request_id, update.workflow_run_id, receipt.turn)
+                except WorkflowUpdateFailedError as error:
+                    earlier = await self._refused(session, message.request_id, error.cause)
+                    if earlier is not None:
+                        return self._turn(session, message.request_id, None, earlier.turn)
+                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                    # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise asyncio.CancelledError from error
+                except RPCError as error:
+                    if error.status not in _CLOSING:
+                        raise
+            await asyncio.sleep(PAUSE.total_seconds())
+        msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
+        raise SessionBusyError(msg)
+
+    async def _refused(self, session: str, request_id: str, cause: BaseException) -> TurnRecord | None:
+        """Raise what the workflow refused the message for.
+
+        Returns:
+            The turn of a message that was carried out before; None if the workflow only closed under it.
+        """
+        code = (cause.type if isinstance(cause, ApplicationError) else None) or ""
+        if code == _CLOSED_UNDER_UPDATE:
+            return None
+        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+        if code == ReasonCode.REQUEST_UNKNOWN_SESSION:
+            raise UnknownSessionError(_no_session(session)) from cause
+        if code == ReasonCode.REQUEST_INVALID:
+            with contextlib.suppress(StoreError):
+                if (earlier := await self._asked_before(session, request_id)) is not None:
+                    return earlier
+        raise RequestRefusedError(f"session {session!r} refused the message: {message}") from cause
+
+    async def attach(self, session: str, turn: int | None = None) -> Turn:
+        """A turn of a session by its number; without one, the turn that runs or else the last.
+
+        Raises:
+            UnknownSessionError: There is no such session, or no such turn of it.
+            StoreError: The store is needed and cannot be read.
+        """
+        newest = await self._runs.newest(session)
+        if turn is None and newest is not None and newest.running:
+            return self._turn(session, newest.request_id, newest.run_id)
+        try:
+            store = await self.store()
+            record = await store.session(session)
+        except NotFoundError:
+            if newest is None:
+                raise UnknownSessionError(_no_session(session)) from None
+            return self._turn(session, newest.request_id, newest.run_id, turn)
+        run_id = newest.run_id if newest is not None else None
+        ahead = newest is not None and newest.running
+        if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
+            msg = f"session {session!r} has no turn {turn}; its last is {record.turn}"
+            raise UnknownSessionError(msg)
+        return self._turn(session, "", run_id, turn or record.turn)
+
+    async def cancel(self, session: str, reason: str = "", turn: int | None = None) -> bool:
+        """Ask the running turn to stop; False if none runs. A turn other than the named one goes on.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+        """
+        if await self._runs.cancel(session, CancelRequest(reason=reason, turn=turn)):
+            return True
+        if await self._runs.newest(session) is None:
+            await self._known_to_the_store(session)
+        return False
+
+    async def status(self, session: str) -> TurnStatus:
+        """Where the running turn stands, asked of the worker that runs it.
+
+        Raises:
+            SessionIdleError: No turn runs, or no worker answers; the store has what ended turns did.
+            UnknownSessionError: There is no session of that id.
+        """
+        newest = await self._runs.newest(session)
+        if newest is None:
+            await self._known_to_the_store(session)
+        if newest is None or not newest.running:
+            msg = f"no turn of session {session!r} runs; 'perdure show {session}' tells what its last turn did"
+            raise SessionIdleError(msg)
+        status = await self._runs.status(session)
+        if status is None:
+            msg = f"the turn of session {session!r} is not held by any worker yet; ask again in a moment"
+            raise SessionIdleError(msg)
+        return status
+
+    async def sessions(
+        self,
+        *,
+        agent: str | None = None,
+        state: RunState | None = None,
+        stop_reason: StopReason | None = None,
+        limit: int = 50,
+    ) -> list[tuple[SessionRecord, TurnRecord]]:
+        """Sessions with their last turns, those that began last first."""
+        store = await self.store()
+        return list(await store.sessions(agent=agent, state=state, stop_reason=stop_reason, limit=limit))
+
+    async def turns(self, session: str) -> list[TurnRecord]:
+        """All turns of a session, the open one included.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store.
+        """
+        await self._known_to_the_store(session)
+        return list(await (await self.store()).turns(session))
+
+    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
+        """The conversation as it is now, or as it was at the end of a turn.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        """
+        store = await self.store()
+        try:
+            return list(await store.transcript(session, turn=turn))
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+    async def agents(self) -> list[RegisteredAgent]:
+        """The agents that workers have registered."""
+        return list(await (await self.store()).agents())
+
+    async def check_worker(self) -> None:
+        """See that a worker polls the task queue.
+
+        Raises:
+            NoWorkerError: None has for a minute; what is started now waits until one does.
+        """
+        queue = self.settings.task_queue
+        if not await self._runs.has_worker(queue):
+            msg = (
+                f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
+                "or set PERDURE_TASK_QUEUE to the queue of yours"
+            )
+            raise NoWorkerError(msg)
+
+    async def _known_to_the_store(self, session: str) -> None:
+        store = await self.store()
+        try:
+            await store.session(session)
+        except NotFoundError:
+            raise UnknownSessionError(_no_session(session)) from None
+
+    async def _asked_before(self, session: str, request_id: str) -> TurnRecord | None:
+        store = await self.store()
+        try:
+            return await store.turn_by_request(session, request_id)
+        except NotFoundError:
+            return None
+
+    def _turn(self, session: str, request_id: str, run_id: str | None, turn: int | None = None) -> Turn:
+        place = Place(session=session, request_id=request_id, run_id=run_id, turn=turn)
+        return Turn(place, self._runs, self.store)
+
+
+def _session_id(agent: str) -> str:
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
+    return f"{slug}-{uuid.uuid4().hex[:8]}"
+
+
+def _no_session(session: str) -> str:
+    return f"there is no session {session!r}; 'perdure list' names those there are"
+
+
+def _request(session: str, fields: dict[str, object]) -> TurnRequest:
+    """The request with an id of its own, checked before anything is sent."""
+    if not re.fullmatch(SESSION_ID_PATTERN, session):
+        msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
+        raise RequestRefusedError(msg)
+    given = {name: value for name, value in fields.items() if value is not None and value != ""}
+    try:
+        return TurnRequest.model_validate({"prompt": "", "request_id": uuid.uuid4().hex, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "request"
+        raise RequestRefusedError(f"{field}: {first['msg']}") from error

@@ -1,0 +1,37 @@
+"""What the client raises: each message is one line that names the cause and the next thing to try."""
+
+
+class ClientError(Exception):
+    """Base of everything the client raises."""
+
+
+class ServerUnreachableError(ClientError):
+    """The Temporal server cannot be reached."""
+
+
+class ServerRefusedError(ClientError):
+    """The Temporal server answered with an error: no permission, an unknown namespace, a limit."""
+
+
+class NoWorkerError(ClientError):
+    """No worker polls the task queue, so nothing would run."""
+
+
+class SessionBusyError(ClientError):
+    """The session's turn still runs; send to it, or cancel it first."""
+
+
+class SessionIdleError(ClientError):
+    """No turn of the session runs right now."""
+
+
+class UnknownSessionError(ClientError):
+    """There is no session, or no turn of the session, of that id."""
+
+
+class TurnClosedError(ClientError):
+    """The turn's workflow was terminated, timed out or failed before it could end the turn."""
+
+
+class RequestRefusedError(ClientError):
+    """The request cannot be sent as it is, for example because the prompt is over the limit."""

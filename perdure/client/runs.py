@@ -1,0 +1,206 @@
+"""The Temporal side of a session: which run is current, what it was asked, how it closed. No store here."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import temporalio.client
+from pydantic import ValidationError
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, GetWorkflowExecutionHistoryRequest
+from temporalio.client import (
+    WorkflowContinuedAsNewError,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+)
+from temporalio.exceptions import CancelledError, FailureError, TerminatedError
+from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client.connect import UNREACHABLE, rpc_errors
+from perdure.client.errors import ServerUnreachableError
+from perdure.contracts.names import Query, Signal
+from perdure.contracts.turns import CancelRequest, TurnRequest, TurnResult, TurnStatus
+
+POLLER_AGE = timedelta(seconds=75)
+"""A worker asks for work at least every 60 seconds; one that has not for longer is gone."""
+
+QUERY_TIMEOUT = timedelta(seconds=5)
+"""How long a worker may take to answer a query; a turn that no worker holds cannot answer."""
+
+PATIENCE = timedelta(seconds=60)
+"""How long somebody who waits for a turn sits out a server or a store that does not answer."""
+
+PAUSE = timedelta(milliseconds=500)
+"""Between two attempts to reach what does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The newest run of a session's workflow id.
+
+    Attributes:
+        request_id: The id of the request whose turn the run carries out.
+    """
+
+    run_id: str
+    running: bool
+    request_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Close:
+    """How a run closed: it went on as another run, it gave a result, or it failed."""
+
+    next_run: str | None = None
+    result: TurnResult | None = None
+    failure: str = ""
+
+
+class Runs:
+    """Calls to Temporal, by session id."""
+
+    def __init__(self, temporal: temporalio.client.Client) -> None:
+        self.temporal = temporal
+
+    async def newest(self, session: str) -> Run | None:
+        """The newest run, or None if Temporal has none (or no longer)."""
+        with rpc_errors():
+            try:
+                description = await self.temporal.get_workflow_handle(session).describe()
+                run_id = description.run_id
+                running = description.status == WorkflowExecutionStatus.RUNNING
+                return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
+            except RPCError as error:
+                if error.status == RPCStatusCode.NOT_FOUND:
+                    return None
+                raise
+
+    async def is_running(self, session: str, run_id: str) -> bool:
+        """Whether the run is open; False also when Temporal no longer has it."""
+        with rpc_errors():
+            try:
+                description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
+            except RPCError as error:
+                if error.status == RPCStatusCode.NOT_FOUND:
+                    return False
+                raise
+        return description.status == WorkflowExecutionStatus.RUNNING
+
+    async def _request_id(self, session: str, run_id: str) -> str:
+        """The request id in the run's input; a request without one goes by the id of its first run."""
+        response = await self.temporal.workflow_service.get_workflow_execution_history(
+            GetWorkflowExecutionHistoryRequest(
+                namespace=self.temporal.namespace,
+                execution=WorkflowExecution(workflow_id=session, run_id=run_id),
+                maximum_page_size=1,
+            )
+        )
+        started = response.history.events[0].workflow_execution_started_event_attributes
+        try:
+            values = await self.temporal.data_converter.decode_wrapper(started.input, [TurnRequest])
+        except (ValidationError, ValueError, RuntimeError):  # not a request of ours: the workflow refuses it
+            return run_id
+        request = values[0] if values else None
+        if not isinstance(request, TurnRequest):
+            return run_id
+        carried = request.carried.get("turn") if isinstance(request.carried, dict) else None
+        recorded = carried.get("request_id") if isinstance(carried, Mapping) else None
+        return str(recorded or request.request_id or run_id)
+
+    async def close(self, session: str, run_id: str) -> Close:
+        """Wait until the run closes, and say how. A server that restarts meanwhile is waited for.
+
+        Raises:
+            ServerUnreachableError: The server did not answer for a minute.
+        """
+        handle = self.temporal.get_workflow_handle(session, run_id=run_id, result_type=TurnResult)
+        deadline: float | None = None
+        while True:
+            try:
+                return Close(result=await handle.result(follow_runs=False))
+            except WorkflowContinuedAsNewError as error:
+                return Close(next_run=error.new_execution_run_id)
+            except WorkflowFailureError as error:
+                reset_to = await self._reset_to(session, run_id)
+                return Close(next_run=reset_to) if reset_to else Close(failure=_cause(session, error.cause))
+            except ValidationError:
+                return Close(failure=f"the workflow {session!r} ended with a result that is none of perdure's")
+            except RPCError as error:
+                if error.status == RPCStatusCode.NOT_FOUND:
+                    return Close(failure=f"Temporal no longer has the run of session {session!r}")
+                now = asyncio.get_running_loop().time()
+                deadline = deadline or now + PATIENCE.total_seconds()
+                if error.status not in UNREACHABLE or now > deadline:
+                    with rpc_errors():
+                        raise
+            await asyncio.sleep(PAUSE.total_seconds())
+
+    async def _reset_to(self, session: str, run_id: str) -> str:
+        """The run that took over when an operator reset this one."""
+        with rpc_errors():
+            description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
+        return description.raw_description.workflow_extended_info.reset_run_id
+
+    async def cancel(self, session: str, request: CancelRequest) -> bool:
+        """Signal the running turn; False if none runs."""
+        with rpc_errors():
+            try:
+                await self.temporal.get_workflow_handle(session).signal(Signal.CANCEL, request)
+            except RPCError as error:
+                if error.status == RPCStatusCode.NOT_FOUND:
+                    return False
+                raise
+        return True
+
+    async def status(self, session: str) -> TurnStatus | None:
+        """What the running turn says of itself; None if it has not been opened or no worker answers in time."""
+        handle = self.temporal.get_workflow_handle(session)
+        with rpc_errors():
+            try:
+                status: TurnStatus = await handle.query(Query.STATUS, result_type=TurnStatus, rpc_timeout=QUERY_TIMEOUT)
+            except WorkflowQueryFailedError:
+                return None
+            except RPCError as error:
+                if error.status in {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.NOT_FOUND, *UNREACHABLE}:
+                    return None
+                raise
+        return status
+
+    async def has_worker(self, task_queue: str) -> bool:
+        """Whether a worker asked the task queue for work in the last minute."""
+        request = DescribeTaskQueueRequest(
+            namespace=self.temporal.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        with rpc_errors():
+            response = await self.temporal.workflow_service.describe_task_queue(request, retry=True)
+        oldest = datetime.now(UTC) - POLLER_AGE
+        return any(poller.last_access_time.ToDatetime(UTC) > oldest for poller in response.pollers)
+
+    async def patiently_running(self, session: str, run_id: str) -> bool:
+        """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE.total_seconds()
+        while True:
+            try:
+                return await self.is_running(session, run_id)
+            except ServerUnreachableError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE.total_seconds())
+
+
+def _cause(session: str, cause: BaseException) -> str:
+    message = cause.message if isinstance(cause, FailureError) else str(cause)
+    if isinstance(cause, TerminatedError):
+        return f"the workflow of session {session!r} was terminated: {message}"
+    if isinstance(cause, WorkflowTimeoutError):
+        return f"the workflow of session {session!r} timed out before the turn could end"
+    if isinstance(cause, CancelledError):
+        return f"the workflow of session {session!r} was cancelled before the turn could end"
+    return f"the workflow of session {session!r} failed: {message}"

@@ -1,0 +1,208 @@
+"""One turn from the outside: its number, its events as they come, its result, and a way to cancel it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from perdure.client.errors import TurnClosedError
+from perdure.client.runs import Close, Runs
+from perdure.client.stream import SHORTEST_PAUSE, EventReader, patiently
+from perdure.contracts.events import Envelope
+from perdure.contracts.turns import CancelRequest, TurnResult
+from perdure.store import Store
+from perdure.store.errors import NotFoundError
+from perdure.store.records import TurnRecord
+
+FIRST_LOOK = timedelta(milliseconds=500)
+"""After this long without any event, see whether the workflow still runs: it may have refused the request."""
+
+LOOK = timedelta(seconds=2)
+"""After this long without another event, see whether the workflow still runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a turn is found: by its number, or by the request that asked for it, in a run or the ones after.
+
+    Attributes:
+        turn: None until the turn has been opened.
+        run_id: A run at or before the turn; None if Temporal has none of the session any more.
+    """
+
+    session: str
+    request_id: str
+    turn: int | None = None
+    run_id: str | None = None
+
+
+class Turn:
+    """A turn that runs, waits or has ended. Made by the client; each of its methods may be called at any time."""
+
+    def __init__(self, place: Place, runs: Runs, open_store: Callable[[], Awaitable[Store]]) -> None:
+        self._place = place
+        self._runs = runs
+        self._open_store = open_store
+        self._turn = place.turn
+        self._run_id = place.run_id
+
+    def __repr__(self) -> str:
+        return f"Turn(session={self.session!r}, turn={self._turn})"
+
+    @property
+    def session(self) -> str:
+        """The session's id, which is the workflow id."""
+        return self._place.session
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request; asking again with it gives this turn."""
+        return self._place.request_id
+
+    @property
+    def turn(self) -> int | None:
+        """The turn's number in its session, once it is known."""
+        return self._turn
+
+    async def number(self) -> int | None:
+        """Wait until the turn has its number; None if it was refused before it had one.
+
+        Raises:
+            TurnClosedError: The workflow closed before it opened the turn.
+        """
+        reader_pause = SHORTEST_PAUSE
+        while self._turn is None and await self._record() is None:
+            close = await self._closed()
+            if close is not None and await self._record() is None:
+                self._check_end(close, None)
+                return None
+            await asyncio.sleep(reader_pause.total_seconds())
+            reader_pause = min(reader_pause * 2, LOOK)
+        return self._turn
+
+    async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
+        """The turn's events after that sequence number, as they come, to its ``agent_end``.
+
+        Reading can be taken up again with the ``seq`` of the last event one has seen.
+
+        Raises:
+            TurnClosedError: The workflow closed and the turn will never end.
+            StoreError: The store did not answer for a minute.
+        """
+        store = await self._open_store()
+        reader = EventReader(store, self.session, after)
+        if await self._record() is not None and self._turn is not None:
+            await reader.skip_to(self._turn, (await store.session(self.session)).last_seq)
+        close: Close | None = None
+        look = FIRST_LOOK
+        while True:
+            events = await reader.read()
+            for envelope in events:
+                if await self._owns(envelope):
+                    look = LOOK
+                    yield envelope
+                    if envelope.event.type == "agent_end":
+                        return
+            if events:
+                continue
+            if close is not None:
+                self._check_end(close, await self._record())
+                return
+            if reader.quiet >= look:
+                reader.quiet = timedelta(0)
+                close = await self._ended()
+            if close is None:
+                await reader.wait()
+
+    async def result(self) -> TurnResult:
+        """Wait for the turn's end and return its result, also when its execution is long gone from Temporal.
+
+        Raises:
+            TurnClosedError: The workflow closed and the turn will never end.
+            StoreError: The store did not answer for a minute.
+        """
+        while True:
+            record = await self._record()
+            if record is not None and record.result is not None:
+                return record.result
+            if self._run_id is None:
+                msg = (
+                    f"turn {self._turn} of session {self.session!r} is not in the store, and Temporal has no run of it"
+                )
+                raise TurnClosedError(msg)
+            close = await self._runs.close(self.session, self._run_id)
+            if close.result is not None and self._turn is not None and close.result.turn == self._turn:
+                return close.result
+            record = await self._record()
+            if record is not None and record.result is not None:
+                return record.result
+            if close.next_run is None:
+                self._check_end(close, record)
+                if close.result is not None:
+                    return close.result
+            self._run_id = close.next_run
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Ask the turn to stop; False if it had ended.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        record = await self._record() if self._turn is None else None
+        if record is not None and record.result is not None:
+            return False
+        return await self._runs.cancel(self.session, CancelRequest(reason=reason, turn=self._turn))
+
+    async def _record(self) -> TurnRecord | None:
+        """The turn's row in the store, if it has been opened."""
+        store = await self._open_store()
+
+        async def look() -> TurnRecord | None:
+            if self._turn is not None:
+                return await store.turn(self.session, self._turn)
+            return await store.turn_by_request(self.session, self.request_id)
+
+        try:
+            record = await patiently(look)
+        except NotFoundError:
+            return None
+        if record is not None:
+            self._turn = record.turn
+        return record
+
+    async def _owns(self, envelope: Envelope) -> bool:
+        if self._turn is None:
+            await self._record()
+        return envelope.turn == self._turn
+
+    async def _ended(self) -> Close | None:
+        """How the turn ended, or None while it may go on; asked when no events come."""
+        record = await self._record()
+        if record is not None and record.result is not None:
+            return Close(result=record.result)
+        return await self._closed()
+
+    async def _closed(self) -> Close | None:
+        """How the last run closed, or None while one runs."""
+        while self._run_id is not None:
+            if await self._runs.patiently_running(self.session, self._run_id):
+                return None
+            close = await self._runs.close(self.session, self._run_id)
+            if close.next_run is None:
+                return close
+            self._run_id = close.next_run
+        return Close(failure=f"Temporal has no run of session {self.session!r}")
+
+    def _check_end(self, close: Close, record: TurnRecord | None) -> None:
+        """Tell a turn that was refused or has ended from one that never will."""
+        if record is not None and record.result is not None:
+            return
+        if close.result is not None and close.result.turn is None:
+            return
+        if close.failure:
+            raise TurnClosedError(close.failure)
+        msg = (
+            f"the workflow of session {self.session!r} has ended, and the turn's end is not in this store; "
+            "set PERDURE_STORE_URL to the store of the workers"
+        )
+        raise TurnClosedError(msg)

@@ -1,0 +1,1 @@
+"""What crosses a process or lands in a history: frozen values and names. Standard library and pydantic only."""

@@ -1,0 +1,129 @@
+"""The tree of reason codes: what each failure is called, whether a retry can help, and what people read.
+
+The codes are the failure types in the Temporal history, ``reason_code`` in results, and label values in metrics.
+The table is data: ``engine.retries`` decides by it, the command line prints it, property tests walk it.
+"""
+
+from enum import StrEnum
+
+from perdure.contracts.values import Value
+
+
+class ReasonCode(StrEnum):
+    """A dotted name of a failure. Codes of the form ``exception.<Class>`` are made at run time."""
+
+    LLM_RATE_LIMITED = "llm.rate_limited"
+    LLM_NETWORK_ERROR = "llm.network_error"
+    LLM_TIMEOUT = "llm.timeout"
+    LLM_EMPTY = "llm.empty_response"
+    LLM_AUTH_ERROR = "llm.auth_error"
+    LLM_REQUEST_ERROR = "llm.request_error"
+    LLM_QUOTA_EXHAUSTED = "llm.quota_exhausted"
+    LLM_CONTEXT_OVERFLOW = "llm.context_overflow"
+    LLM_CONTENT_FILTERED = "llm.content_filtered"
+    LLM_MISSING_KEY = "llm.missing_key"
+
+    TOOL_UNKNOWN = "tool.unknown_tool"
+    TOOL_INVALID_INPUT = "tool.invalid_input"
+    TOOL_INVALID_OUTPUT = "tool.invalid_output"
+    TOOL_TIMEOUT = "tool.timeout"
+    TOOL_NETWORK_ERROR = "tool.network_error"
+    TOOL_EXECUTION_ERROR = "tool.execution_error"
+    TOOL_EFFECT_UNKNOWN = "tool.effect_unknown"
+    TOOL_CANCELLED = "tool.cancelled"
+
+    BUDGET_COST = "budget.cost_exhausted"
+    BUDGET_LLM_CALLS = "budget.llm_calls_exhausted"
+    BUDGET_TOOL_CALLS = "budget.tool_calls_exhausted"
+    BUDGET_SECONDS = "budget.seconds_exhausted"
+
+    REQUEST_INVALID = "request.invalid"
+    REQUEST_TOO_LARGE = "request.too_large"
+    REQUEST_UNKNOWN_AGENT = "request.unknown_agent"
+    REQUEST_UNKNOWN_SESSION = "request.unknown_session"
+    REQUEST_TURN_MISMATCH = "request.turn_mismatch"
+
+    RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
+    RUNTIME_TOOL_MISSING = "runtime.tool_missing"
+    RUNTIME_ABORTED = "runtime.aborted"
+    RUNTIME_TURN_ENDED = "runtime.turn_ended"
+    RUNTIME_TURN_CLOSED = "runtime.turn_closed"
+    RUNTIME_WORKER_LOST = "runtime.worker_lost"
+    RUNTIME_WORKER_SHUTDOWN = "runtime.worker_shutdown"
+    RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
+
+
+class Reason(Value):
+    """What is known about one reason code.
+
+    Attributes:
+        transient: Whether the same call may succeed later; only then is it retried.
+        text: What an operator reads: the cause and, where there is one, the next thing to do.
+    """
+
+    transient: bool
+    text: str
+
+
+def _permanent(text: str) -> Reason:
+    return Reason(transient=False, text=text)
+
+
+def _transient(text: str) -> Reason:
+    return Reason(transient=True, text=text)
+
+
+REASONS: dict[ReasonCode, Reason] = {
+    ReasonCode.LLM_RATE_LIMITED: _transient("the provider limits the rate of requests"),
+    ReasonCode.LLM_NETWORK_ERROR: _transient("the provider could not be reached or failed on its side"),
+    ReasonCode.LLM_TIMEOUT: _transient("the provider did not answer in time"),
+    ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call"),
+    ReasonCode.LLM_AUTH_ERROR: _permanent("the provider refused the key; set a valid one in the worker's environment"),
+    ReasonCode.LLM_REQUEST_ERROR: _permanent("the provider refused the request as invalid"),
+    ReasonCode.LLM_QUOTA_EXHAUSTED: _permanent("the account's quota or credit is used up"),
+    ReasonCode.LLM_CONTEXT_OVERFLOW: _permanent("the conversation is longer than the model's context window"),
+    ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
+    ReasonCode.LLM_MISSING_KEY: _permanent("no key for the provider is set in the worker's environment"),
+    ReasonCode.TOOL_UNKNOWN: _permanent("the model asked for a tool that the agent does not have"),
+    ReasonCode.TOOL_INVALID_INPUT: _permanent("the arguments do not fit the tool's schema"),
+    ReasonCode.TOOL_INVALID_OUTPUT: _permanent("the tool returned a value that cannot be written as JSON"),
+    ReasonCode.TOOL_TIMEOUT: _permanent("the tool ran longer than its time-out"),
+    ReasonCode.TOOL_NETWORK_ERROR: _permanent("the tool could not reach what it needs over the network"),
+    ReasonCode.TOOL_EXECUTION_ERROR: _permanent("the tool raised an exception"),
+    ReasonCode.TOOL_EFFECT_UNKNOWN: _permanent("the worker was lost while the tool ran; its effect is unknown"),
+    ReasonCode.TOOL_CANCELLED: _permanent("the turn was cancelled while the tool ran; its effect is unknown"),
+    ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up"),
+    ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
+    ReasonCode.BUDGET_TOOL_CALLS: _permanent("the turn's budget of tool calls is used up"),
+    ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up"),
+    ReasonCode.REQUEST_INVALID: _permanent("the request does not have the documented shape"),
+    ReasonCode.REQUEST_TOO_LARGE: _permanent("the message is over the size limit"),
+    ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent("no worker on this task queue has an agent of that name"),
+    ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent("there is no session of that id, and no agent was named"),
+    ReasonCode.REQUEST_TURN_MISMATCH: _permanent("the session is at another turn than the caller expected"),
+    ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient("the transcript store cannot be reached or is locked"),
+    ReasonCode.RUNTIME_TOOL_MISSING: _transient("this worker has not the tool the definition names, or another version"),
+    ReasonCode.RUNTIME_ABORTED: _permanent("the operation was aborted by a cancel"),
+    ReasonCode.RUNTIME_TURN_ENDED: _permanent("the turn has already ended; start a new one"),
+    ReasonCode.RUNTIME_TURN_CLOSED: _permanent("the turn's workflow was terminated or timed out before it could end"),
+    ReasonCode.RUNTIME_WORKER_LOST: _transient("the worker was lost while the activity ran"),
+    ReasonCode.RUNTIME_WORKER_SHUTDOWN: _transient("the worker shut down and handed the work over"),
+    ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent("a value was too large for a Temporal payload"),
+}
+"""One row for each code of :class:`ReasonCode`."""
+
+
+class ErrorDetail(Value):
+    """One failure as everything outside the failing activity sees it: redacted, bounded in size.
+
+    Attributes:
+        code: A reason code, or ``exception.<Class>``.
+        title: Where it happened: ``generation``, a tool's name, ``agent`` or ``runtime``.
+        message: One self-contained sentence of at most 2,000 characters.
+        type: The class of the exception that was raised, as its library names it.
+    """
+
+    code: str
+    title: str
+    message: str
+    type: str = ""

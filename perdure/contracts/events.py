@@ -1,0 +1,228 @@
+"""Events: the lines of a session's durable log, and the envelope that orders them.
+
+Sequence number, session, turn, step and time stand in the envelope only; an event holds what is its own.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.retries import RetryDetails
+from perdure.contracts.turns import StopReason
+from perdure.contracts.values import JsonValue, Value
+
+
+class AgentStart(Value):
+    """A turn has begun; written by ``open_turn``."""
+
+    type: Literal["agent_start"] = "agent_start"
+    agent: str
+    model: str
+    prompt: str
+    definition: str
+
+
+class UserMessageReceived(Value):
+    """A message was taken into the running turn."""
+
+    type: Literal["user_message"] = "user_message"
+    content: str
+
+
+class GenerationStart(Value):
+    """A model call is about to be sent; ``messages`` counts what the model reads."""
+
+    type: Literal["generation_start"] = "generation_start"
+    model: str
+    messages: int
+
+
+class GenerationRetry(RetryDetails):
+    """A model call failed and will be sent again after the wait."""
+
+    type: Literal["generation_retry"] = "generation_retry"
+    failed_at: datetime
+    """When this failure happened, by Temporal's clock."""
+
+
+class CallSummary(Value):
+    """A tool call as people see it: the arguments are masked and cut."""
+
+    call_id: str
+    tool: str
+    arguments: str
+
+
+class GenerationContent(Value):
+    """What the model answered, before its tools run."""
+
+    type: Literal["generation_content"] = "generation_content"
+    content: str
+    tool_calls: tuple[CallSummary, ...] = ()
+
+
+class GenerationEnd(Value):
+    """A model call succeeded and its answer is stored."""
+
+    type: Literal["generation_end"] = "generation_end"
+    model: str
+    finish_reason: str
+    usage: Usage
+    cost_usd: Decimal | None
+    seconds: float
+
+
+class GenerationStep(Value):
+    """The step is durable: ``tip`` is its id, a checkpoint to resume or fork from."""
+
+    type: Literal["generation_step"] = "generation_step"
+    tip: str
+
+
+class GenerationError(Value):
+    """A model call failed for good."""
+
+    type: Literal["generation_error"] = "generation_error"
+    error: ErrorDetail
+
+
+class ToolStart(Value):
+    """A tool's body is about to run."""
+
+    type: Literal["tool_start"] = "tool_start"
+    call_id: str
+    tool: str
+    arguments: str
+
+
+class ToolEnd(Value):
+    """A tool call has a result for the model; ``error`` says that it is an error result."""
+
+    type: Literal["tool_end"] = "tool_end"
+    call_id: str
+    tool: str
+    result: str
+    error: ErrorDetail | None = None
+    artifact: str | None = None
+    seconds: float
+
+
+class ToolError(Value):
+    """A tool call failed in a way that its author did not expect, or never ran."""
+
+    type: Literal["tool_error"] = "tool_error"
+    call_id: str
+    tool: str
+    error: ErrorDetail
+
+
+class ToolStep(Value):
+    """The result of a tool call is durable."""
+
+    type: Literal["tool_step"] = "tool_step"
+    call_id: str
+    tool: str
+
+
+class AgentStalled(Value):
+    """The model answered with text only although a completion criterion is configured."""
+
+    type: Literal["agent_stalled"] = "agent_stalled"
+
+
+class AgentError(Value):
+    """The turn ends because of a failure; the title says where it was."""
+
+    type: Literal["agent_error"] = "agent_error"
+    error: ErrorDetail
+
+
+class AgentEnd(Value):
+    """The turn has ended: always the last event of its turn."""
+
+    type: Literal["agent_end"] = "agent_end"
+    stop_reason: StopReason
+    reason_code: str | None
+    error: str | None
+    output: str
+    steps: int
+    usage: Usage
+    cost_usd: Decimal
+
+
+class UnknownEvent(Value):
+    """An event of a type this release does not know, kept as it is."""
+
+    type: str
+    body: dict[str, JsonValue]
+
+
+Event = (
+    AgentStart
+    | UserMessageReceived
+    | GenerationStart
+    | GenerationRetry
+    | GenerationContent
+    | GenerationEnd
+    | GenerationStep
+    | GenerationError
+    | ToolStart
+    | ToolEnd
+    | ToolError
+    | ToolStep
+    | AgentStalled
+    | AgentError
+    | AgentEnd
+)
+
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
+_KNOWN = frozenset(event.model_fields["type"].default for event in Event.__args__)
+
+
+def load_event(body: dict[str, JsonValue]) -> Event | UnknownEvent:
+    """The event of a stored body; an unknown type loads as :class:`UnknownEvent`.
+
+    Raises:
+        pydantic.ValidationError: The type is known and the body does not fit it.
+    """
+    if body.get("type") in _KNOWN:
+        return _EVENTS.validate_python(body)
+    return UnknownEvent(type=str(body.get("type", "")), body=body)
+
+
+class NewEvent(Value):
+    """An event on its way into the log. The same key in the same session is written once."""
+
+    key: str
+    turn: int
+    step: int
+    event: Event
+
+
+class Envelope(Value):
+    """An event in the log. ``seq`` is gapless and increasing in its session, from 1."""
+
+    seq: int
+    session: str
+    turn: int
+    step: int
+    at: datetime
+    event: Event | UnknownEvent
+
+    def line(self) -> dict[str, JsonValue]:
+        """The event as one flat JSON object, the form of ``--json`` and of the HTTP stream."""
+        event = self.event
+        body = dict(event.body) if isinstance(event, UnknownEvent) else event.model_dump(mode="json")
+        return {
+            "seq": self.seq,
+            "type": event.type,
+            "session": self.session,
+            "turn": self.turn,
+            "step": self.step,
+            "at": self.at.isoformat(),
+            **{name: value for name, value in body.items() if name != "type"},
+        }

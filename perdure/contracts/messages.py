@@ -1,0 +1,58 @@
+"""Messages of a conversation, neutral between providers; the wire format is made in ``activities.generate``."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.values import JsonValue, Value
+
+
+class ToolCall(Value):
+    """One tool call of an assistant message.
+
+    Attributes:
+        id: Made by us, unique in the session: providers repeat ids or leave them empty.
+        name: The tool's wire name, as the model wrote it.
+        arguments: The raw JSON text, as the model wrote it; it may be broken.
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+class UserMessage(Value):
+    """What a person or another service said."""
+
+    role: Literal["user"] = "user"
+    content: str
+
+
+class AssistantMessage(Value):
+    """What the model said.
+
+    Attributes:
+        content: The text; empty when the model only calls tools.
+        tool_calls: The calls, in the model's order.
+        thinking: Provider blocks that must be sent back unchanged (Anthropic's signed thinking blocks).
+    """
+
+    role: Literal["assistant"] = "assistant"
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    thinking: tuple[JsonValue, ...] = ()
+
+
+class ToolMessage(Value):
+    """The result of one tool call, as the model reads it; ``error`` says that it failed."""
+
+    role: Literal["tool"] = "tool"
+    call_id: str
+    name: str
+    content: str
+    error: ErrorDetail | None = None
+
+
+Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+"""Any message of a conversation. The system prompt is not one: it stands in the agent's definition."""

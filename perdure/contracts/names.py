@@ -1,0 +1,85 @@
+"""Every name that reaches a history, a query or a dashboard, written once.
+
+Renaming anything here breaks running jobs or other people's dashboards: add, never change.
+"""
+
+from enum import StrEnum
+
+AGENT_TURN = "AgentTurn"
+"""The workflow type: one run is one turn of an agent (or a part of it, when a long turn rotates)."""
+
+DEFAULT_TASK_QUEUE = "perdure"
+"""The task queue when ``PERDURE_TASK_QUEUE`` is not set."""
+
+ENTRY_POINT_GROUP = "perdure.agents"
+"""Installed packages offer modules with agents under this entry-point group."""
+
+
+class Activity(StrEnum):
+    """Our own activity types. A tool may not take one of these names."""
+
+    OPEN_TURN = "open_turn"
+    GENERATE = "generate"
+    COMMIT_TURN = "commit_turn"
+
+
+class Signal(StrEnum):
+    """Signals of ``AgentTurn``."""
+
+    CANCEL = "cancel"
+
+
+class Update(StrEnum):
+    """Updates of ``AgentTurn``."""
+
+    SEND = "send"
+
+
+class Query(StrEnum):
+    """Queries of ``AgentTurn``."""
+
+    STATUS = "status"
+    BUDGET = "budget"
+
+
+class SearchAttribute(StrEnum):
+    """Search attributes; keywords unless :data:`SEARCH_ATTRIBUTE_TYPES` says otherwise."""
+
+    AGENT = "PerdureAgent"
+    MODEL = "PerdureModel"
+    STOP_REASON = "PerdureStopReason"
+    REASON_CODE = "PerdureReasonCode"
+    TENANT = "PerdureTenant"
+    STATE = "PerdureState"
+    STEPS = "PerdureSteps"
+    TOKENS = "PerdureTokens"
+    COST_USD = "PerdureCostUsd"
+
+
+SEARCH_ATTRIBUTE_TYPES: dict[SearchAttribute, str] = {
+    attribute: {
+        SearchAttribute.STEPS: "Int",
+        SearchAttribute.TOKENS: "Int",
+        SearchAttribute.COST_USD: "Double",
+    }.get(attribute, "Keyword")
+    for attribute in SearchAttribute
+}
+"""Temporal's type name of each search attribute, as ``--search-attribute NAME=TYPE`` takes it."""
+
+
+class Metric(StrEnum):
+    """Prometheus metrics of a worker, beside the Temporal SDK's own."""
+
+    TURNS_STARTED = "perdure_turns_started_total"
+    TURNS_ENDED = "perdure_turns_ended_total"
+    TURN_SECONDS = "perdure_turn_seconds"
+    STEPS = "perdure_steps_total"
+    GENERATION_SECONDS = "perdure_generation_seconds"
+    GENERATION_RETRIES = "perdure_generation_retries_total"
+    TOKENS = "perdure_tokens_total"
+    COST_USD = "perdure_cost_usd_total"
+    TOOL_CALLS = "perdure_tool_calls_total"
+    TOOL_SECONDS = "perdure_tool_seconds"
+    TOOLS_ABANDONED = "perdure_tools_abandoned_total"
+    CANCEL_SECONDS = "perdure_cancel_seconds"
+    STORE_SECONDS = "perdure_store_seconds"

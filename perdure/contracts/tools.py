@@ -1,0 +1,89 @@
+"""Tools: how one is declared, called, and what came of it."""
+
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import Field
+
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.values import JsonValue, Value
+
+WIRE_NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
+"""What OpenAI and Anthropic both accept as a tool's name."""
+
+DEFAULT_TOOL_TIMEOUT = timedelta(seconds=300)
+"""A tool call that runs longer is stopped, unless its author says otherwise."""
+
+
+class ToolDeclaration(Value):
+    """A tool as it is frozen with its agent: all data, the body by dotted name.
+
+    Attributes:
+        name: The wire name: what the model calls, and the activity type in Temporal.
+        reference: ``module:qualified.name`` of the callable.
+        catch: Classes whose exceptions become error results, by name; ``all`` or ``none``.
+        idempotent: Whether the body may run again after its worker was lost.
+        masked: Top-level arguments shown as ``***`` everywhere outside the tool's body.
+        offload: Whether an output of more than 30,000 characters becomes an artifact.
+        truncate: Longest result the model reads, in characters; None is no bound of its own.
+    """
+
+    name: str = Field(pattern=WIRE_NAME_PATTERN)
+    description: str
+    parameters: dict[str, JsonValue]
+    reference: str
+    timeout: timedelta = Field(default=DEFAULT_TOOL_TIMEOUT, gt=timedelta(0))
+    idempotent: bool = False
+    catch: Literal["all", "none"] | tuple[str, ...] = ()
+    truncate: int | None = Field(default=None, ge=1)
+    offload: bool = True
+    task_queue: str | None = None
+    masked: tuple[str, ...] = ()
+
+
+class ToolPolicy(Value):
+    """The part of a declaration that the workflow decides by."""
+
+    timeout: timedelta = DEFAULT_TOOL_TIMEOUT
+    task_queue: str | None = None
+
+
+class PlannedCall(Value):
+    """A tool call as ``generate`` returns it to the workflow.
+
+    Attributes:
+        call_id: The ledger's key; the raw arguments stand there and nowhere else.
+        arguments: The arguments with masked values, at most 500 characters: for people.
+        rejected: The call never ran and has its error result already, for example an unknown tool.
+    """
+
+    call_id: str
+    tool: str
+    arguments: str = "{}"
+    rejected: ErrorDetail | None = None
+
+
+class CallTool(Value):
+    """The input of a tool's activity."""
+
+    session: str
+    turn: int
+    step: int
+    call_id: str
+    definition: str
+    arguments: str = "{}"
+
+
+class ToolOutcome(Value):
+    """The result of a tool's activity.
+
+    Attributes:
+        preview: The first 4,000 characters of what the model reads; all of it stands in the store.
+        error: What the model is told went wrong, if anything did.
+        recorded: Whether the result stands in the store; False if only the workflow knows it so far.
+    """
+
+    call_id: str
+    preview: str = ""
+    error: ErrorDetail | None = None
+    recorded: bool = True

@@ -1,0 +1,225 @@
+"""A turn from the outside: what starts it, what it returns, how it is steered, stopped and looked at."""
+
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.values import JsonValue, Value
+
+MAX_PROMPT_BYTES = 128 * 1024
+"""Longest prompt of a request, in UTF-8; it travels in Temporal payloads."""
+
+MAX_WAITING_MESSAGES = 100
+"""Messages that may wait at a running turn; they are carried in the workflow's state."""
+
+MAX_WAITING_BYTES = 512 * 1024
+"""Size of all messages that wait at a running turn, in UTF-8; one payload holds them when a turn rotates."""
+
+MAX_OUTPUT_CHARACTERS = 100_000
+"""Longest ``output`` in a result; the transcript in the store always holds the whole text."""
+
+SESSION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]{0,199}$"
+"""Session ids are Temporal workflow ids, file names and URL parts; no spaces, no slashes."""
+
+
+def _within_the_limit(prompt: str) -> str:
+    size = len(prompt.encode())
+    if size > MAX_PROMPT_BYTES:
+        msg = f"is {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}; let the agent read large input with a tool"
+        raise ValueError(msg)
+    return prompt
+
+
+Prompt = Annotated[str, Field(min_length=1), AfterValidator(_within_the_limit)]
+"""What a person or a service says to an agent: not empty, at most 128 KiB."""
+
+
+class StopReason(StrEnum):
+    """Why a turn ended."""
+
+    FINISHED = "finished"
+    """The agent's completion criterion was met."""
+    MAX_STEPS_REACHED = "max_steps_reached"
+    """The turn used all its generations; another message continues."""
+    ERROR = "error"
+    """A failure ended the turn; ``reason_code`` and ``error`` say which."""
+    STALLED = "stalled"
+    """The model answered with text only although a completion criterion is configured and was not met."""
+    CANCELLED = "cancelled"
+    """Somebody cancelled the turn."""
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    """A budget of the turn was used up."""
+
+
+class RunState(StrEnum):
+    """The value of the search attribute ``PerdureState``."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class SendRequest(Value):
+    """The input of the update ``send``: a message for the next turn, or into the running one.
+
+    Attributes:
+        request_id: The same id is the same message: sending it twice is harmless.
+        steer: Whether the message goes into the running turn, before its next generation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: Prompt
+    request_id: str = Field(default="", max_length=200)
+    steer: bool = False
+
+
+class SendReceipt(Value):
+    """The result of the update ``send``: the turn that takes the message."""
+
+    turn: int
+
+
+class TurnRequest(Value):
+    """The input of ``AgentTurn``. Only ``agent`` and ``prompt`` are needed.
+
+    Attributes:
+        agent: The agent's name; None is the agent of the session's last turn.
+        request_id: Makes starting idempotent: the same id in the same session is the same turn.
+        model: Another model for this turn, in the form ``provider/model``.
+        turn: The number the caller expects this turn to have; another number is refused.
+        tenant: Copied into the search attribute ``PerdureTenant``.
+        queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
+        carried: The state of a turn that rotated. Set by perdure, never by a caller.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    agent: str | None = Field(default=None, min_length=1, max_length=200)
+    prompt: Prompt
+    request_id: str = Field(default="", max_length=200)
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    max_steps: int | None = Field(default=None, ge=1)
+    budgets: Budgets | None = None
+    turn: int | None = Field(default=None, ge=1)
+    tenant: str = Field(default="", max_length=200)
+    queued: tuple[SendRequest, ...] = ()
+    carried: JsonValue = None
+
+
+class CancelRequest(Value):
+    """The input of the signal ``cancel``. A turn other than the named one ignores it."""
+
+    reason: str = ""
+    turn: int | None = None
+
+
+class OpenTurn(Value):
+    """The input of the activity ``open_turn``.
+
+    Attributes:
+        run_started_at: When this Temporal run began; an older run may not close the turn of a newer one.
+    """
+
+    session: str
+    request: TurnRequest
+    request_id: str
+    run_started_at: datetime
+
+
+class OpenedTurn(Value):
+    """The result of ``open_turn``: the turn's number and the frozen policy, or the result if it had ended before.
+
+    Attributes:
+        tip: The id of the step that holds the prompt; the first generation's parent.
+        definition: The hash of the frozen definition.
+        search_attributes: Whether the cluster knows our search attributes, so that they can be set.
+        ended: The recorded result, when the same request was carried out before.
+    """
+
+    turn: int
+    tip: str
+    definition: str
+    policy: TurnPolicy
+    search_attributes: bool = False
+    ended: "TurnResult | None" = None
+
+
+class CommitTurn(Value):
+    """The input of the activity ``commit_turn``: how the turn ended and what it still has to write.
+
+    Attributes:
+        call_ids: The calls of the last generation, in order; those without a result get an error result.
+        failed: Results only the workflow knows, for calls whose activity could not record one.
+        steered: Messages that came too late for a generation; they are kept in the transcript.
+        aborted_step: The number of the generation that was cancelled, if one was.
+    """
+
+    session: str
+    turn: int
+    tip: str
+    stop_reason: StopReason
+    error: ErrorDetail | None = None
+    steps: int
+    spent: Spent
+    call_ids: tuple[str, ...] = ()
+    failed: tuple[ToolOutcome, ...] = ()
+    steered: tuple[SendRequest, ...] = ()
+    aborted_step: int | None = None
+    cancel_requested_at: datetime | None = None
+
+
+class TurnResult(Value):
+    """The result of a turn: the workflow's result and a row in the store.
+
+    Attributes:
+        error: One sentence on what went wrong; None unless something did.
+        output: The text of the last answer, at most 100,000 characters.
+        steps: Generations used.
+        cost_usd: US dollars; model calls of unknown price are not in it.
+        turn: The number of the turn in its session, from 1; None if it was refused before it had one.
+    """
+
+    session: str
+    turn: int | None
+    agent: str
+    stop_reason: StopReason
+    reason_code: str | None = None
+    error: str | None = None
+    output: str = ""
+    steps: int = 0
+    usage: Usage = Usage()
+    cost_usd: Decimal = Decimal(0)
+
+
+class TurnStatus(Value):
+    """The result of the query ``status``."""
+
+    session: str
+    turn: int | None
+    agent: str
+    model: str
+    state: RunState
+    step: int
+    max_steps: int
+    activity: str
+    """What the turn does right now, for people: ``generate, step 4`` or ``tools: read_file, search``."""
+    queued: int
+    cancelling: bool
+    spent: Spent
+
+
+class BudgetStatus(Value):
+    """The result of the query ``budget``: the limits and what is used."""
+
+    max_steps: int
+    steps: int
+    limits: Budgets
+    spent: Spent

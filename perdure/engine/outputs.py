@@ -1,0 +1,26 @@
+"""How long outputs are cut for the model. Source of the sizes: Dreadnode's tools (30,000 kept as 15,000 + 15,000)."""
+
+OFFLOAD_CHARACTERS = 30_000
+"""A longer output is stored as an artifact; the model reads its head, its tail and a handle."""
+
+_KEPT_AT_EACH_END = 15_000
+
+
+def head_and_tail(text: str, limit: int) -> str:
+    """The text cut to at most ``limit`` characters: its beginning, its end, and a note between them if it fits."""
+    if len(text) <= limit:
+        return text
+    note = f"\n… {len(text) - limit:,} characters left out …\n"
+    room = limit - len(note)
+    if room < len(note):
+        return text[:limit]
+    tail = room // 2
+    return text[: room - tail] + note + text[len(text) - tail :]
+
+
+def offloaded(text: str, artifact: str) -> str:
+    """What the model reads in place of a long output that is stored as that artifact."""
+    head, middle, tail = text[:_KEPT_AT_EACH_END], text[_KEPT_AT_EACH_END:-_KEPT_AT_EACH_END], text[-_KEPT_AT_EACH_END:]
+    lines = middle.count("\n")
+    note = f"\n\n… {len(middle):,} characters ({lines:,} lines) left out; the whole output is artifact {artifact} …\n\n"
+    return head + note + tail

@@ -1,0 +1,89 @@
+"""The state of a turn: two small values, carried whole when a long turn rotates. The conversation is not in them."""
+
+from datetime import datetime
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Spent
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turns import CancelRequest, SendRequest, StopReason
+from perdure.contracts.values import Value
+
+
+class Ending(Value):
+    """The decision to end the turn, and why."""
+
+    stop_reason: StopReason
+    error: ErrorDetail | None = None
+
+
+class Mailbox(Value):
+    """What came in from outside while the turn ran.
+
+    Attributes:
+        queued: Messages for the turns after this one, in order.
+        steered: Messages for this turn's next generation.
+        cancel: The first request to cancel this turn; ``cancel_at`` is when it came.
+    """
+
+    queued: tuple[SendRequest, ...] = ()
+    steered: tuple[SendRequest, ...] = ()
+    cancel: CancelRequest | None = None
+    cancel_at: datetime | None = None
+
+    def read(self, count: int) -> "Mailbox":
+        """The mailbox after a generation has read so many of the steered messages."""
+        return self.model_copy(update={"steered": self.steered[count:]})
+
+    def followed_by(self, later: "Mailbox") -> "Mailbox":
+        """Both mailboxes as one, the later messages after these; the first cancel counts."""
+        first = self if self.cancel is not None else later
+        return Mailbox(
+            queued=(*self.queued, *later.queued),
+            steered=(*self.steered, *later.steered),
+            cancel=first.cancel,
+            cancel_at=first.cancel_at,
+        )
+
+
+class TurnState(Value):
+    """Where a turn stands.
+
+    Attributes:
+        definition: The hash of the agent's frozen definition.
+        tip: The id of the last step: the parent of the next.
+        step: Generations used.
+        pending: Calls of the last generation that have not run yet.
+        call_ids: All calls of the last generation, in the model's order: their results are what the next one reads.
+        failed: Results that no activity could record.
+        tool_errors_in_row: Tool errors since the last success; bounds ``feed_back``.
+        exhausted: A budget that ends the turn once the calls at hand have their results.
+        aborted_step: The number of the generation that a stop interrupted.
+        ending: Set once the turn is over but for its commit.
+    """
+
+    session: str
+    turn: int
+    definition: str
+    policy: TurnPolicy
+    tip: str
+    started_at: datetime
+    search_attributes: bool = False
+    tenant: str = ""
+    request_id: str = ""
+    step: int = 0
+    pending: tuple[PlannedCall, ...] = ()
+    call_ids: tuple[str, ...] = ()
+    failed: tuple[ToolOutcome, ...] = ()
+    tool_errors_in_row: int = 0
+    exhausted: ErrorDetail | None = None
+    spent: Spent = Spent()
+    aborted_step: int | None = None
+    ending: Ending | None = None
+
+
+class Carried(Value):
+    """What a rotation hands to the next run of the same turn."""
+
+    turn: TurnState
+    mail: Mailbox

@@ -1,0 +1,238 @@
+"""What a turn does next, and what an outcome changes: the whole loop of an agent as pure functions.
+
+``next_action`` looks at the state only. Each ``after_…`` takes the state and one outcome and gives the next state.
+"""
+
+from datetime import datetime
+
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.tools import CallTool, PlannedCall, ToolOutcome
+from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
+from perdure.contracts.values import Value
+from perdure.engine.state import Ending, Mailbox, TurnState
+
+MAX_TOOL_ERRORS_IN_ROW = 10
+"""With ``on_tool_error: feed_back``, so many tool errors in a row end the turn."""
+
+
+class CallTools(Value):
+    """Run these calls in parallel."""
+
+    calls: tuple[CallTool, ...]
+
+
+Action = Generate | CallTools | CommitTurn
+"""What the workflow has to do next."""
+
+
+def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
+    """The state of a turn that was just opened."""
+    return TurnState(
+        session=opening.session,
+        turn=opened.turn,
+        definition=opened.definition,
+        policy=opened.policy,
+        tip=opened.tip,
+        started_at=now,
+        search_attributes=opened.search_attributes,
+        tenant=opening.request.tenant,
+        request_id=opening.request_id,
+    )
+
+
+def next_action(state: TurnState, mail: Mailbox) -> Action:
+    """The one thing to do now: call the tools that were asked for, generate, or commit the ended turn."""
+    if state.pending:
+        return CallTools(calls=tuple(_call(state, planned) for planned in state.pending))
+    ending = state.ending or _limit_reached(state)
+    if ending is not None:
+        return commit(state, mail, ending)
+    return Generate(
+        session=state.session,
+        turn=state.turn,
+        step=state.step + 1,
+        parent=state.tip,
+        definition=state.definition,
+        call_ids=state.call_ids,
+        failed=state.failed,
+        steered=mail.steered,
+    )
+
+
+def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
+    """The commit of a turn that ends so; whatever has no result yet gets its error result there."""
+    return CommitTurn(
+        session=state.session,
+        turn=state.turn,
+        tip=state.tip,
+        stop_reason=ending.stop_reason,
+        error=ending.error,
+        steps=state.step,
+        spent=state.spent,
+        call_ids=state.call_ids,
+        failed=state.failed,
+        steered=mail.steered,
+        aborted_step=state.aborted_step,
+        cancel_requested_at=mail.cancel_at,
+    )
+
+
+def _call(state: TurnState, planned: PlannedCall) -> CallTool:
+    return CallTool(
+        session=state.session,
+        turn=state.turn,
+        step=state.step,
+        call_id=planned.call_id,
+        definition=state.definition,
+        arguments=planned.arguments,
+    )
+
+
+def _limit_reached(state: TurnState) -> Ending | None:
+    """The limit that forbids another generation, if one does. N allows exactly N."""
+    if state.exhausted is not None:
+        return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=state.exhausted)
+    if state.step >= state.policy.max_steps:
+        return Ending(stop_reason=StopReason.MAX_STEPS_REACHED)
+    budgets, spent = state.policy.budgets, state.spent
+    if budgets.llm_calls is not None and spent.llm_calls >= budgets.llm_calls:
+        return out_of_budget(ReasonCode.BUDGET_LLM_CALLS, f"{spent.llm_calls} of {budgets.llm_calls} model calls")
+    if budgets.cost_usd is not None and spent.cost_usd >= budgets.cost_usd:
+        return out_of_budget(ReasonCode.BUDGET_COST, f"${spent.cost_usd} of ${budgets.cost_usd}")
+    return None
+
+
+def out_of_budget(code: ReasonCode, used: str) -> Ending:
+    """The ending of a turn that has used up a budget."""
+    error = ErrorDetail(code=code, title="runtime", message=f"{REASONS[code].text}: {used}")
+    return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
+
+
+def after_generation(state: TurnState, generation: Generation) -> TurnState:
+    """The model has answered: its calls are to run, or its text ends the turn."""
+    calls = tuple(call for call in generation.calls if call.rejected is None)
+    allowed, over = _within_tool_budget(state, calls)
+    spent = state.spent.model_copy(
+        update={
+            "usage": state.spent.usage.plus(generation.usage),
+            "cost_usd": state.spent.cost_usd + (generation.cost_usd or 0),
+            "unpriced_calls": state.spent.unpriced_calls + (generation.cost_usd is None),
+            "llm_calls": state.spent.llm_calls + 1,
+            "tool_calls": state.spent.tool_calls + len(allowed),
+        }
+    )
+    state = state.model_copy(
+        update={
+            "tip": generation.tip,
+            "step": state.step + 1,
+            "spent": spent,
+            "pending": allowed,
+            "call_ids": tuple(call.call_id for call in generation.calls),
+            "failed": tuple(not_run(call.call_id, error) for call, error in over),
+            "exhausted": over[0][1] if over else None,
+        }
+    )
+    return _ended_by_text(state, generation)
+
+
+def not_run(call_id: str, error: ErrorDetail) -> ToolOutcome:
+    """The outcome of a call whose activity could not record one."""
+    return ToolOutcome(call_id=call_id, preview=error.message, error=error, recorded=False)
+
+
+def _within_tool_budget(
+    state: TurnState, calls: tuple[PlannedCall, ...]
+) -> tuple[tuple[PlannedCall, ...], tuple[tuple[PlannedCall, ErrorDetail], ...]]:
+    """The calls that the budget of tool calls allows, and the others with their error."""
+    limit = state.policy.budgets.tool_calls
+    if limit is None:
+        return calls, ()
+    left = max(0, limit - state.spent.tool_calls)
+    message = f"{REASONS[ReasonCode.BUDGET_TOOL_CALLS].text}: {limit} of {limit} calls; this call did not run"
+    error = ErrorDetail(code=ReasonCode.BUDGET_TOOL_CALLS, title="runtime", message=message)
+    return calls[:left], tuple((call, error) for call in calls[left:])
+
+
+def _ended_by_text(state: TurnState, generation: Generation) -> TurnState:
+    """Text without calls ends the turn, unless a completion criterion is configured: then the turn has stalled."""
+    if generation.calls:
+        return state
+    reason = StopReason.FINISHED if state.policy.finish_tool is None else StopReason.STALLED
+    return state.model_copy(update={"ending": Ending(stop_reason=reason)})
+
+
+def keep_listening(state: TurnState, mail: Mailbox) -> TurnState:
+    """Take back an ending by text when messages were steered in meanwhile: the model has to read them first."""
+    by_text = state.ending is not None and state.ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
+    if by_text and mail.steered and state.step < state.policy.max_steps:
+        return state.model_copy(update={"ending": None})
+    return state
+
+
+def after_tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None) -> TurnState:
+    """All calls of the step have come back.
+
+    Args:
+        state: The state with those calls pending.
+        outcomes: One for each pending call, in the same order.
+        aborted: The failure that ends the turn, when a tool failed outside its ``catch`` and the policy is ``abort``.
+    """
+    in_row = state.tool_errors_in_row
+    for outcome in outcomes:
+        in_row = in_row + 1 if outcome.error else 0
+    unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
+    ending = _ending_after_tools(state, outcomes, aborted, in_row)
+    return state.model_copy(
+        update={
+            "pending": (),
+            "failed": (*state.failed, *unrecorded),
+            "tool_errors_in_row": in_row,
+            "ending": ending or state.ending,
+        }
+    )
+
+
+def _ending_after_tools(
+    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: int
+) -> Ending | None:
+    if aborted is not None:
+        return Ending(stop_reason=StopReason.ERROR, error=aborted)
+    finish = state.policy.finish_tool
+    for planned, outcome in zip(state.pending, outcomes, strict=True):
+        if planned.tool == finish and outcome.error is None:
+            return Ending(stop_reason=StopReason.FINISHED)
+    last = next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
+    if in_row >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
+        message = f"{in_row} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
+        return Ending(stop_reason=StopReason.ERROR, error=last.model_copy(update={"message": message}))
+    return None
+
+
+def after_failure(state: TurnState, error: ErrorDetail) -> TurnState:
+    """A generation failed for good: the turn ends with its error."""
+    return state.model_copy(update={"ending": Ending(stop_reason=StopReason.ERROR, error=error)})
+
+
+def after_cancel(state: TurnState, mail: Mailbox) -> TurnState:
+    """The turn was cancelled: nothing pending is started any more; the commit gives each its error result."""
+    reason = mail.cancel.reason if mail.cancel else ""
+    message = f"Operation aborted: {reason}" if reason else "Operation aborted"
+    error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
+    return state.model_copy(
+        update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)}
+    )
+
+
+def after_aborted_generation(state: TurnState) -> TurnState:
+    """The turn was stopped while the model was asked: the transcript will say that the operation was aborted."""
+    return state.model_copy(update={"aborted_step": state.step + 1})
+
+
+def after_deadline(state: TurnState, _mail: Mailbox) -> TurnState:
+    """The time budget is used up: what runs was stopped as by a cancel."""
+    limit = state.policy.budgets.seconds
+    seconds = limit.total_seconds() if limit else 0
+    return state.model_copy(
+        update={"pending": (), "ending": out_of_budget(ReasonCode.BUDGET_SECONDS, f"{seconds:g} s")}
+    )

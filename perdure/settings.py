@@ -1,0 +1,97 @@
+"""Settings: the only reader of the environment, called once by each main function; the result is frozen.
+
+Address, namespace, TLS and API key of the Temporal server are not here: they come from Temporal's own environment
+configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_PROFILE``, …), read by ``perdure.client``.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from perdure.contracts.names import DEFAULT_TASK_QUEUE
+
+DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
+"""The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
+
+PREFIX = "PERDURE_"
+
+SHORTEST_SECRET = 8
+"""A shorter value of a credential variable is not looked for in texts: it would match everywhere."""
+
+_CREDENTIAL = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$", re.IGNORECASE)
+
+
+class SettingsError(Exception):
+    """An environment variable has a value that cannot be used; the message names it."""
+
+
+class Settings(BaseSettings):
+    """What a worker, the client and the command line can be told. Each field is ``PERDURE_<NAME>``."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    store_url: str = Field(default=DEFAULT_STORE_URL, description="Transcript store: sqlite:///… or postgresql://…")
+    task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1, description="Temporal task queue of the turns")
+    agents: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Modules with agents, separated by commas; the same as --agents"
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1:9464", description="HOST:PORT of /metrics, /healthz and /readyz; empty turns them off"
+    )
+    tool_threads: int = Field(default=64, ge=1, le=4096, description="Sync tools that may run at once in a worker")
+    max_activities: int = Field(default=200, ge=1, description="Model and tool calls that may run at once in a worker")
+    max_cached_workflows: int = Field(default=1000, ge=1, description="Turns kept in memory; more than are active")
+    shutdown_grace: timedelta = Field(
+        default=timedelta(seconds=20),
+        ge=timedelta(0),
+        description="Seconds that running calls get to finish after SIGTERM, before they are handed over",
+    )
+    search_attributes: Literal["on", "off"] = Field(
+        default="on", description="Whether turns set search attributes; 'off' for clusters that refuse them"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("shutdown_grace", mode="before")
+    @classmethod
+    def _seconds(cls, value: object) -> object:
+        return float(value) if isinstance(value, str) else value
+
+    @property
+    def store_path(self) -> Path | None:
+        """The file of an SQLite store; None for any other store."""
+        scheme, _, rest = self.store_url.partition(":///")
+        return Path(rest) if scheme.startswith("sqlite") and rest else None
+
+
+def load_settings() -> Settings:
+    """Read the environment.
+
+    Raises:
+        SettingsError: A variable has a value that cannot be used.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+        msg = f"{name}={first.get('input')!r}: {first['msg']}"
+        raise SettingsError(msg) from error
+
+
+def known_secrets(environment: Mapping[str, str] | None = None) -> frozenset[str]:
+    """The values of environment variables that are credentials by their name: they are cut out of every text."""
+    variables = os.environ if environment is None else environment
+    return frozenset(
+        value for name, value in variables.items() if _CREDENTIAL.search(name) and len(value) >= SHORTEST_SECRET
+    )

@@ -1,0 +1,219 @@
+"""How a turn ends: by its own commit, or by the next turn when its workflow was terminated."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+
+from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.events import (
+    AgentEnd,
+    AgentError,
+    AgentStalled,
+    Event,
+    GenerationError,
+    NewEvent,
+    UserMessageReceived,
+)
+from perdure.contracts.messages import AssistantMessage, Message, UserMessage
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
+from perdure.store import schema
+from perdure.store.errors import NotFoundError
+from perdure.store.generations import find_step, insert_step
+from perdure.store.ledger import OpenCalls
+from perdure.store.log import LockedSession
+from perdure.store.records import Committed, StepRecord
+from perdure.store.rows import load_usage, step_id
+
+ABORTED = "Operation aborted"
+"""What people and models read of work that a cancel ended."""
+
+CUT_NOTICE = "\n[cut here; the transcript holds the whole text]"
+"""The end of an output that was too long for a result."""
+
+TurnRow = Row[*tuple[object, ...]]
+
+_T = schema.turns
+_FIND = select(_T).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
+_END = (
+    update(_T)
+    .where(_T.c.session == bindparam("this_session"), _T.c.turn == bindparam("this_turn"))
+    .values(
+        ended_at=bindparam("at"),
+        stop_reason=bindparam("why"),
+        reason_code=bindparam("code"),
+        last_step=bindparam("tip"),
+        result=bindparam("recorded"),
+    )
+)
+
+_S = schema.steps
+_COUNTED = (_S.c.parent, _S.c.step, _S.c.usage, _S.c.cost)
+_OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
+_tip = select(*_COUNTED).where(_S.c.id == bindparam("tip"), *_OF_TURN).cte("chain", recursive=True)
+_chain = _tip.union_all(select(*_COUNTED).where(_S.c.id == _tip.c.parent, *_OF_TURN))
+_GENERATIONS = select(_chain).where(_chain.c.step > 0)
+
+
+def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
+    """End a turn, or give the recorded result of one that has ended.
+
+    Raises:
+        NotFoundError: There is no such session, turn, step or tool call.
+    """
+    locked = LockedSession.find(connection, commit.session)
+    row = find_turn(connection, commit.session, commit.turn)
+    if locked is None or row is None:
+        msg = f"there is no turn {commit.turn} of session {commit.session!r}"
+        raise NotFoundError(msg)
+    if row.result is not None:
+        result = TurnResult.model_validate_json(row.result)
+        return Committed(result=result, first=False, started_at=row.started_at, ended_at=row.ended_at)
+    result = close_turn(locked, row, commit)
+    locked.save()
+    return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now)
+
+
+def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None:
+    """The row of a turn."""
+    return connection.execute(_FIND, {"session": session, "turn": turn}).one_or_none()
+
+
+def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
+    """End a turn whose workflow is gone, from the last step it stored."""
+    tip = _need_step(locked.connection, locked.tip or "")
+    code = ReasonCode.RUNTIME_TURN_CLOSED
+    keys = {"session": locked.session, "turn": row.turn, "tip": tip.id}
+    generations = locked.connection.execute(_GENERATIONS, keys).all()
+    spent = Spent(
+        usage=_sum([load_usage(generation.usage) for generation in generations]),
+        cost_usd=sum((generation.cost or Decimal(0) for generation in generations), Decimal(0)),
+        unpriced_calls=sum(generation.cost is None for generation in generations),
+        llm_calls=len(generations),
+    )
+    commit = CommitTurn(
+        session=locked.session,
+        turn=row.turn,
+        tip=tip.id,
+        stop_reason=StopReason.ERROR,
+        error=ErrorDetail(code=code, title="runtime", message=REASONS[code].text),
+        steps=len(generations),
+        spent=spent,
+        call_ids=tuple(call.call_id for call in tip.calls),
+    )
+    close_turn(locked, row, commit)
+
+
+def _sum(usages: Sequence[Usage]) -> Usage:
+    total = Usage()
+    for usage in usages:
+        total = total.plus(usage)
+    return total
+
+
+def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
+    """Write all that ends a turn; the caller saves the session."""
+    tip = _need_step(locked.connection, commit.tip)
+    head = _close_conversation(locked, commit, tip)
+    result = TurnResult(
+        session=commit.session,
+        turn=commit.turn,
+        agent=row.agent,
+        stop_reason=commit.stop_reason,
+        reason_code=commit.error.code if commit.error else None,
+        error=_error_text(commit),
+        output=_output(tip),
+        steps=commit.steps,
+        usage=commit.spent.usage,
+        cost_usd=commit.spent.cost_usd,
+    )
+    _append_events(locked, commit, result)
+    end = {
+        "this_session": commit.session,
+        "this_turn": commit.turn,
+        "at": locked.now,
+        "why": result.stop_reason.value,
+        "code": result.reason_code,
+        "tip": head,
+        "recorded": result.model_dump_json(),
+    }
+    locked.connection.execute(_END, end)
+    locked.head, locked.tip, locked.open_turn = head, None, None
+    return result
+
+
+def _need_step(connection: Connection, step: str) -> StepRecord:
+    found = find_step(connection, step)
+    if found is None:
+        msg = f"there is no step {step!r}"
+        raise NotFoundError(msg)
+    return found
+
+
+def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepRecord) -> str:
+    # Every call of an answer has its result in the conversation: providers refuse the next turn otherwise.
+    ids = (*commit.call_ids, *(outcome.call_id for outcome in commit.failed))
+    calls = OpenCalls(locked, commit.turn, ids)
+    calls.record(commit.failed)
+    calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
+    calls.write()
+    steered = tuple(UserMessage(content=message.prompt) for message in commit.steered)
+    messages: tuple[Message, ...] = (*calls.results(commit.call_ids), *steered)
+    if not messages:
+        return tip.id
+    identity = [commit.call_ids, [(message.request_id, message.prompt) for message in commit.steered]]
+    step = StepRecord(
+        id=step_id("closing", commit.session, commit.turn, tip.id, *identity),
+        session=commit.session,
+        turn=commit.turn,
+        step=tip.step + 1,
+        parent=tip.id,
+        messages=messages,
+    )
+    insert_step(locked, step)
+    return step.id
+
+
+def _output(tip: StepRecord) -> str:
+    last = tip.messages[-1] if tip.step > 0 and tip.messages else None
+    if not isinstance(last, AssistantMessage):
+        return ""
+    if len(last.content) <= MAX_OUTPUT_CHARACTERS:
+        return last.content
+    return last.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+
+
+def _error_text(commit: CommitTurn) -> str | None:
+    if commit.error is not None:
+        return commit.error.message
+    return ABORTED if commit.stop_reason is StopReason.CANCELLED else None
+
+
+def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult) -> None:
+    turn = commit.turn
+
+    def append(name: str, event: Event, step: int = commit.steps) -> None:
+        locked.append(NewEvent(key=f"{turn}/{name}", turn=turn, step=step, event=event))
+
+    for index, message in enumerate(commit.steered):
+        append(f"user_message/{message.request_id or index}", UserMessageReceived(content=message.prompt))
+    if commit.aborted_step is not None:
+        aborted = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="generation", message=ABORTED)
+        append(f"{commit.aborted_step}/generation_error", GenerationError(error=aborted), commit.aborted_step)
+    if commit.stop_reason is StopReason.STALLED:
+        append("agent_stalled", AgentStalled())
+    if commit.error is not None and commit.stop_reason is not StopReason.CANCELLED:
+        append("agent_error", AgentError(error=commit.error))
+    append(
+        "agent_end",
+        AgentEnd(
+            stop_reason=result.stop_reason,
+            reason_code=result.reason_code,
+            error=result.error,
+            output=result.output,
+            steps=result.steps,
+            usage=result.usage,
+            cost_usd=result.cost_usd,
+        ),
+    )

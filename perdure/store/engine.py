@@ -1,0 +1,159 @@
+"""Connections: which database an address means, how it is opened, and what its failures are called."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from perdure.store.errors import StoreError, StoreUnavailableError
+
+BUSY_TIMEOUT = timedelta(seconds=5)
+"""How long a transaction waits for another process that writes to the same file, and a connection for its server."""
+
+POSTGRESQL_CONNECTIONS = 8
+"""Connections, and threads, one store holds to PostgreSQL."""
+
+SQLITE_READERS = 3
+"""Threads that read SQLite beside the one that writes."""
+
+WRITES = "perdure_writes"
+"""The execution option that marks a connection whose transaction writes."""
+
+_SECRETS = ("password", "sslpassword", "passfile")
+_CAUSE_CHARACTERS = 300
+
+
+class Address:
+    """A database's address, and what of it may be shown."""
+
+    def __init__(self, url: str) -> None:
+        """Read the address.
+
+        Raises:
+            StoreError: It is no address, or of a database perdure does not support.
+        """
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            # The text itself is not repeated: it may hold a password.
+            msg = "the store's address is not a URL; use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+            raise StoreError(msg) from None
+        if parsed.drivername in ("postgresql", "postgres"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.drivername not in ("postgresql+psycopg", "sqlite", "sqlite+pysqlite"):
+            msg = f"the store cannot be a {parsed.drivername} database; use sqlite:///FILE or postgresql://…"
+            raise StoreError(msg)
+        self.url: URL = parsed
+        self.sqlite: bool = parsed.get_backend_name() == "sqlite"
+        self.in_memory: bool = self.sqlite and parsed.database in (None, "", ":memory:")
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, if it is one."""
+        return Path(str(self.url.database)) if self.sqlite and not self.in_memory else None
+
+    def __str__(self) -> str:
+        """The address without its secrets."""
+        query = {name: "***" if name in _SECRETS else value for name, value in self.url.query.items()}
+        return self.url.set(query=query).render_as_string(hide_password=True)
+
+    def redact(self, text: str) -> str:
+        """The text with the address's secrets taken out."""
+        for secret in (self.url.password, *(self.url.query.get(name) for name in _SECRETS)):
+            if isinstance(secret, str) and secret:
+                text = text.replace(secret, "***")
+        return text
+
+
+def connect(address: Address) -> Engine:
+    """An engine for the address; nothing is opened yet.
+
+    Raises:
+        StoreError: The driver is not installed.
+    """
+    if not address.sqlite:
+        return _postgresql(address)
+    # Level None leaves transactions to us; the driver would begin them too late, and only before writes.
+    arguments = {"isolation_level": None, "timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False}
+    if address.in_memory:
+        # A database in memory lives as long as its one connection.
+        engine = create_engine(address.url, connect_args=arguments, poolclass=StaticPool, hide_parameters=True)
+    else:
+        engine = create_engine(
+            address.url,
+            connect_args=arguments,
+            pool_size=SQLITE_READERS + 1,
+            max_overflow=0,
+            hide_parameters=True,
+        )
+    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _postgresql(address: Address) -> Engine:
+    defaults = {"connect_timeout": str(int(BUSY_TIMEOUT.total_seconds())), "application_name": "perdure"}
+    missing = {name: value for name, value in defaults.items() if name not in address.url.query}
+    try:
+        return create_engine(
+            address.url,
+            connect_args=missing,
+            pool_size=POSTGRESQL_CONNECTIONS,
+            max_overflow=0,
+            pool_use_lifo=True,
+            hide_parameters=True,
+        )
+    except ModuleNotFoundError as error:
+        msg = f"the store {address} needs the package psycopg, which is not installed"
+        raise StoreError(msg) from error
+
+
+def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # A reader that becomes a writer fails at once when another one writes; one that begins as a writer waits.
+    if connection.get_execution_options().get(WRITES):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def translated(address: Address) -> Generator[None]:
+    """Database exceptions leave this block as the store's own.
+
+    Raises:
+        StoreUnavailableError: The database cannot be reached, is locked, full or damaged.
+        StoreError: The database refused a value or a statement.
+    """
+    try:
+        yield
+    except (IntegrityError, DataError, ProgrammingError, NotSupportedError) as error:
+        msg = f"the store {address} refused a statement: {_cause(address, error)}"
+        raise StoreError(msg) from error
+    except (DBAPIError, PoolTimeoutError, OSError) as error:
+        msg = f"the store {address} cannot be used: {_cause(address, error)}"
+        # Drivers repeat parts of the address in their own text, so the chain ends here.
+        raise StoreUnavailableError(msg) from None
+
+
+def _cause(address: Address, error: BaseException) -> str:
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    lines = address.redact(str(origin)).strip().splitlines()
+    return lines[0].rstrip(".")[:_CAUSE_CHARACTERS] if lines else type(origin).__name__

@@ -1,0 +1,25 @@
+"""What can go wrong between perdure and its transcript store."""
+
+
+class StoreError(Exception):
+    """Base of everything the store raises."""
+
+
+class StoreUnavailableError(StoreError):
+    """The database cannot be reached, is locked or is full. Waiting may help."""
+
+
+class StoreVersionError(StoreError):
+    """The database was written by a release with another schema; the message names the way out."""
+
+
+class NotFoundError(StoreError):
+    """There is no session, turn, definition or artifact of that name."""
+
+
+class TurnEndedError(StoreError):
+    """The turn has ended: nothing may be written for it any more."""
+
+
+class TurnMismatchError(StoreError):
+    """The session is at another turn than the caller expected."""

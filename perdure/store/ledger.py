@@ -1,0 +1,230 @@
+"""The ledger of tool calls: claimed before the body runs, ended once, never changed after."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
+
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import NewEvent, ToolEnd
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.tools import ToolOutcome
+from perdure.store import schema
+from perdure.store.errors import NotFoundError
+from perdure.store.log import LockedSession
+from perdure.store.records import Artifact, Claim, LedgerCall, LostCall
+from perdure.store.rows import insert_into, load_tool_message
+
+CallRow = Row[*tuple[object, ...]]
+
+_T = schema.tool_calls
+_THIS = (_T.c.session == bindparam("this_session"), _T.c.turn == bindparam("this_turn"))
+_ONE = (*_THIS, _T.c.call_id == bindparam("this_call"))
+
+_FIND = select(_T).where(*_ONE)
+_FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", expanding=True)))
+_FIND_MESSAGE = select(_T.c.message).where(*_ONE)
+_INSERT = insert(_T)
+_CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
+_END = (
+    update(_T)
+    .where(*_ONE)
+    .values(
+        state="ended",
+        message=bindparam("result"),
+        ended_at=bindparam("at"),
+        arguments=case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments),
+    )
+)
+
+
+@dataclass(frozen=True)
+class CallKey:
+    """Which row of the ledger is meant."""
+
+    session: str
+    turn: int
+    call_id: str
+
+    def parameters(self) -> dict[str, object]:
+        """The key as the statements of this module name it."""
+        return {"this_session": self.session, "this_turn": self.turn, "this_call": self.call_id}
+
+
+class OpenCalls:
+    """Some calls of one turn, read together: those without a result can be given one."""
+
+    def __init__(self, locked: LockedSession, turn: int, call_ids: Iterable[str]) -> None:
+        """Read the rows of these calls.
+
+        Raises:
+            NotFoundError: The ledger does not have one of them.
+        """
+        self._locked = locked
+        self._turn = turn
+        wanted = list(dict.fromkeys(call_ids))
+        self._rows: dict[str, CallRow] = {}
+        if wanted:
+            keys = {"this_session": locked.session, "this_turn": turn, "call_ids": wanted}
+            self._rows = {row.call_id: row for row in locked.connection.execute(_FIND_MANY, keys)}
+        for call_id in wanted:
+            if call_id not in self._rows:
+                raise NotFoundError(_no_call(self._key(call_id)))
+        self._messages = {
+            call_id: load_tool_message(row.message) for call_id, row in self._rows.items() if row.state == "ended"
+        }
+        self._ended: list[str] = []
+
+    def record(self, failed: Sequence[ToolOutcome]) -> None:
+        """End calls with what only the workflow knows of them; a result that is recorded stays."""
+        for outcome in failed:
+            content = outcome.preview or (outcome.error.message if outcome.error else "")
+            self._end(outcome.call_id, content, outcome.error)
+
+    def end_rest(self, *, cancelled: bool) -> None:
+        """End every call that still has no result with an error that says what is known of its effect."""
+        for call_id, row in self._rows.items():
+            if call_id not in self._messages:
+                error = _unfinished(row, cancelled=cancelled)
+                self._end(call_id, error.message, error)
+
+    def results(self, call_ids: Sequence[str]) -> tuple[ToolMessage, ...]:
+        """The results of these calls, in this order."""
+        return tuple(self._messages[call_id] for call_id in call_ids)
+
+    def write(self) -> None:
+        """Write what has ended since the rows were read, and its events."""
+        if not self._ended:
+            return
+        now = self._locked.now
+        ended = [_ending(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
+        self._locked.connection.execute(_END, ended)
+
+    def _end(self, call_id: str, content: str, error: ErrorDetail | None) -> None:
+        if call_id in self._messages:
+            return
+        row = self._rows[call_id]
+        self._messages[call_id] = ToolMessage(call_id=call_id, name=row.tool, content=content, error=error)
+        self._ended.append(call_id)
+        end = ToolEnd(call_id=call_id, tool=row.tool, result=content, error=error, seconds=0)
+        key = f"{self._turn}/{call_id}/tool_end"
+        self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=end))
+
+    def _key(self, call_id: str) -> CallKey:
+        return CallKey(session=self._locked.session, turn=self._turn, call_id=call_id)
+
+
+def _unfinished(row: CallRow, *, cancelled: bool) -> ErrorDetail:
+    started = row.state == "claimed"
+    if cancelled:
+        code = ReasonCode.TOOL_CANCELLED
+        what = "was cancelled while it ran; its effect is unknown" if started else "was cancelled before it ran"
+    else:
+        code = ReasonCode.TOOL_EFFECT_UNKNOWN
+        what = "was lost while it ran; its effect is unknown" if started else "was lost before it ran"
+    return ErrorDetail(code=code, title=row.tool, message=f"Operation aborted: {row.tool} {what}")
+
+
+def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[LedgerCall]) -> None:
+    """Enter the calls of an answer as planned; a rejected one is born ended."""
+    if not calls:
+        return
+    rows = [
+        {
+            "session": locked.session,
+            "turn": turn,
+            "call_id": call.call_id,
+            "step": step,
+            "tool": call.tool,
+            "arguments": "{}" if call.rejected and call.masked else call.arguments,
+            "masked": call.masked,
+            "state": "ended" if call.rejected else "planned",
+            "message": _rejection(call),
+            "ended_at": locked.now if call.rejected else None,
+        }
+        for call in calls
+    ]
+    locked.connection.execute(_INSERT, rows)
+
+
+def _rejection(call: LedgerCall) -> str | None:
+    if call.rejected is None:
+        return None
+    message = ToolMessage(call_id=call.call_id, name=call.tool, content=call.rejected.message, error=call.rejected)
+    return message.model_dump_json()
+
+
+def claim_call(
+    connection: Connection, call: CallKey, *, claimant: str, rerun: bool, start: NewEvent, lost: LostCall
+) -> Claim:
+    """Claim the call, or say how it ended."""
+    locked = LockedSession.for_turn(connection, call.session, call.turn)
+    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    if row is None:
+        raise NotFoundError(_no_call(call))
+    if row.state == "ended":
+        return Claim(state="ended", message=load_tool_message(row.message))
+    if row.state == "claimed" and row.claimant != claimant and not rerun:
+        connection.execute(_END, _ending(call, lost.message, locked.now))
+        locked.append(*lost.events)
+        locked.save()
+        return Claim(state="ended", message=lost.message)
+    connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
+    locked.append(start)
+    locked.save()
+    return Claim(state="run", arguments=row.arguments)
+
+
+def finish_call(
+    connection: Connection,
+    call: CallKey,
+    *,
+    claimant: str,
+    message: ToolMessage,
+    events: Sequence[NewEvent],
+    artifact: Artifact | None,
+) -> bool:
+    """Record the result of the call if the claimant still holds it; False, and nothing written, if not."""
+    locked = LockedSession.find(connection, call.session)
+    if locked is None or locked.open_turn != call.turn:
+        return False
+    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    if row is None or row.claimant != claimant:
+        return False
+    if row.state == "ended":
+        # The same result again: the first attempt was committed, but its answer did not arrive.
+        return load_tool_message(row.message) == message
+    connection.execute(_END, _ending(call, message, locked.now))
+    if artifact is not None:
+        _insert_artifact(connection, call, artifact, locked.now)
+    locked.append(*events)
+    locked.save()
+    return True
+
+
+def _insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:
+    values = {
+        "id": artifact.id,
+        "session": artifact.session,
+        "turn": call.turn,
+        "call_id": call.call_id,
+        "media_type": artifact.media_type,
+        "text": artifact.text,
+        "created_at": now,
+    }
+    connection.execute(insert_into(connection, schema.artifacts).on_conflict_do_nothing(), values)
+
+
+def result_of_call(connection: Connection, call: CallKey) -> ToolMessage | None:
+    """The result of a call; None while it has none."""
+    message = connection.scalar(_FIND_MESSAGE, call.parameters())
+    return None if message is None else load_tool_message(message)
+
+
+def _ending(call: CallKey, message: ToolMessage, now: datetime) -> dict[str, object]:
+    return {**call.parameters(), "result": message.model_dump_json(), "at": now}
+
+
+def _no_call(call: CallKey) -> str:
+    return f"turn {call.turn} of session {call.session!r} has no tool call {call.call_id!r}"

@@ -1,0 +1,158 @@
+"""The lock on a session, under which everything of it is written, and the numbering of its events."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Self
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from perdure.contracts.events import Envelope, NewEvent
+from perdure.store import schema
+from perdure.store.errors import NotFoundError, TurnEndedError
+from perdure.store.rows import envelope, insert_into
+
+_MUTABLE = ("agent", "turn", "open_turn", "head", "tip", "last_seq")
+
+_LOCK = (
+    select(*(schema.sessions.c[name] for name in _MUTABLE))
+    .where(schema.sessions.c.session == bindparam("session"))
+    .with_for_update()
+)
+_SAVE = update(schema.sessions).where(schema.sessions.c.session == bindparam("this_session"))
+_STORED_KEYS = select(schema.events.c.key).where(
+    schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
+)
+_INSERT_EVENTS = insert(schema.events)
+_RETRIES = (
+    select(schema.events)
+    .where(
+        schema.events.c.session == bindparam("session"),
+        schema.events.c.turn == bindparam("turn"),
+        schema.events.c.step == bindparam("step"),
+        schema.IS_RETRY,
+    )
+    .order_by(schema.events.c.seq)
+)
+
+
+class LockedSession:
+    """A session's row, held until the transaction ends: one writer at a time, so the sequence has no gaps.
+
+    Changes and events are collected and written once, by ``save``.
+    """
+
+    def __init__(self, connection: Connection, session: str, values: Sequence[object]) -> None:
+        """Take over the values of the row, in the order of the columns that change."""
+        self.connection = connection
+        self.session = session
+        self.agent: str
+        self.turn: int
+        self.open_turn: int | None
+        self.head: str | None
+        self.tip: str | None
+        self.last_seq: int
+        for name, value in zip(_MUTABLE, values, strict=True):
+            setattr(self, name, value)
+        # After the lock was given: times then increase with the sequence.
+        self.now = datetime.now(UTC)
+        self._read = tuple(values)
+        self._events: dict[str, NewEvent] = {}
+
+    @classmethod
+    def find(cls, connection: Connection, session: str) -> Self | None:
+        """Wait for the session's lock; None if there is no such session."""
+        row = connection.execute(_LOCK, {"session": session}).one_or_none()
+        return None if row is None else cls(connection, session, tuple(row))
+
+    @classmethod
+    def create(cls, connection: Connection, session: str, agent: str) -> Self:
+        """The locked row of a session that may be new."""
+        now = datetime.now(UTC)
+        values = {"session": session, "agent": agent, "turn": 0, "last_seq": 0, "created_at": now, "updated_at": now}
+        connection.execute(insert_into(connection, schema.sessions).on_conflict_do_nothing(), values)
+        locked = cls.find(connection, session)
+        if locked is None:
+            raise NotFoundError(_no_session(session))
+        return locked
+
+    @classmethod
+    def for_turn(cls, connection: Connection, session: str, turn: int) -> Self:
+        """The lock, to write for a turn that is open.
+
+        Raises:
+            NotFoundError: There is no such session or turn.
+            TurnEndedError: The turn has ended.
+        """
+        locked = cls.find(connection, session)
+        if locked is None:
+            raise NotFoundError(_no_session(session))
+        locked.require_open(turn)
+        return locked
+
+    def require_open(self, turn: int) -> None:
+        """Refuse to write for a turn other than the open one."""
+        if turn == self.open_turn:
+            return
+        if turn > self.turn:
+            msg = f"session {self.session!r} has no turn {turn} yet, its last one is {self.turn}"
+            raise NotFoundError(msg)
+        msg = f"turn {turn} of session {self.session!r} has ended, nothing may be written for it any more"
+        raise TurnEndedError(msg)
+
+    def append(self, *events: NewEvent) -> None:
+        """Add events to what ``save`` writes; of one key, the first counts."""
+        for event in events:
+            self._events.setdefault(event.key, event)
+
+    def save(self) -> None:
+        """Write the events that are new, numbered, and the row if it has changed."""
+        self._insert_events()
+        values = tuple(getattr(self, name) for name in _MUTABLE)
+        if values != self._read:
+            changed = {**dict(zip(_MUTABLE, values, strict=True)), "updated_at": self.now}
+            self.connection.execute(_SAVE, {"this_session": self.session, **changed})
+
+    def _insert_events(self) -> None:
+        if not self._events:
+            return
+        keys = {"session": self.session, "keys": list(self._events)}
+        stored = set(self.connection.scalars(_STORED_KEYS, keys))
+        new = [event for key, event in self._events.items() if key not in stored]
+        if not new:
+            return
+        rows = [
+            {
+                "session": self.session,
+                "seq": seq,
+                "turn": event.turn,
+                "step": event.step,
+                "type": event.event.type,
+                "at": self.now,
+                "key": event.key,
+                "body": event.event.model_dump_json(),
+            }
+            for seq, event in enumerate(new, start=self.last_seq + 1)
+        ]
+        self.connection.execute(_INSERT_EVENTS, rows)
+        self.last_seq += len(rows)
+
+
+def _no_session(session: str) -> str:
+    return f"there is no session {session!r}"
+
+
+def append_events(connection: Connection, session: str, events: Sequence[NewEvent]) -> None:
+    """Write events of the open turn."""
+    if not events:
+        return
+    locked = LockedSession.for_turn(connection, session, events[0].turn)
+    for turn in {event.turn for event in events}:
+        locked.require_open(turn)
+    locked.append(*events)
+    locked.save()
+
+
+def retries(connection: Connection, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
+    """The retries of one generation, in order."""
+    rows = connection.execute(_RETRIES, {"session": session, "turn": turn, "step": step})
+    return tuple(envelope(row) for row in rows)

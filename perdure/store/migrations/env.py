@@ -1,0 +1,10 @@
+"""Alembic's entry: runs the migrations on the connection, and in the transaction, that the store hands over."""
+
+from alembic import context
+
+from perdure.store.schema import REVISION_TABLE, metadata
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=REVISION_TABLE
+)
+context.run_migrations()

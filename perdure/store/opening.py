@@ -1,0 +1,161 @@
+"""How a turn begins, and the agents that can begin one."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, bindparam, insert, select
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.events import AgentStart, NewEvent
+from perdure.contracts.messages import UserMessage
+from perdure.contracts.turns import OpenTurn, TurnResult
+from perdure.store import schema
+from perdure.store.closing import TurnRow, close_abandoned, find_turn
+from perdure.store.errors import NotFoundError, StoreError, TurnMismatchError
+from perdure.store.generations import insert_step
+from perdure.store.log import LockedSession
+from perdure.store.records import Opened, RegisteredAgent, StepRecord
+from perdure.store.rows import insert_into, step_id
+
+_T = schema.turns
+_BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
+_INSERT_TURN = insert(_T)
+_PROMPT_STEP = select(schema.steps.c.id).where(
+    schema.steps.c.session == bindparam("session"),
+    schema.steps.c.turn == bindparam("turn"),
+    schema.steps.c.step == 0,
+)
+_DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
+_AGENTS = select(schema.agents).order_by(schema.agents.c.name)
+
+
+def open_turn(connection: Connection, opening: OpenTurn, definition: AgentDefinition) -> Opened:
+    """Begin the session's next turn, or give the one that this request has begun before."""
+    locked = LockedSession.find(connection, opening.session) or LockedSession.create(
+        connection, opening.session, definition.name
+    )
+    request = {"session": opening.session, "request_id": opening.request_id}
+    recorded = connection.execute(_BY_REQUEST, request).one_or_none()
+    if recorded is not None:
+        return _opened_before(connection, recorded)
+    _close_open_turn(locked, opening)
+    turn = locked.turn + 1
+    if opening.request.turn is not None and opening.request.turn != turn:
+        msg = f"session {opening.session!r} is at turn {turn}, the caller expected {opening.request.turn}"
+        raise TurnMismatchError(msg)
+    insert_definitions(connection, [definition], locked.now)
+    return _begin(locked, opening, definition, turn)
+
+
+def _opened_before(connection: Connection, row: TurnRow) -> Opened:
+    prompt = connection.execute(_PROMPT_STEP, {"session": row.session, "turn": row.turn}).scalar_one()
+    return Opened(
+        turn=row.turn,
+        tip=prompt,
+        definition=row.definition,
+        first=False,
+        ended=None if row.result is None else TurnResult.model_validate_json(row.result),
+    )
+
+
+def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
+    if locked.open_turn is None:
+        return
+    row = find_turn(locked.connection, locked.session, locked.open_turn)
+    if row is None:
+        msg = f"turn {locked.open_turn} of session {locked.session!r} has no row; the store is damaged"
+        raise StoreError(msg)
+    if opening.run_started_at < row.run_started_at:
+        msg = (
+            f"session {locked.session!r} is at turn {row.turn}, which a newer run has begun; "
+            f"the run of {opening.run_started_at.isoformat()} may not close it"
+        )
+        raise TurnMismatchError(msg)
+    close_abandoned(locked, row)
+
+
+def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, turn: int) -> Opened:
+    prompt = opening.request.prompt
+    digest = definition.digest()
+    step = StepRecord(
+        id=step_id("prompt", opening.session, turn, locked.head, prompt),
+        session=opening.session,
+        turn=turn,
+        step=0,
+        parent=locked.head,
+        messages=(UserMessage(content=prompt),),
+    )
+    row = {
+        "session": opening.session,
+        "turn": turn,
+        "request_id": opening.request_id,
+        "agent": definition.name,
+        "definition": digest,
+        "started_at": locked.now,
+        "run_started_at": opening.run_started_at,
+    }
+    locked.connection.execute(_INSERT_TURN, row)
+    insert_step(locked, step)
+    locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
+    start = AgentStart(agent=definition.name, model=definition.model, prompt=prompt, definition=digest)
+    locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
+    locked.save()
+    return Opened(turn=turn, tip=step.id, definition=digest, first=True)
+
+
+def insert_definitions(connection: Connection, definitions: Sequence[AgentDefinition], now: datetime) -> None:
+    """Keep definitions under their hashes; what is there stays."""
+    rows = [
+        {"hash": definition.digest(), "name": definition.name, "body": definition.canonical(), "created_at": now}
+        for definition in definitions
+    ]
+    connection.execute(insert_into(connection, schema.definitions).on_conflict_do_nothing(), rows)
+
+
+def register_agents(connection: Connection, definitions: Sequence[AgentDefinition]) -> None:
+    """Note which agents a worker has loaded."""
+    if not definitions:
+        return
+    now = datetime.now(UTC)
+    # In one order everywhere: two workers that start at once would otherwise wait for each other.
+    ordered = sorted(definitions, key=lambda definition: definition.name)
+    insert_definitions(connection, sorted(definitions, key=AgentDefinition.digest), now)
+    rows = [
+        {
+            "name": definition.name,
+            "definition": definition.digest(),
+            "model": definition.model,
+            "description": definition.description,
+            "tools": json.dumps([tool.name for tool in definition.tools]),
+            "seen_at": now,
+        }
+        for definition in ordered
+    ]
+    statement = insert_into(connection, schema.agents)
+    changing = {name: statement.excluded[name] for name in rows[0] if name != "name"}
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changing), rows)
+
+
+def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
+    """The agents that workers have loaded, by name."""
+    return tuple(
+        RegisteredAgent(
+            name=row.name,
+            model=row.model,
+            description=row.description,
+            tools=tuple(json.loads(row.tools)),
+            definition=row.definition,
+            seen_at=row.seen_at,
+        )
+        for row in connection.execute(_AGENTS)
+    )
+
+
+def definition(connection: Connection, digest: str) -> AgentDefinition:
+    """The definition of that hash."""
+    body = connection.scalar(_DEFINITION, {"hash": digest})
+    if body is None:
+        msg = f"there is no agent definition {digest!r}"
+        raise NotFoundError(msg)
+    return AgentDefinition.model_validate_json(body)

@@ -1,0 +1,120 @@
+"""What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from perdure.contracts.events import Envelope
+from perdure.contracts.messages import Message
+from perdure.contracts.turns import RunState, StopReason
+from perdure.store import schema
+from perdure.store.closing import find_turn
+from perdure.store.errors import NotFoundError
+from perdure.store.generations import conversation
+from perdure.store.records import Artifact, SessionRecord, StepRecord, TurnRecord
+from perdure.store.rows import envelope, session_record, step_record, turn_record
+
+_SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
+_TURNS = select(schema.turns).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
+_BY_REQUEST = select(schema.turns).where(
+    schema.turns.c.session == bindparam("session"), schema.turns.c.request_id == bindparam("request_id")
+)
+_EVENTS = (
+    select(schema.events)
+    .where(schema.events.c.session == bindparam("session"), schema.events.c.seq > bindparam("after"))
+    .order_by(schema.events.c.seq)
+    .limit(bindparam("most"))
+)
+_STEPS = (
+    select(schema.steps)
+    .where(schema.steps.c.session == bindparam("session"))
+    .order_by(schema.steps.c.turn, schema.steps.c.step, schema.steps.c.created_at)
+)
+_ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
+
+
+def session(connection: Connection, session: str) -> SessionRecord:
+    """A session and where it stands."""
+    row = connection.execute(_SESSION, {"session": session}).one_or_none()
+    if row is None:
+        msg = f"there is no session {session!r}"
+        raise NotFoundError(msg)
+    return session_record(row)
+
+
+def sessions(
+    connection: Connection, *, agent: str | None, state: RunState | None, stop_reason: StopReason | None, limit: int
+) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
+    """Sessions with their last turns, those that began last first."""
+    # The start of the last turn and not the last write orders them: that index is written once a turn.
+    statement = _last_turns().order_by(schema.turns.c.started_at.desc()).limit(limit)
+    if agent is not None:
+        statement = statement.where(schema.turns.c.agent == agent)
+    if state is not None:
+        running = schema.sessions.c.open_turn.is_not(None)
+        statement = statement.where(running if state is RunState.RUNNING else ~running)
+    if stop_reason is not None:
+        statement = statement.where(schema.turns.c.stop_reason == stop_reason.value)
+    listed = connection.execute(statement).all()
+    ids = [row.session for row in listed]
+    found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
+    records = {row.session: session_record(row) for row in found}
+    return tuple((records[row.session], turn_record(row)) for row in listed)
+
+
+def _last_turns() -> Select[*tuple[object, ...]]:
+    last = (schema.sessions.c.session == schema.turns.c.session) & (schema.sessions.c.turn == schema.turns.c.turn)
+    return select(*schema.turns.c).join_from(schema.turns, schema.sessions, last)
+
+
+def turn(connection: Connection, session: str, number: int) -> TurnRecord:
+    """A turn by its number."""
+    row = find_turn(connection, session, number)
+    if row is None:
+        raise NotFoundError(_no_turn(session, number))
+    return turn_record(row)
+
+
+def turn_by_request(connection: Connection, session: str, request_id: str) -> TurnRecord | None:
+    """The turn that a request has begun, if it has."""
+    row = connection.execute(_BY_REQUEST, {"session": session, "request_id": request_id}).one_or_none()
+    return None if row is None else turn_record(row)
+
+
+def turns(connection: Connection, session: str) -> tuple[TurnRecord, ...]:
+    """All turns of a session, in order."""
+    return tuple(turn_record(row) for row in connection.execute(_TURNS, {"session": session}))
+
+
+def events(connection: Connection, session: str, after: int, limit: int) -> tuple[Envelope, ...]:
+    """Events after a sequence number, in order."""
+    rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
+    return tuple(envelope(row) for row in rows)
+
+
+def transcript(connection: Connection, name: str, number: int | None) -> tuple[Message, ...]:
+    """The conversation as it is now, or as it was at the end of a turn."""
+    record = session(connection, name)
+    end = record.tip or record.head
+    if number is not None and number != record.open_turn:
+        row = find_turn(connection, name, number)
+        if row is None:
+            raise NotFoundError(_no_turn(name, number))
+        end = row.last_step or end
+    return () if end is None else conversation(connection, end)
+
+
+def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:
+    """All steps of a session, also those that no conversation reaches any more."""
+    return tuple(step_record(row) for row in connection.execute(_STEPS, {"session": session}))
+
+
+def artifact(connection: Connection, artifact: str) -> Artifact:
+    """A large output."""
+    row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
+    if row is None:
+        msg = f"there is no artifact {artifact!r}"
+        raise NotFoundError(msg)
+    return Artifact(id=row.id, session=row.session, media_type=row.media_type, text=row.text)
+
+
+def _no_turn(session: str, number: int) -> str:
+    return f"session {session!r} has no turn {number}"

@@ -1,0 +1,150 @@
+"""What the store takes and gives: frozen values, one for each kind of row."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import NewEvent
+from perdure.contracts.messages import Message, ToolMessage
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.turns import TurnResult
+from perdure.contracts.values import Value
+
+
+class StepRecord(Value):
+    """An immutable step: what is new in the conversation since its parent.
+
+    Attributes:
+        id: Given by ``Generate.step_id``; for step 0 (the prompt) and closing steps by the store.
+        step: The number of the generation in its turn; 0 holds the prompt.
+        parent: None at the root of a conversation.
+        messages: Tool results and user messages that are new, then the model's answer.
+        calls: The calls of the answer, as the workflow sees them.
+    """
+
+    id: str
+    session: str
+    turn: int
+    step: int
+    parent: str | None
+    messages: tuple[Message, ...]
+    calls: tuple[PlannedCall, ...] = ()
+    finish_reason: str = ""
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+
+
+class LedgerCall(Value):
+    """A tool call as ``finish_generation`` enters it in the ledger.
+
+    Attributes:
+        arguments: The raw JSON text; wiped when the call ends if ``masked``.
+        rejected: The error of a call that never runs; its row is born ended.
+    """
+
+    call_id: str
+    tool: str
+    arguments: str
+    masked: bool = False
+    rejected: ErrorDetail | None = None
+
+
+class Begun(Value):
+    """What ``begin_generation`` found: the stored answer, or the results the model has not read yet."""
+
+    answer: StepRecord | None
+    results: tuple[ToolMessage, ...] = ()
+
+
+class LostCall(Value):
+    """What ``claim_call`` records when an earlier claimant was lost and the body may not run again."""
+
+    message: ToolMessage
+    events: tuple[NewEvent, ...] = ()
+
+
+class Claim(Value):
+    """What a tool's activity may do.
+
+    Attributes:
+        state: ``run``: the body may run, with ``arguments``. ``ended``: it may not; ``message`` is its result.
+    """
+
+    state: Literal["run", "ended"]
+    arguments: str = "{}"
+    message: ToolMessage | None = None
+
+
+class Opened(Value):
+    """What ``open_turn`` recorded, now or at an earlier attempt; ``first`` tells which."""
+
+    turn: int
+    tip: str
+    definition: str
+    first: bool
+    ended: TurnResult | None = None
+
+
+class Committed(Value):
+    """The recorded result, and whether this commit recorded it."""
+
+    result: TurnResult
+    first: bool
+    started_at: datetime
+    ended_at: datetime
+
+
+class RegisteredAgent(Value):
+    """An agent that some worker has loaded."""
+
+    name: str
+    model: str
+    description: str
+    tools: tuple[str, ...]
+    definition: str
+    seen_at: datetime
+
+
+class SessionRecord(Value):
+    """A session and where it stands.
+
+    Attributes:
+        turn: The number of the last turn; 0 before the first.
+        open_turn: The turn that runs, if one does.
+        head: The last step of the last ended turn.
+        tip: The last step of the open turn.
+    """
+
+    session: str
+    agent: str
+    turn: int
+    open_turn: int | None
+    head: str | None
+    tip: str | None
+    last_seq: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class TurnRecord(Value):
+    """A turn: open while ``result`` is None."""
+
+    session: str
+    turn: int
+    request_id: str
+    agent: str
+    definition: str
+    started_at: datetime
+    ended_at: datetime | None
+    result: TurnResult | None
+
+
+class Artifact(Value):
+    """A large output, kept out of the conversation."""
+
+    id: str
+    session: str
+    media_type: str
+    text: str

@@ -1,0 +1,214 @@
+"""The tables, and how Python values stand in their columns.
+
+JSON is kept as text: PostgreSQL's own JSON types refuse the NUL character, which tools do print.
+"""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+
+REVISION = "0001"
+"""The schema this release reads and writes."""
+
+KNOWN_REVISIONS = ("0001",)
+"""Every schema this release can upgrade from, oldest first."""
+
+REVISION_TABLE = "perdure_revision"
+"""Where the revision stands; a name of our own, since others may use Alembic in the same database."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware time, always given back in UTC; SQLite itself knows no zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """In UTC; a naive time is refused, as nobody knows which moment it is."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            msg = f"the store takes aware times only, not {value!r}"
+            raise ValueError(msg)
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """With its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Money(TypeDecorator[Decimal]):
+    """An exact amount, as text: SQLite would make it a float."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> str | None:
+        """The amount's own digits."""
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Decimal | None:
+        """The same digits again."""
+        return None if value is None else Decimal(value)
+
+
+class AnyText(TypeDecorator[str]):
+    """Text from a model or a tool, as a JSON string: PostgreSQL refuses NUL in plain text."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Quoted, control characters escaped."""
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """As it was written."""
+        return None if value is None else str(json.loads(value))
+
+
+metadata = MetaData()
+
+definitions = Table(
+    "definitions",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("definition", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("tools", Text, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("open_turn", Integer),
+    Column("head", Text),
+    Column("tip", Text),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("request_id", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("definition", Text, nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("run_started_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    Column("stop_reason", Text),
+    Column("reason_code", Text),
+    Column("last_step", Text),
+    Column("result", Text),
+    UniqueConstraint("session", "request_id", name="uq_turns_request"),
+    Index("ix_turns_started", "started_at"),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("parent", Text),
+    Column("messages", Text, nullable=False),
+    Column("calls", Text, nullable=False),
+    Column("finish_reason", Text, nullable=False),
+    Column("usage", Text, nullable=False),
+    Column("cost", Money),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index("ix_steps_session", "session", "turn", "step"),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("call_id", Text, primary_key=True),
+    Column("step", Integer, nullable=False),
+    Column("tool", AnyText, nullable=False),
+    Column("arguments", AnyText, nullable=False),
+    Column("masked", Boolean, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("claimant", Text),
+    Column("message", Text),
+    Column("claimed_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("turn", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("session", "key", name="uq_events_key"),
+)
+
+IS_RETRY = text("type = 'generation_retry'")
+"""The condition of the partial index; written out, since a planner cannot match a parameter with it."""
+
+Index(
+    "ix_events_retries",
+    events.c.session,
+    events.c.turn,
+    events.c.step,
+    sqlite_where=IS_RETRY,
+    postgresql_where=IS_RETRY,
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("text", AnyText, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index("ix_artifacts_session", "session"),
+)

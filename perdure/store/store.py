@@ -1,0 +1,336 @@
+"""The store's public face: each method is one transaction, run on a thread of the store's own.
+
+A method whose caller is cancelled still ends its transaction; every write is therefore harmless when it is repeated.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.events import Envelope, NewEvent
+from perdure.contracts.generations import Generate
+from perdure.contracts.messages import Message, ToolMessage
+from perdure.contracts.turns import CommitTurn, OpenTurn, RunState, StopReason
+from perdure.store import closing, generations, ledger, log, reads
+from perdure.store import opening as openings
+from perdure.store.engine import POSTGRESQL_CONNECTIONS, SQLITE_READERS, WRITES, Address, connect, translated
+from perdure.store.ledger import CallKey
+from perdure.store.migrate import prepare
+from perdure.store.records import (
+    Artifact,
+    Begun,
+    Claim,
+    Committed,
+    LedgerCall,
+    LostCall,
+    Opened,
+    RegisteredAgent,
+    SessionRecord,
+    StepRecord,
+    TurnRecord,
+)
+
+T = TypeVar("T")
+
+
+class Store:
+    """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare for the address without opening it; ``Store.open`` is what callers use.
+
+        Raises:
+            StoreError: The address is none, or its driver is missing.
+        """
+        self._address = Address(url)
+        self._engine = connect(self._address)
+        self._writing = self._engine.execution_options(**{WRITES: True})
+        self._reading = self._engine
+        if self._address.sqlite:
+            # One thread writes, so writers of this process queue in order instead of polling for the file's lock.
+            self._writers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="perdure-store-write")
+            self._readers = self._writers
+            if not self._address.in_memory:
+                self._readers = ThreadPoolExecutor(SQLITE_READERS, thread_name_prefix="perdure-store-read")
+        else:
+            # A read is one statement, or of rows that never change: it needs no transaction around it.
+            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
+            self._readers = self._writers
+
+    @classmethod
+    async def open(cls, url: str, *, upgrade: bool = False) -> Self:
+        """Open the store at ``sqlite:///FILE`` or ``postgresql://…``; ``upgrade`` creates and migrates its tables.
+
+        Raises:
+            StoreUnavailableError: It cannot be reached, or is a missing file that may not be created.
+            StoreVersionError: Its schema is not this release's.
+        """
+        store = cls(url)
+        try:
+            await store._on(store._writers, lambda: prepare(store._engine, store._address, upgrade=upgrade))
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Wait for running transactions and close all connections."""
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._writers.shutdown()
+        self._readers.shutdown()
+        self._engine.dispose()
+
+    async def __aenter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        def translating() -> T:
+            with translated(self._address):
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(threads, translating)
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        return await self._on(self._writers, lambda: self._transaction(work))
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        def reading() -> T:
+            try:
+                return self._read_once(work)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return self._read_once(work)
+
+        return await self._on(self._readers, reading)
+
+    def _read_once(self, work: Callable[[Connection], T]) -> T:
+        with self._reading.connect() as connection:
+            return work(connection)
+
+    def _transaction(self, work: Callable[[Connection], T]) -> T:
+        committing = False
+
+        def once() -> T:
+            nonlocal committing
+            with self._writing.begin() as connection:
+                result = work(connection)
+                committing = True
+                return result
+
+        try:
+            return once()
+        except DBAPIError as error:
+            # A pooled connection may have died since its last use; this is found out by using it, not by asking first.
+            # When the commit itself was cut off nobody knows whether it counts, and the caller decides.
+            if committing or not error.connection_invalidated:
+                raise
+            return once()
+
+    async def register_agents(self, definitions: Sequence[AgentDefinition]) -> None:
+        """Note the agents a worker has loaded; the last one of a name counts."""
+        await self._write(lambda connection: openings.register_agents(connection, definitions))
+
+    async def agents(self) -> tuple[RegisteredAgent, ...]:
+        """The agents that workers have loaded, by name."""
+        return await self._read(openings.agents)
+
+    async def definition(self, digest: str) -> AgentDefinition:
+        """A frozen definition.
+
+        Raises:
+            NotFoundError: No turn was opened with it and no worker has loaded it.
+        """
+        return await self._read(lambda connection: openings.definition(connection, digest))
+
+    async def open_turn(self, opening: OpenTurn, definition: AgentDefinition) -> Opened:
+        """Begin the session's next turn; the same request id gives the turn it has begun before.
+
+        A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
+
+        Raises:
+            TurnMismatchError: The caller expected another turn, or a newer run holds the session.
+        """
+        return await self._write(lambda connection: openings.open_turn(connection, opening, definition))
+
+    async def begin_generation(self, request: Generate, events: Sequence[NewEvent]) -> Begun:
+        """The answer that is stored for this request, or the results it adds to the conversation.
+
+        Calls that have no result by now get an error result; ``events`` are written unless the answer is there.
+
+        Raises:
+            NotFoundError: There is no such session, turn or tool call.
+            TurnEndedError: The turn has ended.
+        """
+        return await self._write(lambda connection: generations.begin_generation(connection, request, events))
+
+    async def finish_generation(
+        self, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
+    ) -> StepRecord:
+        """Store an answer and move the tip; the answer that is stored under this id already wins.
+
+        Raises:
+            NotFoundError: There is no such session or turn.
+            TurnEndedError: The turn has ended.
+        """
+        return await self._write(lambda connection: generations.finish_generation(connection, step, calls, events))
+
+    async def conversation(self, tip: str) -> tuple[Message, ...]:
+        """All messages from the root of the conversation to the step.
+
+        Raises:
+            NotFoundError: There is no such step.
+        """
+        return await self._read(lambda connection: generations.conversation(connection, tip))
+
+    async def append_events(self, session: str, events: Sequence[NewEvent]) -> None:
+        """Write events of the open turn; an event whose key is in the log already is left out.
+
+        Raises:
+            NotFoundError: There is no such session or turn.
+            TurnEndedError: The turn has ended.
+        """
+        await self._write(lambda connection: log.append_events(connection, session, events))
+
+    async def retries(self, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
+        """The retries of one generation, in order."""
+        return await self._read(lambda connection: log.retries(connection, session, turn, step))
+
+    async def claim_call(  # noqa: PLR0913 - the ledger's key is four of them
+        self,
+        *,
+        session: str,
+        turn: int,
+        step: int,
+        call_id: str,
+        claimant: str,
+        rerun: bool,
+        start: NewEvent,
+        lost: LostCall,
+    ) -> Claim:
+        """Ask whether a tool's body may run.
+
+        The same claimant may ask again. Another one may run the body only if ``rerun`` allows it; otherwise ``lost`` is
+        recorded as the call's result.
+
+        Raises:
+            NotFoundError: There is no such session, turn or tool call.
+            TurnEndedError: The turn has ended.
+        """
+        key = CallKey(session=session, turn=turn, call_id=call_id)
+        return await self._write(
+            lambda connection: ledger.claim_call(
+                connection, key, claimant=claimant, rerun=rerun, start=start, lost=lost
+            )
+        )
+
+    async def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
+        self,
+        *,
+        session: str,
+        turn: int,
+        call_id: str,
+        claimant: str,
+        message: ToolMessage,
+        events: Sequence[NewEvent],
+        artifact: Artifact | None = None,
+    ) -> bool:
+        """Record a call's result; False, and nothing is written, if the claimant does not hold the call any more."""
+        key = CallKey(session=session, turn=turn, call_id=call_id)
+        return await self._write(
+            lambda connection: ledger.finish_call(
+                connection, key, claimant=claimant, message=message, events=events, artifact=artifact
+            )
+        )
+
+    async def commit_turn(self, commit: CommitTurn) -> Committed:
+        """End a turn; one that has ended gives its recorded result.
+
+        Raises:
+            NotFoundError: There is no such session, turn, step or tool call.
+        """
+        return await self._write(lambda connection: closing.commit_turn(connection, commit))
+
+    async def session(self, session: str) -> SessionRecord:
+        """A session and where it stands.
+
+        Raises:
+            NotFoundError: There is no such session.
+        """
+        return await self._read(lambda connection: reads.session(connection, session))
+
+    async def sessions(
+        self,
+        *,
+        agent: str | None = None,
+        state: RunState | None = None,
+        stop_reason: StopReason | None = None,
+        limit: int = 50,
+    ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
+        """Sessions with their last turns, those that began last first."""
+        return await self._read(
+            lambda connection: reads.sessions(
+                connection, agent=agent, state=state, stop_reason=stop_reason, limit=limit
+            )
+        )
+
+    async def turn(self, session: str, turn: int) -> TurnRecord:
+        """A turn by its number.
+
+        Raises:
+            NotFoundError: There is no such turn.
+        """
+        return await self._read(lambda connection: reads.turn(connection, session, turn))
+
+    async def turn_by_request(self, session: str, request_id: str) -> TurnRecord | None:
+        """The turn that a request has begun, if it has."""
+        return await self._read(lambda connection: reads.turn_by_request(connection, session, request_id))
+
+    async def turns(self, session: str) -> tuple[TurnRecord, ...]:
+        """All turns of a session, in order."""
+        return await self._read(lambda connection: reads.turns(connection, session))
+
+    async def events(self, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
+        """Events after a sequence number, in order; none for a session that nobody has begun."""
+        return await self._read(lambda connection: reads.events(connection, session, after, limit))
+
+    async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
+        """The conversation as it is now, or as it was at the end of a turn.
+
+        Raises:
+            NotFoundError: There is no such session or turn.
+        """
+        return await self._read(lambda connection: reads.transcript(connection, session, turn))
+
+    async def steps(self, session: str) -> tuple[StepRecord, ...]:
+        """All steps of a session, also those that no conversation reaches any more."""
+        return await self._read(lambda connection: reads.steps(connection, session))
+
+    async def artifact(self, artifact: str) -> Artifact:
+        """A large output.
+
+        Raises:
+            NotFoundError: There is no such artifact.
+        """
+        return await self._read(lambda connection: reads.artifact(connection, artifact))
+
+    async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
+        """The result of a tool call; None while it has none."""
+        key = CallKey(session=session, turn=turn, call_id=call_id)
+        return await self._read(lambda connection: ledger.result_of_call(connection, key))

@@ -1,0 +1,3 @@
+"""What every test gets."""
+
+pytest_plugins = ["tests.plugins.no_skips"]

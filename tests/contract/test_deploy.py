@@ -1,0 +1,47 @@
+"""The image is built from what is in the repository, from the lock, and does not run as root."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.contract.repository import PACKAGES, ROOT
+
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+
+
+def instructions(name: str) -> list[list[str]]:
+    """The words of every instruction of that name."""
+    return [shlex.split(line)[1:] for line in DOCKERFILE.splitlines() if line.startswith(f"{name} ")]
+
+
+SOURCES = [
+    source
+    for words in instructions("COPY")
+    if not any(word.startswith("--from") for word in words)
+    for source in words[:-1]
+    if not source.startswith("--")
+]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_copied_is_in_the_repository_and_not_ignored(source: str) -> None:
+    assert (ROOT / source).exists()
+    assert f"!{source}" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_image_carries_the_application() -> None:
+    assert set(PACKAGES) <= set(SOURCES)
+
+
+def test_everything_is_installed_from_the_lock() -> None:
+    installs = re.findall(r"pip install[^&]*", DOCKERFILE)
+    assert installs
+    assert all("--require-hashes -r" in line or "--no-index" in line for line in installs)
+    assert instructions("ADD") == []
+
+
+def test_the_image_runs_one_worker_without_root_and_is_asked_for_its_health() -> None:
+    assert [words[0] for words in instructions("USER")] == ["10001"]
+    assert DOCKERFILE.rstrip().splitlines()[-1] == 'CMD ["python", "-m", "worker"]'
+    assert "/healthz" in DOCKERFILE

@@ -1,0 +1,55 @@
+"""What comes along with an import, seen in a fresh interpreter: no vendor, no server, no side effect."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.contract.repository import PURE, ROOT, modules, run
+
+IMPORT_AND_TELL = """
+import importlib, json, os, sys
+wanted, unwanted = json.loads(sys.argv[1])
+before = dict(os.environ)
+came_along = {}
+for name in wanted:
+    importlib.import_module(name)
+    for vendor in unwanted:
+        if vendor in sys.modules:
+            came_along.setdefault(vendor, name)
+changed = sorted(key for key in before.keys() | dict(os.environ).keys() if before.get(key) != os.environ.get(key))
+print(json.dumps([came_along, changed]))
+"""
+
+VENDORS = ["litellm", "mcp", "openai"]
+OURS_BUT_NOT_PURE = ["perdure.client", "perdure.store", "perdure.cli", "perdure.gateway", "perdure.settings"]
+OUTSIDE = [*VENDORS, "temporalio", "sqlalchemy", "click", "starlette", "httpx", "prometheus_client"]
+
+CASES = {
+    "the top package": (["perdure"], OUTSIDE + OURS_BUT_NOT_PURE),
+    "the pure packages": (modules(*PURE), OUTSIDE + OURS_BUT_NOT_PURE),
+    "the store": (modules("perdure/store"), [*VENDORS, "temporalio", "perdure.client"]),
+    "the client": (modules("perdure/client"), [*VENDORS, "workflows", "activities", "worker"]),
+    "the command line": (["perdure.cli.main"], [*VENDORS, "workflows", "activities", "worker"]),
+    "the library": (modules("perdure"), [*VENDORS, "workflows", "activities", "worker"]),
+    "the workflows": (modules("workflows"), [*VENDORS, "sqlalchemy", "httpx", "activities", "worker"]),
+}
+
+
+@pytest.mark.parametrize(("wanted", "unwanted"), CASES.values(), ids=CASES.keys())
+def test_an_import_brings_nothing_unwanted_and_changes_nothing(
+    wanted: list[str], unwanted: list[str], tmp_path: Path
+) -> None:
+    done = run("-c", IMPORT_AND_TELL, json.dumps([wanted, unwanted]), cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.stderr == ""
+    *printed, told = done.stdout.splitlines()
+    assert printed == []
+    came_along, changed = json.loads(told)
+    assert came_along == {}
+    assert changed == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_module_of_the_pure_packages_is_looked_at() -> None:
+    wanted, _ = CASES["the pure packages"]
+    assert {"perdure.contracts.turns", "perdure.agents.agent", "perdure.engine.step"} <= set(wanted)

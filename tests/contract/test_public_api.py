@@ -1,0 +1,36 @@
+"""The names people program against: taking one away is a breaking change, adding one is a decision."""
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "perdure": [
+        "Agent",
+        "AgentDefinitionError",
+        "Budgets",
+        "ErrorDetail",
+        "ReasonCode",
+        "RetryPolicy",
+        "StopReason",
+        "Tool",
+        "ToolContext",
+        "ToolDefinitionError",
+        "TurnRequest",
+        "TurnResult",
+        "Usage",
+        "tool",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_module_offers_exactly_these_names(module: str) -> None:
+    assert sorted(importlib.import_module(module).__all__) == PUBLIC[module]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_public_name_is_there_and_documented(module: str) -> None:
+    offered = importlib.import_module(module)
+    undocumented = [name for name in PUBLIC[module] if not getattr(offered, name).__doc__]
+    assert undocumented == []

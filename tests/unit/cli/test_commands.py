@@ -1,0 +1,146 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from perdure.cli import child
+from perdure.cli.main import VERBS, cli
+from perdure.cli.server import free_port
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("PERDURE_", "TEMPORAL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+
+
+def python(*args: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(Path(child.perdure.__file__).parents[1])}
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, env=environment)
+
+
+def loaded_by(code: str) -> set[str]:
+    done = python("-c", f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines())
+
+
+def perdure(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args), prog_name="perdure")
+
+
+def assert_one_line(result: Result, code: int, *parts: str) -> None:
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("perdure: ")
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str) -> None:
+    result = perdure(verb, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: perdure {verb}" in result.output
+
+
+def test_the_help_lists_every_verb_without_loading_any() -> None:
+    shown = perdure("--help").output.split("Verbs:")[1]
+    assert all(f"  {verb} " in shown for verb in VERBS)
+    loaded = loaded_by(
+        "from perdure.cli.main import cli\n"
+        "try:\n    cli(['--help'], prog_name='perdure')\n"
+        "except SystemExit as end:\n    assert end.code == 0"
+    )
+    assert not {"temporalio", "sqlalchemy", "alembic", "litellm", "mcp"} & loaded
+    assert not {f"perdure.cli.{verb}" for verb in VERBS} & loaded
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "failures"])
+def test_no_verb_ever_loads_the_workers_code(verb: str) -> None:
+    loaded = loaded_by(f"import perdure.cli.{verb}")
+    assert not {"litellm", "mcp", "workflows", "activities", "worker", "perdure.testing"} & loaded
+
+
+def test_the_module_can_be_run() -> None:
+    done = python("-m", "perdure.cli", "frobnicate")
+    assert done.returncode == 2
+    assert done.stderr == "perdure: no such command 'frobnicate'; see 'perdure --help'\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["run"], "missing argument 'AGENT'; see 'perdure run --help'"),
+        (["run", "a", "b", "--max-steps", "0"], "--max-steps"),
+        (["run", "a", "b", "--max-cost-usd", "-1"], "above zero"),
+        (["run", "a", "b", "--max-cost-usd", "nan"], "above zero"),
+        (["list", "--state", "asleep"], "asleep"),
+        (["--colour"], "perdure --help"),
+        (["follow", "s", "--after", "x"], "--after"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], part: str) -> None:
+    assert_one_line(perdure(*args), 2, part)
+
+
+@pytest.mark.parametrize(
+    "args", [["run", "a", "b"], ["send", "s", "b"], ["follow", "s"], ["cancel", "s"], ["setup"]]
+)
+def test_a_server_that_is_not_there_is_exit_8(args: list[str]) -> None:
+    assert_one_line(perdure(*args), 8, os.environ["TEMPORAL_ADDRESS"], "perdure dev")
+
+
+@pytest.mark.parametrize("args", [["list"], ["agents"], ["show", "s"]])
+def test_a_store_that_is_not_there_is_exit_8_and_is_not_created(args: list[str], tmp_path: Path) -> None:
+    assert_one_line(perdure(*args), 8, ".perdure/store.db", "PERDURE_STORE_URL")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_TOOL_THREADS", "many")
+    assert_one_line(perdure("list"), 2, "PERDURE_TOOL_THREADS='many'")
+
+
+@pytest.mark.parametrize("verb", ["worker", "dev"])
+def test_a_bare_wheel_says_that_it_has_no_worker(verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(child.perdure, "__file__", str(tmp_path / "perdure" / "__init__.py"))
+    assert_one_line(perdure(verb), 2, "client library only", "checkout")
+
+
+def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "worker").mkdir(parents=True)
+    (root / "worker" / "__init__.py").write_text("")
+    (root / "worker" / "__main__.py").write_text(
+        "import json, os, pathlib, sys\n"
+        "seen = {'args': sys.argv[1:], 'cwd': os.getcwd(), 'path': sys.path, 'queue': os.environ['PERDURE_TASK_QUEUE'],"
+        " 'metrics': os.environ['PERDURE_METRICS_ADDRESS']}\n"
+        "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
+        "sys.exit(5)\n"
+    )
+    monkeypatch.setattr(child.perdure, "__file__", str(root / "perdure" / "__init__.py"))
+    result = perdure(
+        "worker", "--agents", "one", "--agents", "two", "--task-queue", "q", "--metrics-address", "127.0.0.1:1"
+    )
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert result.exit_code == 5
+    assert seen["args"] == ["--agents", "one", "--agents", "two"]
+    assert (seen["queue"], seen["metrics"]) == ("q", "127.0.0.1:1")
+    assert seen["cwd"] == str(tmp_path)
+    assert seen["path"][:2] == [str(root), str(tmp_path)]
+
+
+def test_a_signalled_child_ends_with_the_code_a_shell_shows() -> None:
+    assert child.exit_code(-15) == 143
+    assert child.exit_code(3) == 3

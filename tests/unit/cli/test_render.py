@@ -1,0 +1,118 @@
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from perdure.cli.render import Tone, clean, lines, money
+from perdure.contracts import events
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.turns import StopReason
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FAILURE = ErrorDetail(code="tool.execution_error", title="read_file", message="no such file\nlook elsewhere")
+
+
+def shown(event: events.Event | events.UnknownEvent, *, step: int = 3) -> list[str]:
+    envelope = events.Envelope(seq=1, session="job-1", turn=2, step=step, at=NOW, event=event)
+    return [line.text for line in lines(envelope)]
+
+
+def end(reason: StopReason, error: str | None = None, steps: int = 5) -> events.AgentEnd:
+    return events.AgentEnd(
+        stop_reason=reason,
+        reason_code=None,
+        error=error,
+        output="",
+        steps=steps,
+        usage=Usage(input_tokens=2000, output_tokens=345),
+        cost_usd=Decimal("0.01"),
+    )
+
+
+def test_a_turn_begins_with_its_session_number_agent_and_model() -> None:
+    event = events.AgentStart(agent="writer", model="openai/gpt-5-mini", prompt="go", definition="d")
+    assert shown(event) == ["▶ job-1 turn 2 · writer · openai/gpt-5-mini"]
+
+
+def test_a_retry_line_has_class_wait_attempt_and_the_providers_message() -> None:
+    event = events.GenerationRetry(
+        attempt=1,
+        max_attempts=8,
+        wait_seconds=2.0,
+        code="llm.rate_limited",
+        error_type="RateLimitError",
+        error_message="slow\ndown",
+        failed_at=NOW,
+    )
+    assert shown(event) == ["↻ RateLimitError · waiting 2.0s · attempt 1/8 · slow down"]
+
+
+def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
+    start = events.ToolStart(call_id="c", tool="read_file", arguments='{"path":\n "a"}')
+    done = events.ToolEnd(call_id="c", tool="read_file", result="text", seconds=0.12)
+    assert shown(start) == ['→ read_file {"path": "a"}']
+    assert shown(done) == ["✓ read_file 0.1 s"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.ToolEnd(call_id="c", tool="read_file", result="", error=FAILURE, seconds=0.1),
+        events.ToolError(call_id="c", tool="read_file", error=FAILURE),
+        events.AgentError(error=FAILURE),
+        events.GenerationError(error=FAILURE),
+    ],
+)
+def test_every_failure_is_a_cross_with_its_title_and_an_indented_body(event: events.Event) -> None:
+    assert shown(event) == ["✗ read_file", "  no such file", "  look elsewhere"]
+
+
+def test_a_generation_shows_its_text_and_what_it_used() -> None:
+    used = events.GenerationEnd(
+        model="m",
+        finish_reason="stop",
+        usage=Usage(input_tokens=1000, output_tokens=234),
+        cost_usd=Decimal("0.0123"),
+        seconds=1.0,
+    )
+    assert shown(events.GenerationContent(content="one\ntwo\n")) == ["one", "two"]
+    assert shown(used) == ["step 3 · 1,234 tokens · $0.0123"]
+    assert shown(used.model_copy(update={"cost_usd": None})) == ["step 3 · 1,234 tokens · price unknown"]
+
+
+def test_the_last_line_says_why_the_turn_ended_and_what_it_used() -> None:
+    assert shown(end(StopReason.FINISHED)) == ["finished · 5 steps · 2,345 tokens · $0.01"]
+    assert shown(end(StopReason.FINISHED, steps=1)) == ["finished · 1 step · 2,345 tokens · $0.01"]
+
+
+def test_a_reached_step_limit_says_that_another_message_continues() -> None:
+    first, last = shown(end(StopReason.MAX_STEPS_REACHED))
+    assert first == "the step limit of 5 is reached; send another message to continue"
+    assert last.startswith("max_steps_reached · 5 steps")
+
+
+def test_a_stalled_turn_has_a_line_of_its_own() -> None:
+    assert "stalled" in shown(events.AgentStalled())[0]
+
+
+def test_events_that_mean_nothing_to_people_have_no_line() -> None:
+    assert shown(events.GenerationStep(tip="t")) == []
+    assert shown(events.UnknownEvent(type="later", body={})) == []
+
+
+def test_text_of_a_model_cannot_steer_the_terminal() -> None:
+    assert shown(events.GenerationContent(content="a\x1b[2Jb\x07")) == ["a[2Jb"]
+    assert clean("tab\tand\nline\x00") == "tab\tand\nline"
+
+
+def test_the_tone_of_a_failed_end_is_bad() -> None:
+    envelope = events.Envelope(seq=1, session="s", turn=1, step=1, at=NOW, event=end(StopReason.ERROR))
+    assert lines(envelope)[-1].tone == Tone.BAD
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [("0", "$0.00"), ("0.01", "$0.01"), ("0.0123", "$0.0123"), ("1234.5", "$1,234.50")]
+)
+def test_money_has_two_to_four_decimals(amount: str, text: str) -> None:
+    assert money(Decimal(amount)) == text

@@ -1,0 +1,1 @@
+"""The worker process: agents loaded, activities and workflows registered, health and metrics served."""

@@ -1,0 +1,65 @@
+"""``python -m worker --agents MODULE …``: a worker for a cluster."""
+
+import asyncio
+import os
+import sys
+
+import click
+
+from perdure.agents.agent import AgentDefinitionError
+from perdure.agents.tool import ToolDefinitionError
+from perdure.client.errors import ServerUnreachableError
+from perdure.settings import SettingsError, known_secrets, load_settings
+from perdure.store import StoreError
+from worker.agents import AgentLoadError, load_agents
+from worker.health import AddressError
+from worker.telemetry import configure_logging
+
+USAGE = 2
+UNREACHABLE = 8
+
+
+@click.command()
+@click.option("--agents", "modules", multiple=True, metavar="MODULE", help="A module with agents; may be repeated.")
+@click.option("--task-queue", default=None, help="The task queue to poll; PERDURE_TASK_QUEUE by default.")
+@click.option("--metrics-address", default=None, help="HOST:PORT of /metrics and the probes; empty turns them off.")
+def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None) -> None:
+    """Run a worker until SIGTERM."""
+    sys.exit(_run(modules, task_queue, metrics_address))
+
+
+def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None) -> int:
+    try:
+        settings = load_settings()
+        changes = {"task_queue": task_queue, "metrics_address": metrics_address, "agents": modules or None}
+        settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+        agents = load_agents(settings.agents)
+    except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError) as error:
+        return _fail(error, USAGE)
+    configure_logging(settings.log_level, known_secrets())
+    from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
+
+    try:
+        asyncio.run(run(settings, agents))
+    except AddressError as error:
+        return _fail(error, USAGE)
+    except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
+        return _fail(error, UNREACHABLE)
+    return 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    click.echo(f"perdure: {error}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        # A blocking tool that would not end must not keep the process: its thread is not a daemon.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if sys.exc_info()[0] is SystemExit:
+            code = getattr(sys.exc_info()[1], "code", 0)
+            os._exit(code if isinstance(code, int) else 1)

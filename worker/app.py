@@ -1,0 +1,164 @@
+"""Compose a worker from its parts, run it until it is told to stop, and take it down in order."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+import temporalio.api.operatorservice.v1 as operator
+import temporalio.client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from activities.bodies import Bodies
+from activities.conversations import Conversations
+from activities.definitions import Definitions
+from activities.generate import GenerateActivity
+from activities.metrics import Metrics
+from activities.tools import ToolActivities
+from activities.turns import TurnActivities
+from perdure.agents.agent import Agent
+from perdure.client.connect import connect
+from perdure.contracts.names import SearchAttribute
+from perdure.settings import Settings, known_secrets
+from perdure.store import Store
+from worker.health import Health, bind, serving
+from worker.sandbox import production_runner
+from worker.telemetry import SdkMetrics, metrics_page, registry
+from workflows.agent_turn import AgentTurn
+
+STICKY = timedelta(seconds=2)
+"""How long a turn's next task waits for the worker that has it in memory before any worker may take it."""
+
+HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
+"""Beats are sent at most so often; the SDK's default, a share of the time-out, would delay every cancel."""
+
+logger = logging.getLogger("perdure.worker")
+
+
+class SearchAttributesError(Exception):
+    """The cluster does not know our search attributes, so turns that set them would hang."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the activities of one worker share."""
+
+    store: Store
+    agents: Mapping[str, Agent]
+    metrics: Metrics
+    bodies: Bodies
+    secrets: frozenset[str]
+    search_attributes: bool
+
+
+def build_worker(client: temporalio.client.Client, settings: Settings, parts: Parts) -> Worker:
+    """A worker with every workflow and activity registered; the one place that lists them."""
+    definitions = Definitions(parts.store)
+    turns = TurnActivities(
+        store=parts.store,
+        agents=parts.agents,
+        definitions=definitions,
+        metrics=parts.metrics,
+        search_attributes=parts.search_attributes,
+    )
+    generate = GenerateActivity(
+        store=parts.store,
+        definitions=definitions,
+        conversations=Conversations(parts.store),
+        metrics=parts.metrics,
+        secrets=parts.secrets,
+    )
+    tools = ToolActivities(
+        store=parts.store,
+        agents=parts.agents,
+        definitions=definitions,
+        bodies=parts.bodies,
+        metrics=parts.metrics,
+        secrets=parts.secrets,
+    )
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgentTurn],
+        activities=[turns.open_turn, turns.commit_turn, generate.generate, tools.call_tool],
+        workflow_runner=production_runner(),
+        workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
+        max_cached_workflows=settings.max_cached_workflows,
+        max_concurrent_activities=settings.max_activities,
+        sticky_queue_schedule_to_start_timeout=STICKY,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+async def check_search_attributes(client: temporalio.client.Client) -> None:
+    """Refuse a cluster that lacks our search attributes.
+
+    Raises:
+        SearchAttributesError: Some are missing.
+    """
+    request = operator.ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        known = await client.operator_service.list_search_attributes(request)
+    except RPCError as error:
+        msg = f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off without them"
+        raise SearchAttributesError(msg) from error
+    missing = sorted(set(SearchAttribute) - set(known.custom_attributes))
+    if missing:
+        msg = (
+            f"the cluster lacks the search attributes {', '.join(missing)}; run 'perdure setup' once, "
+            "or set PERDURE_SEARCH_ATTRIBUTES=off"
+        )
+        raise SearchAttributesError(msg)
+
+
+async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
+    """Run a worker until SIGTERM or SIGINT, then drain it: running calls get their grace, the rest is handed over."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(bind(settings.metrics_address)) if settings.metrics_address else None
+        sdk, own, health = SdkMetrics(), registry(), Health()
+        if listener is not None:
+            await stack.enter_async_context(serving(listener, health, lambda: metrics_page(own, sdk)))
+        client = await connect(runtime=sdk.runtime)
+        if settings.search_attributes == "on":
+            await check_search_attributes(client)
+        store = await stack.enter_async_context(await Store.open(settings.store_url, upgrade=True))
+        await store.register_agents([agent.definition for agent in agents.values()])
+        bodies = Bodies(settings.tool_threads)
+        stack.callback(bodies.close)
+        parts = Parts(
+            store=store,
+            agents=agents,
+            metrics=Metrics(own),
+            bodies=bodies,
+            secrets=known_secrets(),
+            search_attributes=settings.search_attributes == "on",
+        )
+        await _poll(build_worker(client, settings, parts), health, stopping)
+    logger.info("stopped", extra={"pid": os.getpid()})
+
+
+async def _poll(worker: Worker, health: Health, stopping: asyncio.Event) -> None:
+    running = asyncio.create_task(worker.run())
+    asked = asyncio.create_task(stopping.wait())
+    health.ready, health.reason = True, "ready"
+    logger.info("polling", extra={"task_queue": worker.task_queue, "pid": os.getpid()})
+    await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+    health.ready, health.reason = False, "draining"
+    if running.done():
+        asked.cancel()
+    else:
+        logger.info("draining", extra={"pid": os.getpid()})
+        await worker.shutdown()
+    await running

@@ -1,0 +1,88 @@
+"""Logs and metrics: one JSON line a record, one registry for our counters, one page with the Temporal SDK's."""
+
+import json
+import logging
+import socket
+import sys
+import urllib.request
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+from perdure.engine.redaction import redact_text
+
+SDK_PAGE_SECONDS = 5.0
+"""How long the SDK's own metrics page may take."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; secrets are cut out of messages and tracebacks."""
+
+    def __init__(self, secrets: frozenset[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_text(record.getMessage(), self._secrets),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD and name not in line:
+                line[name] = value if isinstance(value, str | int | float | bool) else str(value)
+        if record.exc_info:
+            line["exception"] = redact_text(self.formatException(record.exc_info), self._secrets)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logging(level: str, secrets: frozenset[str]) -> None:
+    """Send every log record to stderr as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for chatty in ("httpx", "httpcore", "aiohttp", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def registry() -> CollectorRegistry:
+    """A registry with the process's own figures; a worker has exactly one."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    GCCollector(registry=made)
+    return made
+
+
+class SdkMetrics:
+    """The Temporal SDK's metrics: it serves them itself, on a loopback port that our page reads."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.runtime = Runtime(
+            telemetry=TelemetryConfig(
+                logging=LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR")),
+                metrics=PrometheusConfig(
+                    bind_address=self._address, durations_as_seconds=True, counters_total_suffix=True, unit_suffix=True
+                ),
+            )
+        )
+
+    def page(self) -> bytes:
+        """The SDK's page, in Prometheus' text format."""
+        with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=SDK_PAGE_SECONDS) as reply:  # noqa: S310
+            return bytes(reply.read())
+
+
+def metrics_page(own: CollectorRegistry, sdk: SdkMetrics) -> bytes:
+    """Our metrics and the SDK's on one page."""
+    return generate_latest(own) + sdk.page()

@@ -1,0 +1,1 @@
+"""What is durable: the workflows, and nothing that touches the outside world."""

@@ -1,0 +1,307 @@
+"""The durable turn, top to bottom: open, then generate and call tools until the engine says stop, then commit.
+
+Every decision is the engine's; this file does what it says and survives whatever happens meanwhile. What it may
+import is in the architecture page; it reads no clock but Temporal's and draws no random number.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+    from perdure.contracts.generations import Generate, Generation
+    from perdure.contracts.names import AGENT_TURN
+    from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
+    from perdure.contracts.turns import CancelRequest, CommitTurn, OpenTurn, StopReason, TurnRequest, TurnResult
+    from perdure.contracts.values import JsonValue
+    from perdure.engine import step as engine
+    from perdure.engine.state import Carried, TurnState
+    from workflows import options, stubs, visibility
+    from workflows.inbox import Inbox, Opened, Refused, one_line, refuse
+
+MAX_ERROR_TEXT = 2_000
+"""Longest message of a failure in a result."""
+
+Running = workflow.ActivityHandle[Any]
+
+Result = TypeVar("Result")
+
+
+@workflow.defn(name=AGENT_TURN)
+class AgentTurn(Inbox):
+    """One turn of an agent in the session that the workflow id names.
+
+    Its input is a :class:`TurnRequest`, its result a :class:`TurnResult`. Input that is no request fails the
+    workflow; everything after that, refused agents and failed models included, completes it with a result.
+    """
+
+    @workflow.init
+    def __init__(self, request: JsonValue = None) -> None:
+        super().__init__()
+        self._past_deadline = False
+        self._cancelled_by_temporal = False
+
+    @workflow.run
+    async def run(self, request: JsonValue = None) -> TurnResult:
+        """Carry out the turn, or go on with one that rotated."""
+        asked = _parse(request)
+        if asked.carried is None:
+            opened = await self._open(asked)
+            if isinstance(opened, TurnResult):
+                return await self._then_the_queue(opened)
+            self.state = opened
+        else:
+            carried = Carried.model_validate(asked.carried)
+            self.state = carried.turn
+            self.opened = Opened(turn=carried.turn.turn, request_id=carried.turn.request_id)
+            # What came in before this line waits in the mailbox already; what was carried is older.
+            self.mail = carried.mail.followed_by(self.mail)
+        state = self.state
+        deadline = self._watch_the_deadline(state)
+        try:
+            while not isinstance(action := self._next_action(), CommitTurn):
+                await self._rotate_if_due(asked, action)
+                await self._carry_out(action)
+            result = await self._commit(action)
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+        return await self._then_the_queue(result)
+
+    def _next_action(self) -> engine.Action:
+        """What the engine says; a turn that was stopped starts nothing more."""
+        if self._stopped and self._state.ending is None:
+            stop = engine.after_cancel if self.mail.cancel is not None else engine.after_deadline
+            self.state = stop(self._state, self.mail)
+        return engine.next_action(self._state, self.mail)
+
+    @property
+    def _state(self) -> TurnState:
+        assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
+        return self.state
+
+    async def _open(self, request: TurnRequest) -> TurnState | TurnResult:
+        """Open the turn; a request that was refused or carried out before gives its result at once."""
+        info = workflow.info()
+        self.mail = self.mail.model_copy(update={"queued": (*request.queued, *self.mail.queued)})
+        opening = OpenTurn(
+            session=info.workflow_id,
+            request=request.model_copy(update={"queued": ()}),
+            request_id=request.request_id or info.run_id,
+            run_started_at=info.start_time,
+        )
+        try:
+            opened = await self._uninterrupted(
+                workflow.start_activity(stubs.open_turn, opening, **options.bookkeeping())
+            )
+        except ActivityError as error:
+            self.opened = Refused(_detail(error, "runtime"))
+            return _refused(opening, self.opened.error)
+        self.opened = Opened(turn=opened.turn, request_id=opening.request_id)
+        if opened.ended is not None:
+            return opened.ended
+        state = engine.begin(opening, opened, workflow.now())
+        visibility.started(state)
+        return state
+
+    async def _carry_out(self, action: engine.Action) -> None:
+        """Do one thing and let the engine see what came of it."""
+        visibility.now_doing(self, action)
+        if isinstance(action, Generate):
+            await self._generate(action)
+        elif isinstance(action, engine.CallTools):
+            await self._call_tools(action)
+        self.state = engine.keep_listening(self._state, self.mail)
+
+    async def _generate(self, action: Generate) -> None:
+        running = workflow.start_activity(
+            stubs.generate,
+            action,
+            summary=visibility.generation_summary(self._state, action),
+            **options.generation(self._state.policy),
+        )
+        (outcome,) = await self._settled([running])
+        if isinstance(outcome, Generation):
+            self.mail = self.mail.read(len(action.steered))
+            self.state = engine.after_generation(self._state, outcome)
+        elif self._stopped:
+            self.state = engine.after_aborted_generation(self._state)
+        else:
+            self.state = engine.after_failure(self._state, _detail(outcome, "generation"))
+
+    async def _call_tools(self, action: engine.CallTools) -> None:
+        """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""
+        pending = self._state.pending
+        running = [self._start(planned.tool, call) for planned, call in zip(pending, action.calls, strict=True)]
+        outcomes: list[ToolOutcome] = []
+        aborted: ErrorDetail | None = None
+        for planned, outcome in zip(pending, await self._settled(running), strict=True):
+            if isinstance(outcome, ToolOutcome):
+                outcomes.append(outcome)
+            elif not is_cancelled_exception(outcome):
+                detail, aborts = _tool_failure(outcome, planned.tool)
+                outcomes.append(engine.not_run(planned.call_id, detail))
+                aborted = aborted or (detail if aborts else None)
+        if not self._stopped:
+            self.state = engine.after_tools(self._state, tuple(outcomes), aborted)
+
+    def _start(self, tool: str, call: CallTool) -> Running:
+        policy = self._state.policy.tools.get(tool, ToolPolicy())
+        return workflow.start_activity(
+            tool,
+            call,
+            result_type=ToolOutcome,
+            task_queue=policy.task_queue,
+            summary=call.arguments[: visibility.SUMMARY_CHARACTERS],
+            **options.tool_call(policy),
+        )
+
+    @property
+    def _stopped(self) -> bool:
+        return self.mail.cancel is not None or self._past_deadline
+
+    async def _settled(self, running: list[Running]) -> list[Any]:
+        """The result or the ``ActivityError`` of each; when the turn is stopped first, they are cancelled.
+
+        The signal and the deadline only set values, which the condition reads.
+        """
+        try:
+            await workflow.wait_condition(lambda: self._stopped or all(handle.done() for handle in running))
+        except asyncio.CancelledError:
+            self._note_temporal_cancel()
+        if self._stopped:
+            for handle in running:
+                handle.cancel()
+        settled = await self._uninterrupted(asyncio.gather(*running, return_exceptions=True))
+        for outcome in settled:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ActivityError):
+                raise outcome
+        return list(settled)
+
+    async def _uninterrupted(self, future: "asyncio.Future[Result]") -> "Result":
+        """Await to the end: Temporal's cancel becomes a request like the signal's, which the turn carries out."""
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._note_temporal_cancel()
+            return await future
+
+    def _note_temporal_cancel(self) -> None:
+        self._cancelled_by_temporal = True
+        if self.mail.cancel is None:
+            request = CancelRequest(reason="cancelled through Temporal")
+            self.mail = self.mail.model_copy(update={"cancel": request, "cancel_at": workflow.now()})
+
+    def _watch_the_deadline(self, state: TurnState) -> "asyncio.Task[None] | None":
+        """One timer a run, and only if the turn has a time budget."""
+        limit = state.policy.budgets.seconds
+        if limit is None:
+            return None
+
+        async def watch() -> None:
+            left = state.started_at + limit - workflow.now()
+            await workflow.sleep(max(left, timedelta(0)))
+            self._past_deadline = True
+
+        return asyncio.create_task(watch())
+
+    async def _rotate_if_due(self, request: TurnRequest, action: engine.Action) -> None:
+        """Go on in a fresh history at a step boundary, when the server suggests it or a newer worker takes over."""
+        info = workflow.info()
+        due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+        if not (due and isinstance(action, Generate)):
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        carried = Carried(turn=self._state, mail=self.mail)
+        workflow.continue_as_new(
+            request.model_copy(update={"carried": carried.model_dump(mode="json"), "queued": ()})
+        )
+
+    async def _commit(self, action: CommitTurn) -> TurnResult:
+        """Record the end. A cancel that comes now is too late to change it."""
+        self.activity = "commit_turn"
+        result = await self._uninterrupted(
+            workflow.start_activity(stubs.commit_turn, action, summary=action.stop_reason, **options.bookkeeping())
+        )
+        visibility.ended(self._state, result)
+        return result
+
+    async def _then_the_queue(self, result: TurnResult) -> TurnResult:
+        """End the run with the result, or go on with the next turn when messages wait.
+
+        No await stands between the last look at the queue and the end, so no message can slip between them.
+        """
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._cancelled_by_temporal:
+            await self._drop_the_queue()
+            raise CancelledError(result.error or "Operation aborted")
+        if not self.mail.queued:
+            return result
+        first, *rest = self.mail.queued
+        tenant = self.state.tenant if self.state else ""
+        workflow.continue_as_new(
+            TurnRequest(
+                agent=None, prompt=first.prompt, request_id=first.request_id, queued=tuple(rest), tenant=tenant
+            )
+        )
+
+    async def _drop_the_queue(self) -> None:
+        """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""
+        waiting, self.mail = self.mail.queued, self.mail.model_copy(update={"queued": ()})
+        for message in waiting:
+            request = TurnRequest(prompt=message.prompt, request_id=message.request_id)
+            opened = await self._open(request)
+            if isinstance(opened, TurnState):
+                self.state = opened
+                action = self._next_action()
+                assert isinstance(action, CommitTurn), "a stopped turn starts nothing"  # noqa: S101 - narrows the type
+                await self._commit(action)
+
+
+def _parse(request: JsonValue) -> TurnRequest:
+    try:
+        return TurnRequest.model_validate(request)
+    except ValidationError as error:
+        message = f"the input is no turn request: {one_line(error)}; send {{\"agent\": \"name\", \"prompt\": \"text\"}}"
+        raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+
+
+def _refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
+    """The result of a request that never became a turn; every field is set, so that the JSON shows each."""
+    result = TurnResult(
+        session=opening.session,
+        turn=None,
+        agent=opening.request.agent or "",
+        stop_reason=StopReason.ERROR,
+        reason_code=error.code,
+        error=error.message,
+    )
+    return TurnResult.model_validate(result.model_dump())
+
+
+def _detail(error: ActivityError, title: str) -> ErrorDetail:
+    """What is known about a failed activity: its own detail if it sent one, else what Temporal says of it."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        if cause.details:
+            return ErrorDetail.model_validate(cause.details[0])
+        code = cause.type or ReasonCode.RUNTIME_WORKER_LOST
+        return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
+    if isinstance(cause, TimeoutError):
+        text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
+        return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
+    return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
+
+
+def _tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
+    """What the model is told of a failed tool activity, and whether it ends the turn."""
+    detail = _detail(error, tool)
+    if isinstance(error.cause, ApplicationError):
+        return detail, True
+    text = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN].text
+    return detail.model_copy(update={"code": ReasonCode.TOOL_EFFECT_UNKNOWN, "message": text}), False

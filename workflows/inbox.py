@@ -1,0 +1,140 @@
+"""The doors of a running turn: the signal ``cancel``, the update ``send``, the queries ``status`` and ``budget``.
+
+The handlers only write into the mailbox; the turn reads it. So they never wait for work, and cannot lose any.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.names import Query, Signal, Update
+from perdure.contracts.turns import (
+    MAX_WAITING_BYTES,
+    MAX_WAITING_MESSAGES,
+    BudgetStatus,
+    CancelRequest,
+    RunState,
+    SendReceipt,
+    SendRequest,
+    TurnStatus,
+)
+from perdure.contracts.values import JsonValue
+from perdure.engine.state import Mailbox, TurnState
+
+
+def refuse(code: ReasonCode, message: str) -> ApplicationError:
+    """A failure that no retry can help, with the facts for machines beside the sentence for people."""
+    detail = ErrorDetail(code=code, title="runtime", message=message)
+    return ApplicationError(message, detail, type=code, non_retryable=True)
+
+
+def one_line(error: ValidationError) -> str:
+    """The first problem of a validation, in one line that names the field."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field}: {first['msg']}" if field else str(first["msg"])
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The turn has its number."""
+
+    turn: int
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The request never became a turn."""
+
+    error: ErrorDetail
+
+
+class Inbox:
+    """The message handlers of a turn, and the mailbox they fill."""
+
+    def __init__(self) -> None:
+        self.mail = Mailbox()
+        self.state: TurnState | None = None
+        self.opened: Opened | Refused | None = None
+        self.activity = "open_turn"
+
+    @workflow.signal(name=Signal.CANCEL)
+    def cancel(self, request: JsonValue = None) -> None:
+        """Cancel the turn; a request that names another turn is ignored, and so is a second one."""
+        try:
+            parsed = CancelRequest.model_validate(request or {})
+        except ValidationError:  # a signal cannot be refused; whoever sends one wants the turn to stop
+            parsed = CancelRequest(reason=str(request)[:200])
+        if self.mail.cancel is None and self._means_this_turn(parsed):
+            self.mail = self.mail.model_copy(update={"cancel": parsed, "cancel_at": workflow.now()})
+
+    def _means_this_turn(self, request: CancelRequest) -> bool:
+        return request.turn is None or self.state is None or request.turn == self.state.turn
+
+    @workflow.update(name=Update.SEND)
+    async def send(self, request: SendRequest) -> SendReceipt:
+        """Queue a message for the next turn, or steer the running one; the same request id is the same message."""
+        request_id = request.request_id or _update_id()
+        # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
+        await workflow.wait_condition(lambda: self.opened is not None)
+        if not isinstance(opened := self.opened, Opened):
+            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+        if request_id == opened.request_id:
+            return SendReceipt(turn=opened.turn)
+        message = request.model_copy(update={"request_id": request_id})
+        if request.steer and self.state is not None and self.state.ending is None:
+            if all(other.request_id != request_id for other in self.mail.steered):
+                self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})
+            return SendReceipt(turn=opened.turn)
+        places = [other.request_id for other in self.mail.queued]
+        if request_id not in places:
+            places.append(request_id)
+            self.mail = self.mail.model_copy(update={"queued": (*self.mail.queued, message)})
+        return SendReceipt(turn=opened.turn + 1 + places.index(request_id))
+
+    @send.validator
+    def _check_send(self, request: SendRequest) -> None:
+        waiting = (*self.mail.queued, *self.mail.steered, request)
+        size = sum(len(message.prompt.encode()) for message in waiting)
+        if len(waiting) > MAX_WAITING_MESSAGES or size > MAX_WAITING_BYTES:
+            message = f"{len(waiting) - 1} messages wait already; send this one when a turn has ended"
+            raise refuse(ReasonCode.REQUEST_TOO_LARGE, message)
+
+    @workflow.query(name=Query.STATUS)
+    def status(self) -> TurnStatus:
+        """Where the turn stands."""
+        state = self.state
+        if state is None:
+            raise refuse(ReasonCode.REQUEST_INVALID, "the turn has not been opened yet; ask again in a moment")
+        return TurnStatus(
+            session=state.session,
+            turn=state.turn,
+            agent=state.policy.agent,
+            model=state.policy.model,
+            state=RunState.RUNNING if state.ending is None else RunState.ENDED,
+            step=state.step,
+            max_steps=state.policy.max_steps,
+            activity=self.activity,
+            queued=len(self.mail.queued),
+            cancelling=self.mail.cancel is not None,
+            spent=state.spent,
+        )
+
+    @workflow.query(name=Query.BUDGET)
+    def budget(self) -> BudgetStatus:
+        """What the turn may spend and has spent."""
+        state = self.state
+        if state is None:
+            raise refuse(ReasonCode.REQUEST_INVALID, "the turn has not been opened yet; ask again in a moment")
+        return BudgetStatus(
+            max_steps=state.policy.max_steps, steps=state.step, limits=state.policy.budgets, spent=state.spent
+        )
+
+
+def _update_id() -> str:
+    info = workflow.current_update_info()
+    return info.id if info is not None else ""

@@ -1,0 +1,72 @@
+"""Time-outs, heartbeats and retry options of each kind of activity.
+
+Temporal is the only layer that retries. The activities decide whether a failure is worth a retry and after which wait
+(``non_retryable``, ``next_retry_delay``); the policies here only leave them room, and a margin for lost workers, whose
+attempts use up no try.
+"""
+
+from datetime import timedelta
+from typing import TypedDict
+
+from temporalio.common import RetryPolicy
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.tools import ToolPolicy
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""A worker that has not beaten for so long is lost; activities beat every second."""
+
+GRACE = timedelta(seconds=60)
+"""Time beyond an activity's own deadline before the server gives the attempt up."""
+
+LOST_WORKER_MARGIN = 500
+"""Attempts beyond the policy's own, for lost workers and an absent store."""
+
+STEADY = timedelta(seconds=1)
+"""Wait before an attempt whose failure named none: the worker was lost."""
+
+
+class ActivityOptions(TypedDict):
+    """What differs between kinds of activity."""
+
+    start_to_close_timeout: timedelta
+    heartbeat_timeout: timedelta | None
+    retry_policy: RetryPolicy
+
+
+def bookkeeping() -> ActivityOptions:
+    """For ``open_turn`` and ``commit_turn``: short, safe to repeat, repeated until the store is there."""
+    return ActivityOptions(
+        start_to_close_timeout=timedelta(seconds=30),
+        heartbeat_timeout=None,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=0
+        ),
+    )
+
+
+def generation(policy: TurnPolicy) -> ActivityOptions:
+    """For ``generate``."""
+    return ActivityOptions(
+        start_to_close_timeout=policy.generation_timeout + GRACE,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=_steady(policy.max_retries + 1 + LOST_WORKER_MARGIN),
+    )
+
+
+def tool_call(policy: ToolPolicy) -> ActivityOptions:
+    """For a tool. A second attempt never runs the body again unless the tool is idempotent: the ledger decides."""
+    return ActivityOptions(
+        start_to_close_timeout=policy.timeout + GRACE,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=_steady(1 + LOST_WORKER_MARGIN),
+    )
+
+
+def _steady(attempts: int) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=STEADY,
+        backoff_coefficient=1,
+        maximum_attempts=attempts,
+        non_retryable_error_types=["PayloadsTooLarge"],
+    )

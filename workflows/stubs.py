@@ -1,0 +1,25 @@
+"""Typed signatures of the activities, without bodies: the workflow names them by these. A test compares both."""
+
+from temporalio import activity
+
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.names import Activity
+from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
+
+
+@activity.defn(name=Activity.OPEN_TURN)
+async def open_turn(opening: OpenTurn) -> OpenedTurn:
+    """Freeze the agent's definition, claim the turn's number, store the prompt."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.GENERATE)
+async def generate(request: Generate) -> Generation:
+    """Call the model and store its answer as a step."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.COMMIT_TURN)
+async def commit_turn(commit: CommitTurn) -> TurnResult:
+    """Close the turn: last results, the head moved, its result recorded."""
+    raise NotImplementedError
