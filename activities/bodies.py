@@ -59,6 +59,8 @@ class Bodies:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=1)
+        if not self._thread.is_alive():
+            self._loop.close()
 
 
 async def _contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401

@@ -4,6 +4,7 @@ Works by names and attributes: no vendor library is imported, and none of their 
 objects down the chain hold the key, so only texts are read, and those are redacted.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
@@ -12,6 +13,8 @@ from perdure.engine.retries import FailureFacts, parse_retry_after
 
 MAX_TEXT = 1_500
 """Longest text of a failure."""
+
+_PREFIX = re.compile(r"^((litellm\.)?[A-Z]\w*(Error|Timeout|Exception): |[A-Z]\w*Exception - )+")
 
 MAX_CAUSES = 12
 """Longest cause chain that is followed."""
@@ -59,9 +62,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    """The message without the prefix that litellm repeats: the class stands beside it anyway."""
-    text = str(error) or type(error).__name__
-    prefix = f"litellm.{type(error).__name__}: "
-    while text.startswith(prefix):
-        text = text.removeprefix(prefix)
-    return text
+    """The provider's words: without the classes litellm puts before them and the traceback it may put behind."""
+    text = str(error).partition("\nTraceback (most recent call last)")[0]
+    return _PREFIX.sub("", text).strip() or type(error).__name__

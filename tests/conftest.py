@@ -1,3 +1,56 @@
-"""What every test gets."""
+"""What every test gets: the real Temporal server, a store, a scripted model behind real HTTP, and a worker."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import temporalio.client
+
+from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.client.connect import DATA_CONVERTER
+from tests.house import House
 
 pytest_plugins = ["tests.plugins.no_skips"]
+
+FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
+"""Timers of tests may be short: by default the server rounds each up to a second."""
+
+
+@pytest.fixture(scope="session")
+async def server() -> AsyncIterator[EmbeddedServer]:
+    """The real server, in memory, one for each process of the test run."""
+    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=FAST)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
+    """A client of the real server."""
+    return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> Iterator[pytest.MonkeyPatch]:
+    """The environment of a user of this server, without anything of the developer's own."""
+    for name in list(os.environ):
+        if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
+    yield monkeypatch
+
+
+@pytest.fixture
+async def house(
+    environment: pytest.MonkeyPatch,
+    server: EmbeddedServer,
+    temporal: temporalio.client.Client,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[House]:
+    """A store, a task queue and a client for one test; see :class:`tests.house.House`."""
+    async with House.built(
+        name=request.node.name, server=server, temporal=temporal, environment=environment, folder=tmp_path
+    ) as built:
+        yield built

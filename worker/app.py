@@ -13,7 +13,7 @@ from datetime import timedelta
 import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkflowRunner
 
 from activities.bodies import Bodies
 from activities.conversations import Conversations
@@ -57,7 +57,9 @@ class Parts:
     search_attributes: bool
 
 
-def build_worker(client: temporalio.client.Client, settings: Settings, parts: Parts) -> Worker:
+def build_worker(
+    client: temporalio.client.Client, settings: Settings, parts: Parts, runner: WorkflowRunner | None = None
+) -> Worker:
     """A worker with every workflow and activity registered; the one place that lists them."""
     definitions = Definitions(parts.store)
     turns = TurnActivities(
@@ -87,7 +89,7 @@ def build_worker(client: temporalio.client.Client, settings: Settings, parts: Pa
         task_queue=settings.task_queue,
         workflows=[AgentTurn],
         activities=[turns.open_turn, turns.commit_turn, generate.generate, tools.call_tool],
-        workflow_runner=production_runner(),
+        workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_activities=settings.max_activities,

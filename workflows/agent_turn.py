@@ -12,17 +12,16 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, is_cancelled_exception
 
-with workflow.unsafe.imports_passed_through():
-    from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-    from perdure.contracts.generations import Generate, Generation
-    from perdure.contracts.names import AGENT_TURN
-    from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
-    from perdure.contracts.turns import CancelRequest, CommitTurn, OpenTurn, StopReason, TurnRequest, TurnResult
-    from perdure.contracts.values import JsonValue
-    from perdure.engine import step as engine
-    from perdure.engine.state import Carried, TurnState
-    from workflows import options, stubs, visibility
-    from workflows.inbox import Inbox, Opened, Refused, one_line, refuse
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
+from perdure.contracts.turns import CancelRequest, CommitTurn, OpenTurn, StopReason, TurnRequest, TurnResult
+from perdure.contracts.values import JsonValue
+from perdure.engine import step as engine
+from perdure.engine.state import Carried, TurnState
+from workflows import options, stubs, visibility
+from workflows.inbox import Inbox, Opened, Refused, one_line, refuse
 
 MAX_ERROR_TEXT = 2_000
 """Longest message of a failure in a result."""

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import perdure
 from perdure.cli.errors import MistakeError
+
+LIBRARY = Path(__file__).resolve().parent.parent
+"""The folder of the package ``perdure``."""
 
 
 def worker_root() -> Path:
@@ -18,7 +20,7 @@ def worker_root() -> Path:
     Raises:
         MistakeError: The library was installed without it, as a wheel.
     """
-    root = Path(perdure.__file__).resolve().parent.parent
+    root = LIBRARY.parent
     if not (root / "worker" / "__main__.py").is_file():
         msg = (
             "this installation is the client library only; run the worker from a checkout of perdure or from its "

@@ -13,13 +13,15 @@ from perdure.settings import SettingsError
 from perdure.store.errors import NotFoundError, StoreError
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
-_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError, NotFoundError)
+_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError)
 
 
 def describe(error: Exception) -> CliError | None:
     """The error as the command line shows it; None if it is not one that is expected."""
     if isinstance(error, CliError):
         return error
+    if isinstance(error, NotFoundError):
+        return CliError(f"{error}; 'perdure list' names the sessions there are", ExitCode.USAGE)
     if isinstance(error, _USAGE):
         return CliError(str(error), ExitCode.USAGE)
     if isinstance(error, _UNREACHABLE):

@@ -196,8 +196,10 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     def append(name: str, event: Event, step: int = commit.steps) -> None:
         locked.append(NewEvent(key=f"{turn}/{name}", turn=turn, step=step, event=event))
 
-    for index, message in enumerate(commit.steered):
-        append(f"user_message/{message.request_id or index}", UserMessageReceived(content=message.prompt))
+    # The generation that should have read these may have written their events before it failed: under these keys.
+    reader = commit.aborted_step or commit.steps + 1
+    for message in commit.steered:
+        append(f"{reader}/user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
     if commit.aborted_step is not None:
         aborted = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="generation", message=ABORTED)
         append(f"{commit.aborted_step}/generation_error", GenerationError(error=aborted), commit.aborted_step)

@@ -68,8 +68,7 @@ class Address:
 
     def __str__(self) -> str:
         """The address without its secrets."""
-        query = {name: "***" if name in _SECRETS else value for name, value in self.url.query.items()}
-        return self.url.set(query=query).render_as_string(hide_password=True)
+        return self.url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
     def redact(self, text: str) -> str:
         """The text with the address's secrets taken out."""
@@ -88,7 +87,9 @@ def connect(address: Address) -> Engine:
     if not address.sqlite:
         return _postgresql(address)
     # Level None leaves transactions to us; the driver would begin them too late, and only before writes.
-    arguments = {"isolation_level": None, "timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False}
+    arguments: dict[str, object] = {"isolation_level": None, "check_same_thread": False}
+    if "timeout" not in address.url.query:
+        arguments["timeout"] = BUSY_TIMEOUT.total_seconds()
     if address.in_memory:
         # A database in memory lives as long as its one connection.
         engine = create_engine(address.url, connect_args=arguments, poolclass=StaticPool, hide_parameters=True)

@@ -196,6 +196,7 @@ Index(
     events.c.session,
     events.c.turn,
     events.c.step,
+    events.c.seq,
     sqlite_where=IS_RETRY,
     postgresql_where=IS_RETRY,
 )

@@ -22,7 +22,7 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def python(*args: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(Path(child.perdure.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(child.LIBRARY.parent)}
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, env=environment)
 
 
@@ -92,9 +92,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], part: str)
     assert_one_line(perdure(*args), 2, part)
 
 
-@pytest.mark.parametrize(
-    "args", [["run", "a", "b"], ["send", "s", "b"], ["follow", "s"], ["cancel", "s"], ["setup"]]
-)
+@pytest.mark.parametrize("args", [["run", "a", "b"], ["send", "s", "b"], ["follow", "s"], ["cancel", "s"], ["setup"]])
 def test_a_server_that_is_not_there_is_exit_8(args: list[str]) -> None:
     assert_one_line(perdure(*args), 8, os.environ["TEMPORAL_ADDRESS"], "perdure dev")
 
@@ -112,7 +110,7 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("verb", ["worker", "dev"])
 def test_a_bare_wheel_says_that_it_has_no_worker(verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(child.perdure, "__file__", str(tmp_path / "perdure" / "__init__.py"))
+    monkeypatch.setattr(child, "LIBRARY", tmp_path / "perdure")
     assert_one_line(perdure(verb), 2, "client library only", "checkout")
 
 
@@ -129,7 +127,7 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
         "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
         "sys.exit(5)\n"
     )
-    monkeypatch.setattr(child.perdure, "__file__", str(root / "perdure" / "__init__.py"))
+    monkeypatch.setattr(child, "LIBRARY", root / "perdure")
     result = perdure(
         "worker", "--agents", "one", "--agents", "two", "--task-queue", "q", "--metrics-address", "127.0.0.1:1"
     )

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
 from perdure.cli import server
 from perdure.cli.errors import CliError, ExitCode, MistakeError
@@ -29,8 +30,6 @@ async def test_the_server_answers_inside_and_is_gone_outside(tmp_path: Path) -> 
 
 
 async def test_the_file_keeps_executions_over_a_restart(tmp_path: Path) -> None:
-    from temporalio.client import Client
-
     options = ServerOptions(port=free_port(), db=tmp_path / "new" / "temporal.db")
     async with EmbeddedServer(options) as running:
         client = await Client.connect(running.address)
@@ -57,7 +56,7 @@ async def test_a_server_that_ends_while_it_starts_names_its_log(tmp_path: Path) 
         port=free_port(), dynamic_config={"history.timerProcessorMaxTimeShift": "not json"}, log=tmp_path / "log"
     )
     failing = EmbeddedServer(options)
-    with pytest.raises(CliError, match="ended with code .*log"):
+    with pytest.raises(CliError, match=r"ended with code .*log"):
         await failing.start()
     assert failing.returncode not in {None, 0}
 
@@ -86,7 +85,7 @@ async def test_stopping_what_has_ended_is_harmless() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the child")
-async def test_a_child_does_not_outlive_a_parent_that_is_killed() -> None:
+def test_a_child_does_not_outlive_a_parent_that_is_killed() -> None:
     code = (
         "import signal, sys\n"
         "from perdure.cli.server import spawn\n"

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.worker import Worker
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client import (
@@ -18,11 +19,12 @@ from perdure.client import (
     Turn,
     TurnClosedError,
     UnknownSessionError,
+)
+from perdure.client import (
     client as client_module,
 )
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.settings import Settings
-
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -254,9 +256,6 @@ async def test_a_failed_workflow_is_an_error_with_its_message(client: Client, se
 
 @pytest.mark.usefixtures("worker")
 async def test_a_turn_that_an_operator_reset_is_followed_into_its_new_run(client: Client, session: str) -> None:
-    from temporalio.api.common.v1 import WorkflowExecution
-    from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-
     turn = await client.start("writer", "hold", session=session)
     await turn.number()
     waiting = asyncio.create_task(turn.result())
@@ -291,25 +290,10 @@ async def test_a_queue_with_a_worker_passes(client: Client, session: str) -> Non
     await client.check_worker()
 
 
-async def test_a_store_that_is_not_the_workers_is_named(client: Client, session: str, tmp_path: object) -> None:
-    from perdure.store import Store
-
-    other = Settings(store_url=f"sqlite:///{tmp_path}/other.db", task_queue=client.settings.task_queue)
-    await (await Store.open(other.store_url, upgrade=True)).close()
-    from tests.unit.client.conftest import Bookkeeping, StandIn  # type: ignore[attr-defined]
-
-    async with await Store.open(client.settings.store_url) as store:
-        books = Bookkeeping(store)
-        worker = Worker(
-            client.temporal,
-            task_queue=other.task_queue,
-            workflows=[StandIn],
-            activities=[books.open_turn, books.commit_turn],
-        )
-        async with worker, Client(client.temporal, other) as reader:
-            turn = await reader.start("writer", "go", session=session)
-            with pytest.raises(TurnClosedError, match="PERDURE_STORE_URL"):
-                await types(turn)
+async def test_a_store_that_is_not_the_workers_is_named(worker_with_another_store: Client, session: str) -> None:
+    turn = await worker_with_another_store.start("writer", "go", session=session)
+    with pytest.raises(TurnClosedError, match="PERDURE_STORE_URL"):
+        await types(turn)
 
 
 async def test_an_address_where_nothing_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,11 @@ def _create_log() -> None:
     )
     retries = sa.text("type = 'generation_retry'")
     op.create_index(
-        "ix_events_retries", "events", ["session", "turn", "step"], sqlite_where=retries, postgresql_where=retries
+        "ix_events_retries",
+        "events",
+        ["session", "turn", "step", "seq"],
+        sqlite_where=retries,
+        postgresql_where=retries,
     )
     op.create_table(
         "artifacts",

@@ -1,0 +1,179 @@
+"""Everything one test needs of perdure: its own store, task queue and scripted model, and workers on demand."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import temporalio.client
+from prometheus_client import CollectorRegistry
+from temporalio.client import WorkflowHandle
+from temporalio.worker import WorkflowRunner
+
+from activities.bodies import Bodies
+from activities.metrics import Metrics
+from perdure import Agent
+from perdure.cli.server import EmbeddedServer
+from perdure.client import Client
+from perdure.contracts.names import AGENT_TURN
+from perdure.settings import Settings, known_secrets
+from perdure.store import Store
+from perdure.testing import ScriptedProvider
+from worker.app import Parts, build_worker
+from worker.sandbox import strict_runner
+
+WAIT_SECONDS = 60.0
+"""Upper bound of every wait in tests; none of them is a measurement."""
+
+ROOT = Path(__file__).parent.parent
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = WAIT_SECONDS) -> Any:
+    """Wait until the condition gives something true, and return it."""
+    async with asyncio.timeout(seconds):
+        while not (value := await condition()):
+            await asyncio.sleep(0.02)
+        return value
+
+
+@dataclass
+class House:
+    """One test's perdure."""
+
+    server: EmbeddedServer
+    temporal: temporalio.client.Client
+    environment: pytest.MonkeyPatch
+    folder: Path
+    settings: Settings
+    store: Store
+    client: Client
+    session: str
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @classmethod
+    @asynccontextmanager
+    async def built(
+        cls,
+        *,
+        name: str,
+        server: EmbeddedServer,
+        temporal: temporalio.client.Client,
+        environment: pytest.MonkeyPatch,
+        folder: Path,
+    ) -> AsyncIterator["House"]:
+        session = re.sub(r"[^A-Za-z0-9]+", "-", name)[:60].strip("-") + "-" + uuid.uuid4().hex[:6]
+        environment.setenv("PERDURE_STORE_URL", f"sqlite:///{folder / 'store.db'}")
+        environment.setenv("PERDURE_TASK_QUEUE", session)
+        environment.setenv("PERDURE_METRICS_ADDRESS", "")
+        settings = Settings()
+        async with await Store.open(settings.store_url, upgrade=True) as store:
+            client = await Client.connect(settings)
+            try:
+                yield cls(server, temporal, environment, folder, settings, store, client, session)
+            finally:
+                await client.close()
+
+    def use(self, provider: ScriptedProvider) -> None:
+        """Let every model call of this test go to the provider."""
+        self.environment.setenv("OPENAI_BASE_URL", provider.url)
+        self.environment.setenv("OPENAI_API_BASE", provider.url)
+
+    @asynccontextmanager
+    async def worker(
+        self, *agents: Agent, runner: WorkflowRunner | None = None, client: temporalio.client.Client | None = None
+    ) -> AsyncIterator[None]:
+        """A worker in this process, under the strict sandbox."""
+        await self.store.register_agents([agent.definition for agent in agents])
+        bodies = Bodies(8)
+        self.registry = CollectorRegistry()
+        parts = Parts(
+            store=self.store,
+            agents={agent.name: agent for agent in agents},
+            metrics=Metrics(self.registry),
+            bodies=bodies,
+            secrets=known_secrets(),
+            search_attributes=client is None,
+        )
+        try:
+            async with build_worker(client or self.temporal, self.settings, parts, runner or strict_runner()):
+                yield
+        finally:
+            bodies.close()
+
+    def spawn_worker(self, agents: str, **environment: str) -> "WorkerProcess":
+        """A worker in a process of its own, as an operator starts it; it can be killed."""
+        env = {**os.environ, **environment}
+        log = (self.folder / f"worker-{uuid.uuid4().hex[:6]}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker", "--agents", agents], cwd=ROOT, env=env, stdout=log, stderr=log
+        )
+        return WorkerProcess(process, Path(log.name))
+
+    async def start(self, agent: str = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:
+        """Start a turn the way another service does: by name, with plain JSON."""
+        return await self.temporal.start_workflow(
+            AGENT_TURN,
+            {"agent": agent, "prompt": prompt, **request},
+            id=self.session,
+            task_queue=self.settings.task_queue,
+        )
+
+    async def run(self, agent: str = "tester", prompt: str = "go", **request: Any) -> dict[str, Any]:
+        """Start a turn and wait for the workflow's result."""
+        handle = await self.start(agent, prompt, **request)
+        async with asyncio.timeout(WAIT_SECONDS):
+            result: dict[str, Any] = await handle.result()
+        return result
+
+    async def events(self, *types: str) -> list[Mapping[str, Any]]:
+        """The events of the session as JSON lines, all or those of these types."""
+        lines: list[Mapping[str, Any]] = []
+        while page := await self.store.events(self.session, after=len(lines), limit=500):
+            lines.extend(envelope.line() for envelope in page)
+        return [line for line in lines if not types or line["type"] in types]
+
+    async def wait_for_event(self, kind: str, count: int = 1) -> list[Mapping[str, Any]]:
+        """Wait until so many events of a type stand in the log."""
+
+        async def there() -> list[Mapping[str, Any]] | None:
+            found = await self.events(kind)
+            return found if len(found) >= count else None
+
+        return list(await eventually(there))
+
+
+@dataclass
+class WorkerProcess:
+    """A worker that can be killed."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    async def polling(self) -> None:
+        """Wait until it polls."""
+
+        async def polls() -> bool:
+            if self.process.poll() is not None:
+                pytest.fail(f"the worker ended with {self.process.returncode}:\n{self.log.read_text()}")
+            return '"polling"' in self.log.read_text()
+
+        await eventually(polls)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    async def stop(self) -> int:
+        """SIGTERM, and wait for its end."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, WAIT_SECONDS)

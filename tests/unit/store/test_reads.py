@@ -1,0 +1,119 @@
+"""Reading: what the command line and the gateway show."""
+
+from datetime import timedelta
+
+import pytest
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.turns import RunState, StopReason
+from perdure.store import NotFoundError, Store
+from tests.unit.store.given import HELPER, SESSION, answer, commit, generate, new_event, open_turn, opening
+
+
+async def test_agents_are_listed_by_name_with_their_newest_definition(store: Store) -> None:
+    search = ToolDeclaration(name="search", description="finds", parameters={}, reference="m:search")
+    newer = HELPER.model_copy(update={"description": "helps", "tools": (search,)})
+    other = AgentDefinition(name="assistant", model="test/other")
+    await store.register_agents([HELPER, other])
+
+    await store.register_agents([newer])
+
+    found = await store.agents()
+    assert [(agent.name, agent.description, agent.tools) for agent in found] == [
+        ("assistant", "", ()),
+        ("helper", "helps", ("search",)),
+    ]
+    assert await store.definition(found[1].definition) == newer
+    assert await store.definition(HELPER.digest()) == HELPER
+
+
+async def test_an_unknown_definition_is_named(store: Store) -> None:
+    with pytest.raises(NotFoundError, match="there is no agent definition 'x'"):
+        await store.definition("x")
+
+
+async def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> None:
+    other = AgentDefinition(name="assistant", model="test/other")
+    for name in ("a", "b", "c"):
+        definition = other if name == "b" else HELPER
+        await store.open_turn(opening(session=name), definition)
+    ended = commit((await store.session("a")).tip or "", stop_reason=StopReason.STALLED)
+    await store.commit_turn(ended.model_copy(update={"session": "a"}))
+
+    async def names(**wanted: object) -> list[str]:
+        return [session.session for session, _ in await store.sessions(**wanted)]  # type: ignore[arg-type]
+
+    assert await names() == ["c", "b", "a"]
+    assert await names(limit=1) == ["c"]
+    assert await names(agent="assistant") == ["b"]
+    assert await names(state=RunState.RUNNING) == ["c", "b"]
+    assert await names(state=RunState.ENDED) == ["a"]
+    assert await names(stop_reason=StopReason.STALLED) == ["a"]
+
+
+async def test_a_session_is_listed_with_its_last_turn(store: Store) -> None:
+    opened = await open_turn(store)
+    await store.commit_turn(commit(opened.tip))
+    await open_turn(store, request_id="r2")
+
+    ((session, turn),) = await store.sessions()
+
+    assert (session.turn, turn.turn, turn.result) == (2, 2, None)
+
+
+async def test_turns_are_found_by_number_and_by_request(store: Store) -> None:
+    opened = await open_turn(store)
+    result = (await store.commit_turn(commit(opened.tip))).result
+    await open_turn(store, request_id="r2")
+
+    assert [turn.request_id for turn in await store.turns(SESSION)] == ["r1", "r2"]
+    assert (await store.turn(SESSION, 1)).result == result
+    assert await store.turn_by_request(SESSION, "r2") == await store.turn(SESSION, 2)
+    assert await store.turn_by_request(SESSION, "r3") is None
+    with pytest.raises(NotFoundError, match="session 's' has no turn 3"):
+        await store.turn(SESSION, 3)
+
+
+async def test_events_are_read_in_pages(store: Store) -> None:
+    await open_turn(store)
+    await store.append_events(SESSION, [new_event(f"{n}") for n in range(5)])
+
+    page = await store.events(SESSION, after=2, limit=3)
+
+    assert [envelope.seq for envelope in page] == [3, 4, 5]
+    assert await store.events("nobody") == ()
+
+
+async def test_times_are_aware_and_in_utc(store: Store) -> None:
+    opened = await open_turn(store)
+    await store.commit_turn(commit(opened.tip))
+
+    session, turn = await store.session(SESSION), await store.turn(SESSION, 1)
+    (event, *_) = await store.events(SESSION)
+
+    times = [session.created_at, session.updated_at, turn.started_at, turn.ended_at, event.at]
+    assert [time.utcoffset() for time in times if time is not None] == [timedelta(0)] * 5
+
+
+async def test_the_transcript_of_a_running_turn_goes_to_its_tip(store: Store) -> None:
+    opened = await open_turn(store)
+    await answer(store, generate(opened.tip), "so far")
+
+    assert [message.content for message in await store.transcript(SESSION)] == ["hello", "so far"]
+    assert await store.transcript(SESSION, turn=1) == await store.transcript(SESSION)
+
+
+async def test_what_is_not_there_is_named(store: Store) -> None:
+    with pytest.raises(NotFoundError, match="there is no session 'nobody'"):
+        await store.session("nobody")
+    with pytest.raises(NotFoundError, match="there is no session 'nobody'"):
+        await store.transcript("nobody")
+    with pytest.raises(NotFoundError, match="there is no session 's'"):
+        await store.append_events(SESSION, [new_event("a")])
+    await open_turn(store)
+    with pytest.raises(NotFoundError, match="session 's' has no turn 2 yet, its last one is 1"):
+        await store.append_events(SESSION, [new_event("a", turn=2)])
+    with pytest.raises(NotFoundError, match="session 's' has no turn 7"):
+        await store.transcript(SESSION, turn=7)
+    assert await store.result_of_call(SESSION, 1, "c1") is None
