@@ -65,6 +65,7 @@ def command(*, agents: tuple[str, ...], port: int, ui_port: int, db: Path, headl
 
 async def _dev(options: ServerOptions, agents: tuple[str, ...], root: Path, settings: Settings) -> None:
     stop = _Stop()
+    check_port(options.port, "--port")
     _check_metrics_port(settings)
     async with AsyncExitStack() as stack:
         stack.callback(stop.listen())

@@ -1,0 +1,108 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.cli import child
+from perdure.cli.server import free_port
+
+STAND_IN = """
+import http.server, os, pathlib, signal, sys
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/readyz" else 404)
+        self.end_headers()
+    def log_message(self, *args): pass
+pathlib.Path("worker.pid").write_text(str(os.getpid()))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+print("the worker says", os.environ["TEMPORAL_ADDRESS"], sys.argv[1:], flush=True)
+if "broken" in sys.argv:
+    sys.exit(4)
+host, port = os.environ["PERDURE_METRICS_ADDRESS"].split(":")
+http.server.HTTPServer((host, int(port)), Ready).serve_forever()
+"""
+
+Dev = subprocess.Popen[str]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "root" / "worker").mkdir(parents=True)
+    (tmp_path / "root" / "worker" / "__main__.py").write_text(STAND_IN)
+    code = f"import pathlib; from perdure.cli import child, main; child.LIBRARY = pathlib.Path({str(tmp_path / 'root' / 'perdure')!r}); main()"
+    return [sys.executable, "-c", code, "dev", "--headless", "--port", str(free_port())]
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "TEMPORAL_"))}
+    return {
+        **kept,
+        "PYTHONPATH": str(child.LIBRARY.parent),
+        "PYTHONUNBUFFERED": "1",
+        "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
+    }
+
+
+@pytest.fixture
+def dev(command: list[str], environment: dict[str, str], tmp_path: Path) -> Iterator[Dev]:
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Ctrl+C"):
+                break
+        yield process
+        process.kill()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_worker_and_the_server(dev: Dev, number: int, tmp_path: Path, command: list[str]) -> None:
+    worker = int((tmp_path / "worker.pid").read_text())
+    assert not is_gone(worker)
+    dev.send_signal(number)
+    out, err = dev.communicate(timeout=30)
+    assert (dev.returncode, err) == (0, "")
+    assert "stopping" in out
+    assert is_gone(worker)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(command[-1]))) != 0
+
+
+def test_a_worker_that_dies_ends_it_with_an_error_that_names_the_log(dev: Dev, tmp_path: Path) -> None:
+    os.kill(int((tmp_path / "worker.pid").read_text()), signal.SIGKILL)
+    _, err = dev.communicate(timeout=30)
+    assert dev.returncode == 1
+    assert err.startswith("perdure: the worker ended with code -9")
+    assert err.endswith("see .perdure/worker.log\n")
+
+
+def test_a_worker_that_cannot_start_shows_its_last_words(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*command, "--agents", "broken"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "ended with code 4: the worker says" in done.stderr
+    assert "--agents', 'broken'" in done.stderr
