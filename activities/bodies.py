@@ -6,7 +6,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from perdure.agents.tool import Tool, ToolContext
@@ -51,8 +50,8 @@ class Bodies:
             arguments = {**arguments, tool.context_parameter: context}
         if tool.is_async:
             return asyncio.run_coroutine_threadsafe(_contained(tool.function, arguments), self._loop)
-        run = partial(contextvars.copy_context().run, _contained_sync, tool.function, arguments)
-        return self._pool.submit(run)
+        outer = contextvars.copy_context()
+        return self._pool.submit(lambda: outer.run(_contained_sync, tool.function, arguments))
 
     def close(self) -> None:
         """Stop both; a blocking body that will not end is left behind."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from activities.errors import store_failures
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, json_object
 from perdure.store import Store
 
 WireMessage = dict[str, JsonValue]
@@ -106,9 +106,7 @@ def _assistant(message: AssistantMessage) -> WireMessage:
 def _sendable(arguments: str) -> str:
     """Arguments as a JSON object: some providers refuse the whole conversation if a past call has broken ones."""
     try:
-        parsed = json.loads(arguments or "{}")
+        json_object(arguments or "{}")
     except ValueError:
-        parsed = None
-    if isinstance(parsed, dict):
-        return arguments or "{}"
-    return json.dumps({"invalid_arguments": arguments[:MAX_ARGUMENTS_SHOWN]})
+        return json.dumps({"invalid_arguments": arguments[:MAX_ARGUMENTS_SHOWN]})
+    return arguments or "{}"

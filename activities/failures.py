@@ -38,7 +38,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _headers(error: BaseException) -> Mapping[str, str]:
-    """litellm keeps the provider's headers beside the response it makes up; later releases in the response too."""
+    """Litellm keeps the provider's headers beside the response it makes up; later releases in the response too."""
     for headers in (
         getattr(error, "litellm_response_headers", None),
         getattr(getattr(error, "response", None), "headers", None),

@@ -41,6 +41,7 @@ from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.tools import PlannedCall
+from perdure.contracts.values import json_object
 from perdure.engine.redaction import is_masked, mask_arguments
 from perdure.engine.retries import FailureFacts, classify, decide
 from perdure.store import LedgerCall, StepRecord, Store
@@ -97,7 +98,9 @@ class GenerateActivity:
 
     async def _call(self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...]) -> Generation:
         messages = await self._conversations.read(request.session, request.parent)
-        prompt: list[WireMessage] = [{"role": "system", "content": definition.instructions}] if definition.instructions else []
+        prompt: list[WireMessage] = (
+            [{"role": "system", "content": definition.instructions}] if definition.instructions else []
+        )
         began = time.monotonic()
         try:
             answer = await _within(
@@ -176,8 +179,9 @@ class GenerateActivity:
 
 async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
     """The answer, or :class:`DeadlineExceededError`; litellm's own time-out bounds a silence only."""
+    deadline = asyncio.timeout(limit.total_seconds())
     try:
-        async with asyncio.timeout(limit.total_seconds()) as deadline:
+        async with deadline:
             return await call
     except TimeoutError as error:
         if not deadline.expired():
@@ -243,10 +247,10 @@ def _step(
 def _shown(arguments: str, names: Collection[str]) -> tuple[str, bool]:
     """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
     try:
-        parsed = json.loads(arguments)
+        parsed = json_object(arguments)
     except ValueError:
         return arguments, False
-    if not isinstance(parsed, dict) or not is_masked(parsed, names):
+    if not is_masked(parsed, names):
         return arguments, False
     return json.dumps(mask_arguments(parsed, names), ensure_ascii=False), True
 

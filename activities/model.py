@@ -16,12 +16,12 @@ os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # no stray .env file
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blocks for 20 s offline
 os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
 
-import litellm  # noqa: E402 - after the variables it reads while importing
+import litellm
 
-from activities.conversations import WireMessage  # noqa: E402
-from perdure.contracts.agents import AgentDefinition  # noqa: E402
-from perdure.contracts.budgets import Usage  # noqa: E402
-from perdure.contracts.values import JsonValue  # noqa: E402
+from activities.conversations import WireMessage
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Usage
+from perdure.contracts.values import JsonValue
 
 SILENCE_SECONDS = 600.0
 """litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
@@ -98,8 +98,8 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
 def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types are not typed
     choice = response.choices[0]
     message = choice.message
-    extra = getattr(message, "provider_specific_fields", None) or {}
-    text = message.content or extra.get("refusal") or ""
+    extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
+    text: str = message.content or extra.get("refusal") or ""
     calls = tuple(
         WireCall(name=str(call.function.name or ""), arguments=str(call.function.arguments or "{}"))
         for call in message.tool_calls or ()

@@ -12,6 +12,7 @@ from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.contracts.values import json_object
 from perdure.engine.redaction import redact_text
 from perdure.store import Artifact, LostCall
 
@@ -105,13 +106,10 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
         InvalidInputError: They are no JSON object, or do not fit the schema.
     """
     try:
-        parsed = json.loads(raw or "{}")
+        parsed = json_object(raw or "{}")
     except ValueError as error:
-        msg = f"the arguments are not JSON: {error}"
+        msg = f"the arguments are no JSON object: {error}"
         raise InvalidInputError(msg) from error
-    if not isinstance(parsed, dict):
-        msg = f"the arguments are not a JSON object but {type(parsed).__name__}"
-        raise InvalidInputError(msg)
     try:
         return tool.arguments(parsed)
     except ValidationError as error:

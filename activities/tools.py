@@ -48,7 +48,7 @@ MISSING_TOOL_RETRY = timedelta(seconds=5)
 class ToolActivities:
     """Tool calls of one worker."""
 
-    def __init__(  # noqa: PLR0913 - what a worker hands over once, by keyword
+    def __init__(
         self,
         *,
         store: Store,

@@ -1,7 +1,7 @@
 """What every test gets: the real Temporal server, a store, a scripted model behind real HTTP, and a worker."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +31,14 @@ async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> Iterator[pytest.MonkeyPatch]:
+def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> pytest.MonkeyPatch:
     """The environment of a user of this server, without anything of the developer's own."""
     for name in list(os.environ):
         if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
-    yield monkeypatch
+    return monkeypatch
 
 
 @pytest.fixture

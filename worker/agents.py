@@ -64,6 +64,6 @@ def _import(name: str) -> ModuleType:
         missing = "" if dotted == error.name else f", which needs {error.name!r}"
         msg = f"module {name!r}{missing} cannot be found; run where it can be imported, or install its package"
         raise AgentLoadError(msg) from error
-    except Exception as error:  # noqa: BLE001 - whatever a user's module raises while it is imported
+    except Exception as error:
         msg = f"module {name!r} does not import: {type(error).__name__}: {' '.join(str(error).split())}"
         raise AgentLoadError(msg) from error

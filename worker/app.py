@@ -110,7 +110,9 @@ async def check_search_attributes(client: temporalio.client.Client) -> None:
     try:
         known = await client.operator_service.list_search_attributes(request)
     except RPCError as error:
-        msg = f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off without them"
+        msg = (
+            f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off without them"
+        )
         raise SearchAttributesError(msg) from error
     missing = sorted(set(SearchAttribute) - set(known.custom_attributes))
     if missing:

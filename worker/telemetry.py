@@ -79,7 +79,7 @@ class SdkMetrics:
 
     def page(self) -> bytes:
         """The SDK's page, in Prometheus' text format."""
-        with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=SDK_PAGE_SECONDS) as reply:  # noqa: S310
+        with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=SDK_PAGE_SECONDS) as reply:
             return bytes(reply.read())
 
 

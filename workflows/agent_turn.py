@@ -6,17 +6,26 @@ import is in the architecture page; it reads no clock but Temporal's and draws n
 
 import asyncio
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import CancelRequest, CommitTurn, OpenTurn, StopReason, TurnRequest, TurnResult
+from perdure.contracts.turns import (
+    CancelRequest,
+    CommitTurn,
+    OpenTurn,
+    SendRequest,
+    StopReason,
+    TurnRequest,
+    TurnResult,
+)
 from perdure.contracts.values import JsonValue
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, TurnState
@@ -217,9 +226,7 @@ class AgentTurn(Inbox):
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
         carried = Carried(turn=self._state, mail=self.mail)
-        workflow.continue_as_new(
-            request.model_copy(update={"carried": carried.model_dump(mode="json"), "queued": ()})
-        )
+        workflow.continue_as_new(request.model_copy(update={"carried": carried.model_dump(mode="json"), "queued": ()}))
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
@@ -241,12 +248,13 @@ class AgentTurn(Inbox):
             raise CancelledError(result.error or "Operation aborted")
         if not self.mail.queued:
             return result
-        first, *rest = self.mail.queued
+        return self._next_turn(self.mail.queued)
+
+    def _next_turn(self, queued: tuple[SendRequest, ...]) -> NoReturn:
+        first, *rest = queued
         tenant = self.state.tenant if self.state else ""
         workflow.continue_as_new(
-            TurnRequest(
-                agent=None, prompt=first.prompt, request_id=first.request_id, queued=tuple(rest), tenant=tenant
-            )
+            TurnRequest(agent=None, prompt=first.prompt, request_id=first.request_id, queued=tuple(rest), tenant=tenant)
         )
 
     async def _drop_the_queue(self) -> None:
@@ -266,7 +274,7 @@ def _parse(request: JsonValue) -> TurnRequest:
     try:
         return TurnRequest.model_validate(request)
     except ValidationError as error:
-        message = f"the input is no turn request: {one_line(error)}; send {{\"agent\": \"name\", \"prompt\": \"text\"}}"
+        message = f'the input is no turn request: {one_line(error)}; send {{"agent": "name", "prompt": "text"}}'
         raise refuse(ReasonCode.REQUEST_INVALID, message) from None
 
 
@@ -291,7 +299,7 @@ def _detail(error: ActivityError, title: str) -> ErrorDetail:
             return ErrorDetail.model_validate(cause.details[0])
         code = cause.type or ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, ActivityTimeoutError):
         text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
         return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
     return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])

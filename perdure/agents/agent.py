@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -74,7 +74,8 @@ class Agent(Value):
     def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if not isinstance(value, list | tuple):
             return value
-        return tuple(item if isinstance(item, Tool) or not callable(item) else tool(item) for item in value)
+        items = cast("list[Any]", value)
+        return tuple(item if isinstance(item, Tool) or not callable(item) else tool(item) for item in items)
 
     @field_validator("tools")
     @classmethod

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -216,16 +216,15 @@ def _field(hint: Any, parameter: inspect.Parameter) -> Any:  # noqa: ANN401 - an
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema without pydantic's generated titles: they cost tokens and tell the model nothing."""
-    return {
-        key: _strip(value, named=key in {"properties", "$defs"}) for key, value in schema.items() if key != "title"
-    }
+    return {key: _strip(value, key) for key, value in schema.items() if key != "title"}
 
 
-def _strip(value: Any, *, named: bool = False) -> Any:  # noqa: ANN401 - any JSON
+def _strip(value: Any, key: str = "") -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, list):
-        return [_strip(item) for item in value]
+        return [_strip(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    if named:
-        return {key: _strip(item) for key, item in value.items()}
-    return _without_titles(value)
+    named = cast("dict[str, Any]", value)
+    if key in {"properties", "$defs"}:  # here the keys are names, which may well be "title"
+        return {name: _strip(item) for name, item in named.items()}
+    return _without_titles(named)

@@ -61,7 +61,7 @@ class ServerOptions:
     port: int = DEFAULT_PORT
     ui_port: int | None = None
     db: Path | None = None
-    dynamic_config: Mapping[str, str] = field(default_factory=dict)
+    dynamic_config: Mapping[str, str] = field(default_factory=dict[str, str])
     log: Path | None = None
 
 

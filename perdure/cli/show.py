@@ -7,7 +7,7 @@ import click
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean, tally
-from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.turns import StopReason
 from perdure.store import TurnRecord
 
@@ -62,7 +62,7 @@ def message_lines(message: Message) -> Iterator[Line]:
         yield from (Line(line) for line in text.strip().splitlines())
         for call in message.tool_calls:
             yield Line(clean(f"→ {call.name} {' '.join(call.arguments.split())}"))
-    elif isinstance(message, ToolMessage):
+    else:
         mark, tone = ("✗", Tone.BAD) if message.error is not None else ("✓", Tone.GOOD)
         yield Line(f"{mark} {message.name}", tone)
         yield from (Line(f"  {line}", Tone.QUIET) for line in text.splitlines())

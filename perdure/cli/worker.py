@@ -18,7 +18,7 @@ def command(
 
     The server's address comes from TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
     """
-    changes = {}
+    changes: dict[str, str] = {}
     if task_queue is not None:
         changes["PERDURE_TASK_QUEUE"] = task_queue
     if metrics_address is not None:

@@ -36,8 +36,7 @@ async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client
         ServerUnreachableError: Nothing answers at the address.
     """
     config = ClientConfig.load_client_connect_config()
-    config.setdefault("target_host", "localhost:7233")
-    address = config["target_host"]
+    address = config.setdefault("target_host", "localhost:7233")
     try:
         return await temporalio.client.Client.connect(
             **config, data_converter=DATA_CONVERTER, runtime=runtime, connect_timeout=CONNECT_TIMEOUT

@@ -102,7 +102,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent("there is no session of that id, and no agent was named"),
     ReasonCode.REQUEST_TURN_MISMATCH: _permanent("the session is at another turn than the caller expected"),
     ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient("the transcript store cannot be reached or is locked"),
-    ReasonCode.RUNTIME_TOOL_MISSING: _transient("this worker has not the tool the definition names, or another version"),
+    ReasonCode.RUNTIME_TOOL_MISSING: _transient(
+        "this worker has not the tool the definition names, or another version"
+    ),
     ReasonCode.RUNTIME_ABORTED: _permanent("the operation was aborted by a cancel"),
     ReasonCode.RUNTIME_TURN_ENDED: _permanent("the turn has already ended; start a new one"),
     ReasonCode.RUNTIME_TURN_CLOSED: _permanent("the turn's workflow was terminated or timed out before it could end"),

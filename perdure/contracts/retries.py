@@ -47,9 +47,7 @@ class RetryPolicy(Value):
     @classmethod
     def dawn(cls) -> Self:
         """3 calls, 1 s doubling, jitter up to 0.5 s inside a cap of 10 s, no time budget: Dawn's defaults."""
-        return cls(
-            max_retries=2, max_time=None, jitter=timedelta(milliseconds=500), cap=timedelta(seconds=10)
-        )
+        return cls(max_retries=2, max_time=None, jitter=timedelta(milliseconds=500), cap=timedelta(seconds=10))
 
 
 class RetryDetails(Value):

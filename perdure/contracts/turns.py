@@ -3,7 +3,6 @@
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-
 from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field

@@ -34,7 +34,12 @@ _SHAPES = (
 
 _AFTER_A_NAME = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.=~\-]{8,}"), r"\1 " + MASK),
-    (re.compile(r"(?i)\b((?:x-)?api[_-]?key|access[_-]?token|auth[_-]?token|password|secret)(\"?\s*[=:]\s*\"?)[^\s\"'&,;]{4,}"), r"\1\2" + MASK),
+    (
+        re.compile(
+            r"(?i)\b((?:x-)?api[_-]?key|access[_-]?token|auth[_-]?token|password|secret)(\"?\s*[=:]\s*\"?)[^\s\"'&,;]{4,}"
+        ),
+        r"\1\2" + MASK,
+    ),
     (re.compile(r"\b([a-z][a-z0-9+.\-]*://[^\s/:@]*):[^\s/@]+@"), r"\1:" + MASK + "@"),
 )
 

@@ -37,13 +37,19 @@ class FailureFacts(Value):
 _REFUSALS: tuple[tuple[re.Pattern[str], ReasonCode], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), code)
     for pattern, code in (
-        (r"insufficient_quota|exceeded your current quota|credit balance is too low|billing", ReasonCode.LLM_QUOTA_EXHAUSTED),
+        (
+            r"insufficient_quota|exceeded your current quota|credit balance is too low|billing",
+            ReasonCode.LLM_QUOTA_EXHAUSTED,
+        ),
         (
             r"context_length_exceeded|context window|maximum context length|prompt is too long|too many tokens",
             ReasonCode.LLM_CONTEXT_OVERFLOW,
         ),
         (r"content_policy|content management policy|content filter", ReasonCode.LLM_CONTENT_FILTERED),
-        (r"api_key client option must be set|missing .*api.?key|api.?key .*(not set|is missing|required)", ReasonCode.LLM_MISSING_KEY),
+        (
+            r"api_key client option must be set|missing .*api.?key|api.?key .*(not set|is missing|required)",
+            ReasonCode.LLM_MISSING_KEY,
+        ),
     )
 )
 """Refusals that share a status with others: the status alone does not tell them, the provider's words do."""
@@ -116,7 +122,7 @@ _REFUSED_STATUSES = frozenset({None, 400, 401, 402, 403, 413, 422, 429, 500})
 def classify(facts: FailureFacts) -> ReasonCode:
     """The reason code of a failed model call. Never fails: what nobody knows is a network error, hence retried."""
     by_class = next((_CLASSES[name] for name in facts.classes if name in _CLASSES), None)
-    if by_class in {ReasonCode.LLM_CONTEXT_OVERFLOW, ReasonCode.LLM_CONTENT_FILTERED}:
+    if by_class is ReasonCode.LLM_CONTEXT_OVERFLOW or by_class is ReasonCode.LLM_CONTENT_FILTERED:
         return by_class
     if facts.status in _REFUSED_STATUSES:
         for pattern, code in _REFUSALS:
@@ -126,17 +132,16 @@ def classify(facts: FailureFacts) -> ReasonCode:
         _by_status(facts.status)
         or next((_CAUSES[name] for name in facts.causes if name in _CAUSES), None)
         or by_class
-        or next((code for pattern, code in _PATTERNS if pattern.search(facts.text)), None)
-        or ReasonCode.LLM_NETWORK_ERROR
+        or next((code for pattern, code in _PATTERNS if pattern.search(facts.text)), ReasonCode.LLM_NETWORK_ERROR)
     )
 
 
 def _by_status(status: int | None) -> ReasonCode | None:
-    if status is None or status < 400:  # noqa: PLR2004 - HTTP's own boundaries
+    if status is None or status < 400:
         return None
     if status in _STATUSES:
         return _STATUSES[status]
-    return ReasonCode.LLM_REQUEST_ERROR if status < 500 else ReasonCode.LLM_NETWORK_ERROR  # noqa: PLR2004
+    return ReasonCode.LLM_REQUEST_ERROR if status < 500 else ReasonCode.LLM_NETWORK_ERROR
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -157,7 +162,7 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None
 
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:
     """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1)."""
-    doubled = policy.base * 2 ** min(attempt - 1, 30)
+    doubled = policy.base * int(2 ** min(attempt - 1, 30))
     wait = doubled + policy.jitter * jitter_sample
     if retry_after is not None:
         wait = max(wait, timedelta(seconds=min(retry_after, 10.0**8)))

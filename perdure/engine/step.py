@@ -219,9 +219,7 @@ def after_cancel(state: TurnState, mail: Mailbox) -> TurnState:
     reason = mail.cancel.reason if mail.cancel else ""
     message = f"Operation aborted: {reason}" if reason else "Operation aborted"
     error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
-    return state.model_copy(
-        update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)}
-    )
+    return state.model_copy(update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)})
 
 
 def after_aborted_generation(state: TurnState) -> TurnState:

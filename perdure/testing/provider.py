@@ -263,9 +263,9 @@ class _Connection:
 @click.option("--port", default=0, show_default="a free one")
 def main(path: Path, port: int) -> None:
     """Serve the script of a JSON file; the first line printed is the base URL."""
+    script = Script.model_validate_json(path.read_bytes())
 
     async def serve() -> None:
-        script = Script.model_validate_json(path.read_bytes())
         async with ScriptedProvider(script, port=port) as provider:
             sys.stdout.write(provider.url + "\n")
             sys.stdout.flush()

@@ -76,7 +76,9 @@ class Script(Value):
             return self.replies[request.index]
         if self.repeat and self.replies:
             return self.replies[-1]
-        error = {"error": {"message": f"the script has no reply {request.index + 1}", "type": "script_exhausted"}}
+        error: JsonValue = {
+            "error": {"message": f"the script has no reply {request.index + 1}", "type": "script_exhausted"}
+        }
         return Reply(faults=(Fault(kind="status", status=400, body=error),))
 
 

@@ -47,5 +47,7 @@ async def test_a_step_with_one_tool_call_costs_at_most_13_history_events(house: 
         handle = await house.start()
         await handle.result()
     events = len((await handle.fetch_history()).events)
-    of_the_turn = 3 + 6 + 6 + 6 + 3  # started with its task, open, the last generation, commit, the two upserts and the end
+    of_the_turn = (
+        3 + 6 + 6 + 6 + 3
+    )  # started with its task, open, the last generation, commit, the two upserts and the end
     assert (events - of_the_turn) / steps <= 13

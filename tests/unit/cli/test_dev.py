@@ -33,8 +33,14 @@ Dev = subprocess.Popen[str]
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     (tmp_path / "root" / "worker").mkdir(parents=True)
+    (tmp_path / "root" / "worker" / "__init__.py").touch()
     (tmp_path / "root" / "worker" / "__main__.py").write_text(STAND_IN)
-    code = f"import pathlib; from perdure.cli import child, main; child.LIBRARY = pathlib.Path({str(tmp_path / 'root' / 'perdure')!r}); main()"
+    code = (
+        "import pathlib\n"
+        "from perdure.cli import child, main\n"
+        f"child.LIBRARY = pathlib.Path({str(tmp_path / 'root' / 'perdure')!r})\n"
+        "main()"
+    )
     return [sys.executable, "-c", code, "dev", "--headless", "--port", str(free_port())]
 
 
