@@ -74,8 +74,7 @@ class Agent(Value):
     def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if not isinstance(value, list | tuple):
             return value
-        items = cast("list[Any]", value)
-        return tuple(item if isinstance(item, Tool) or not callable(item) else tool(item) for item in items)
+        return tuple(_as_tool(item) for item in cast("list[Any]", value))
 
     @field_validator("tools")
     @classmethod
@@ -109,3 +108,9 @@ class Agent(Value):
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
         return next((item for item in self.tools if item.name == name), None)
+
+
+def _as_tool(item: Any) -> Any:  # noqa: ANN401 - whatever the author wrote; pydantic refuses what is no tool
+    if isinstance(item, Tool):
+        return cast("object", item)
+    return tool(item) if callable(item) else item

@@ -114,6 +114,7 @@ def _sum(usages: Sequence[Usage]) -> Usage:
 
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
     """Write all that ends a turn; the caller saves the session."""
+    commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
     result = TurnResult(
@@ -141,6 +142,37 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
     locked.connection.execute(_END, end)
     locked.head, locked.tip, locked.open_turn = head, None, None
     return result
+
+
+def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> CommitTurn:
+    """The commit from the answer that was stored while the turn was stopped: the workflow never heard of it.
+
+    It is paid for and its events stand in the log, so it belongs to the conversation.
+    """
+    if commit.aborted_step is None or locked.tip is None or locked.tip == commit.tip:
+        return commit
+    step = _need_step(locked.connection, locked.tip)
+    if (step.turn, step.step, step.parent) != (commit.turn, commit.aborted_step, commit.tip):
+        return commit
+    read = sum(isinstance(message, UserMessage) for message in step.messages)
+    spent = commit.spent.model_copy(
+        update={
+            "usage": commit.spent.usage.plus(step.usage),
+            "cost_usd": commit.spent.cost_usd + (step.cost_usd or 0),
+            "llm_calls": commit.spent.llm_calls + 1,
+        }
+    )
+    return commit.model_copy(
+        update={
+            "tip": step.id,
+            "steps": commit.steps + 1,
+            "spent": spent,
+            "call_ids": tuple(call.call_id for call in step.calls),
+            "failed": (),
+            "steered": commit.steered[read:],
+            "aborted_step": None,
+        }
+    )
 
 
 def _need_step(connection: Connection, step: str) -> StepRecord:
