@@ -4,9 +4,11 @@ Works by names and attributes: no vendor library is imported, and none of their 
 objects down the chain hold the key, so only texts are read, and those are redacted.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from perdure.engine.redaction import redact_text
 from perdure.engine.retries import FailureFacts, parse_retry_after
@@ -14,25 +16,41 @@ from perdure.engine.retries import FailureFacts, parse_retry_after
 MAX_TEXT = 1_500
 """Longest text of a failure."""
 
-_PREFIX = re.compile(r"^((litellm\.)?[A-Z]\w*(Error|Timeout|Exception): |[A-Z]\w*Exception - )+")
+LONGEST_RAW_TEXT = 50_000
+"""More of a failure's text is not even looked at."""
 
 MAX_CAUSES = 12
 """Longest cause chain that is followed."""
 
+_PREFIX = re.compile(
+    r"\A(?:(?:litellm\.)?(?:\w*(?:Error|Timeout|Exception)|Timeout Error): |\w+(?:Error|Exception) - )+"
+)
+
+_NO_REPLY = frozenset({"TransportError", "ClientConnectionError", "ClientPayloadError"})
+"""Classes of httpx and aiohttp in the cause chain of a call that got no whole reply."""
+
 
 def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ()) -> FailureFacts:
     """What is known about a failed model call; ``now`` is what an HTTP date in retry-after is compared with."""
+    headers = _headers(error)
+    causes = tuple(name for cause in _causes(error) for name in _names(cause))
     return FailureFacts(
-        status=_status(error),
-        retry_after_seconds=parse_retry_after(_headers(error), now),
+        status=None if not headers and _NO_REPLY.intersection(causes) else _status(error),
+        retry_after_seconds=parse_retry_after(headers, now),
         class_name=type(error).__name__,
         classes=_names(error),
-        causes=tuple(name for cause in _causes(error) for name in _names(cause)),
-        text=redact_text(_text(error), secrets)[:MAX_TEXT],
+        causes=causes,
+        text=redact(_text(error), secrets)[:MAX_TEXT],
     )
 
 
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """The text without secrets, and without what lies behind its first 50,000 characters."""
+    return redact_text(text[:LONGEST_RAW_TEXT], secrets)
+
+
 def _status(error: BaseException) -> int | None:
+    """The reply's status. Without a reply litellm makes one up: a refused connection wears 500."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
@@ -62,6 +80,33 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    """The provider's words: without the classes litellm puts before them and the traceback it may put behind."""
+    """The provider's words, with its own code for the failure behind them.
+
+    litellm puts classes before them and sometimes a traceback behind, or gives the whole body of the reply.
+    """
     text = str(error).partition("\nTraceback (most recent call last)")[0]
-    return _PREFIX.sub("", text).strip() or type(error).__name__
+    text = _PREFIX.sub("", text).strip()
+    said = _from_body(text) or (text, _code(getattr(error, "body", None)))
+    return " ".join(part for part in said if part) or type(error).__name__
+
+
+def _from_body(text: str) -> tuple[str, str] | None:
+    """Message and code of an error reply in OpenAI's or Anthropic's form; None if the text is no such reply."""
+    if not text.startswith("{"):
+        return None
+    try:
+        body: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    error = body.get("error")
+    if not isinstance(error, dict) or not isinstance(message := error.get("message"), str):
+        return None
+    return message, _code(error)
+
+
+def _code(body: object) -> str:
+    """The most precise name the provider has for the failure, in brackets."""
+    if not isinstance(body, Mapping):
+        return ""
+    code = body.get("code") or body.get("type")
+    return f"[{code}]" if isinstance(code, str) else ""

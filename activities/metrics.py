@@ -37,6 +37,10 @@ class Metrics:
         )
         self.store_seconds = _histogram(registry, Metric.STORE_SECONDS, "Store transactions", _FAST, "operation")
 
+    def store_operation(self, operation: str, seconds: float) -> None:
+        """Note one store transaction."""
+        self.store_seconds.labels(operation).observe(seconds)
+
 
 def _counter(registry: CollectorRegistry, name: Metric, text: str, *labels: str) -> Counter:
     return Counter(name, text, labels, registry=registry)

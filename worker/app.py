@@ -137,14 +137,16 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
         client = await connect(runtime=sdk.runtime)
         if settings.search_attributes == "on":
             await check_search_attributes(client)
-        store = await stack.enter_async_context(await Store.open(settings.store_url, upgrade=True))
+        metrics = Metrics(own)
+        store = await Store.open(settings.store_url, upgrade=True, observe=metrics.store_operation)
+        await stack.enter_async_context(store)
         await store.register_agents([agent.definition for agent in agents.values()])
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)
         parts = Parts(
             store=store,
             agents=agents,
-            metrics=Metrics(own),
+            metrics=metrics,
             bodies=bodies,
             secrets=known_secrets(),
             search_attributes=settings.search_attributes == "on",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -214,17 +214,16 @@ def _field(hint: Any, parameter: inspect.Parameter) -> Any:  # noqa: ANN401 - an
     return (Annotated[hint, Field(alias=parameter.name, description=text)], default)
 
 
-def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_titles(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The schema without pydantic's generated titles: they cost tokens and tell the model nothing."""
     return {key: _strip(value, key) for key, value in schema.items() if key != "title"}
 
 
-def _strip(value: Any, key: str = "") -> Any:  # noqa: ANN401 - any JSON
+def _strip(value: JsonValue, key: str = "") -> JsonValue:
     if isinstance(value, list):
-        return [_strip(item) for item in cast("list[Any]", value)]
+        return [_strip(item) for item in value]
     if not isinstance(value, dict):
         return value
-    named = cast("dict[str, Any]", value)
     if key in {"properties", "$defs"}:  # here the keys are names, which may well be "title"
-        return {name: _strip(item) for name, item in named.items()}
-    return _without_titles(named)
+        return {name: _strip(item) for name, item in value.items()}
+    return _without_titles(value)

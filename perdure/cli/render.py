@@ -7,9 +7,8 @@ from enum import StrEnum
 from typing import TypeVar, cast
 
 from perdure.contracts import events
-from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.turns import StopReason
+from perdure.contracts.turns import StopReason, TurnResult
 
 
 class Tone(StrEnum):
@@ -49,9 +48,12 @@ def money(amount: Decimal) -> str:
     return f"${whole}.{decimals:0<2}"
 
 
-def tally(steps: int, usage: Usage, cost: Decimal) -> str:
-    """Steps, tokens and cost in one phrase."""
-    return f"{steps} {'step' if steps == 1 else 'steps'} · {usage.total_tokens:,} tokens · {money(cost)}"
+def tally(end: TurnResult | events.AgentEnd) -> str:
+    """Steps, tokens and cost of a turn in one phrase."""
+    cost = money(end.cost_usd)
+    if end.unpriced_calls:
+        cost = f"{cost} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
+    return f"{end.steps} {'step' if end.steps == 1 else 'steps'} · {end.usage.total_tokens:,} tokens · {cost}"
 
 
 def error_lines(error: ErrorDetail) -> Iterator[Line]:
@@ -121,7 +123,7 @@ def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
     tone = Tone.GOOD if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     if event.stop_reason == StopReason.ERROR:
         tone = Tone.BAD
-    yield Line(f"{event.stop_reason} · {tally(event.steps, event.usage, event.cost_usd)}", tone)
+    yield Line(f"{event.stop_reason} · {tally(event)}", tone)
 
 
 _E = TypeVar("_E")

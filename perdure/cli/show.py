@@ -50,7 +50,7 @@ def turn_line(record: TurnRecord) -> Line:
         return Line(f"{head} · running", Tone.HEAD)
     why = f" ({result.reason_code}: {clean(' '.join(result.error.split()))})" if result.error else ""
     tone = Tone.BAD if result.stop_reason == StopReason.ERROR else Tone.HEAD
-    return Line(f"{head} · {result.stop_reason}{why} · {tally(result.steps, result.usage, result.cost_usd)}", tone)
+    return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}", tone)
 
 
 def message_lines(message: Message) -> Iterator[Line]:

@@ -152,6 +152,7 @@ class AgentEnd(Value):
     steps: int
     usage: Usage
     cost_usd: Decimal
+    unpriced_calls: int = 0
 
 
 class UnknownEvent(Value):

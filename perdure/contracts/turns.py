@@ -182,7 +182,7 @@ class TurnResult(Value):
         error: One sentence on what went wrong; None unless something did.
         output: The text of the last answer, at most 100,000 characters.
         steps: Generations used.
-        cost_usd: US dollars; model calls of unknown price are not in it.
+        cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
     """
 
@@ -196,6 +196,7 @@ class TurnResult(Value):
     steps: int = 0
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
+    unpriced_calls: int = 0
 
 
 class TurnStatus(Value):

@@ -11,73 +11,122 @@ MASK = "***"
 SHORTEST_SECRET = 8
 """A shorter value of a setting is not looked for: it would match everywhere."""
 
+DEEPEST_ARGUMENTS = 100
+"""Arguments nested deeper than this are masked whole."""
+
+_CREDENTIAL = (
+    r"(?:pass(?:word|wd|phrase)|pwd|(?:client|app|webhook)[_\-]?secret|(?:access|auth|api|bearer|refresh)[_\-]?token"
+    r"|api[_\-]?key|(?:private|secret|access)[_\-]?key|authori[sz]ation|credentials?)"
+)
+"""Words that name a credential wherever they stand."""
+
 _NAMES = re.compile(
-    r"(^|[_\-.])(pass(word|wd|phrase)?|secrets?|token|api[_\-]?keys?|apikeys?|authori[sz]ation|credentials?"
-    r"|private[_\-]?key|access[_\-]?key|secret[_\-]?key|hash(es)?|cookies?)$",
+    rf"{_CREDENTIAL}s?$|(?:^|[_\-.])(?:pass|secrets?|token|hash(?:es)?|cookies?)$"
+    r"|pass(?:word|phrase)|api[_\-]?key|private[_\-]?key|credential",
     re.IGNORECASE,
 )
 """Argument names whose values are never shown. Source: Dreadnode's masking of events and spans."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_FLAG = re.compile(r"^--?(p(ass(word)?)?|token|secret|api-?key|password|authorization|credentials?)$", re.IGNORECASE)
+_FLAG = rf"--?(?:[a-z]+-)?(?:{_CREDENTIAL}|token|secret|pass)"
+_FLAG_ALONE = re.compile(_FLAG, re.IGNORECASE)
 
 _SHAPES = (
-    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*\-]{8,}"),  # OpenAI, Anthropic, Stripe; also with stars, as echoed in 401s
-    re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
+    re.compile(r"\b(?:sk|pk|rk)[-_](?=[\w*\-]{0,300}[\d*])[\w*\-]{8,}"),  # also with stars, as echoed in 401s
+    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
     re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"),
+    re.compile(r"\bglpat-[A-Za-z0-9_\-]{20,}"),
     re.compile(r"\bxox[abprs]-[A-Za-z0-9\-]{10,}"),
     re.compile(r"\bAIza[0-9A-Za-z_\-]{30,}"),
+    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
     re.compile(r"\beyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"),  # JSON web tokens
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
+"""What a key looks like, whatever stands before it."""
 
-_AFTER_A_NAME = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.=~\-]{8,}"), r"\1 " + MASK),
+_IN_PLACE = (
+    (re.compile(r"\b(bearer)\s+(?!authenti|authori)[\w+/.=~\-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (re.compile(r"\b(basic)\s+(?=[^\s\d]{0,300}[\d=])[\w+/.=~\-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (re.compile(r"\b([a-z][a-z0-9+.\-]{0,20}://[^\s/:@]{0,200}):[^\s/@]{1,500}@"), rf"\1:{MASK}@"),
+    (re.compile(rf"(?<!\S)({_FLAG}[= ][\"']?)[^\s\"']+", re.IGNORECASE), rf"\1{MASK}"),
     (
-        re.compile(
-            r"(?i)\b((?:x-)?api[_-]?key|access[_-]?token|auth[_-]?token|password|secret)(\"?\s*[=:]\s*\"?)[^\s\"'&,;]{4,}"
-        ),
-        r"\1\2" + MASK,
+        re.compile(rf"([\"'][\w\-.]{{0,60}}{_CREDENTIAL}[\"']\s*:\s*)(\"[^\"]*\"?|'[^']*'?)", re.IGNORECASE),
+        rf'\1"{MASK}"',
     ),
-    (re.compile(r"\b([a-z][a-z0-9+.\-]*://[^\s/:@]*):[^\s/@]+@"), r"\1:" + MASK + "@"),
 )
+"""Credentials told by what stands right before them; sure enough to change what a model wrote."""
+
+_NAMED = (
+    re.compile(rf"({_CREDENTIAL}[\"']?\s*[=:]\s*[\"']?)(?!bearer|basic|\*)[^\s\"'&,;]{{4,}}", re.IGNORECASE),
+    rf"\1{MASK}",
+)
+"""``name=value`` in messages of errors and logs. Too unsure for arguments: source code is full of it."""
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """The text without known secrets and without anything that has the shape of a key."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= SHORTEST_SECRET:
-            text = text.replace(secret, MASK)
-    for shape in _SHAPES:
-        text = shape.sub(MASK, text)
-    for shape, kept in _AFTER_A_NAME:
-        text = shape.sub(kept, text)
-    return text
+    pattern, kept = _NAMED
+    return pattern.sub(kept, _without_keys(_without_known(text, secrets)))
 
 
-def mask_arguments(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> dict[str, JsonValue]:
-    """The arguments with credential-named values masked at any depth, and ``names`` at the top."""
+def mask_arguments(
+    arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()
+) -> dict[str, JsonValue]:
+    """The arguments as they may be seen: credentials masked at any depth, told by name, flag, shape or value.
+
+    Args:
+        arguments: What the model wrote.
+        names: Further arguments to mask, at the top.
+        secrets: Values known to be secret, which no text may hold.
+    """
     return {
-        name: MASK if name in names or _is_credential(name) else _masked(value) for name, value in arguments.items()
+        name: MASK if name in names or _is_credential(name) else _masked(value, secrets, DEEPEST_ARGUMENTS)
+        for name, value in arguments.items()
     }
 
 
-def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> bool:
+def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()) -> bool:
     """Whether masking changes anything."""
-    return mask_arguments(arguments, names) != arguments
+    return mask_arguments(arguments, names, secrets) != arguments
+
+
+def _without_known(text: str, secrets: Collection[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def _without_keys(text: str) -> str:
+    for shape in _SHAPES:
+        text = shape.sub(MASK, text)
+    for shape, kept in _IN_PLACE:
+        text = shape.sub(kept, text)
+    return text
 
 
 def _is_credential(name: str) -> bool:
     return _NAMES.search(_CAMEL.sub("_", name)) is not None
 
 
-def _masked(value: JsonValue) -> JsonValue:
+def _masked(value: JsonValue, secrets: Collection[str], depth: int) -> JsonValue:
+    if isinstance(value, str):
+        return _without_keys(_without_known(value, secrets))
+    if depth == 0 and isinstance(value, dict | list):
+        return MASK
     if isinstance(value, dict):
-        return mask_arguments(value)
+        return {
+            name: MASK if _is_credential(name) else _masked(inner, secrets, depth - 1) for name, inner in value.items()
+        }
     if isinstance(value, list):
         return [
-            MASK if index and isinstance(flag := value[index - 1], str) and _FLAG.match(flag) else _masked(item)
-            for index, item in enumerate(value)
+            MASK if index and _is_flag(value[index - 1]) else _masked(inner, secrets, depth - 1)
+            for index, inner in enumerate(value)
         ]
     return value
+
+
+def _is_flag(value: JsonValue) -> bool:
+    return isinstance(value, str) and _FLAG_ALONE.fullmatch(value) is not None

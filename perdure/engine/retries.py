@@ -5,13 +5,18 @@ to raise for each fault: status codes are the most reliable fact it gives, then 
 """
 
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.values import Value
+
+LONGEST_WAIT = timedelta(days=365)
+"""Bound of a wait under a policy that has none: the doubling would leave what a timer can hold."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 
 
 class FailureFacts(Value):
@@ -34,28 +39,68 @@ class FailureFacts(Value):
     text: str = ""
 
 
-_REFUSALS: tuple[tuple[re.Pattern[str], ReasonCode], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), code)
-    for pattern, code in (
-        (
-            r"insufficient_quota|exceeded your current quota|credit balance is too low|billing",
-            ReasonCode.LLM_QUOTA_EXHAUSTED,
-        ),
-        (
-            r"context_length_exceeded|context window|maximum context length|prompt is too long|too many tokens",
-            ReasonCode.LLM_CONTEXT_OVERFLOW,
-        ),
-        (r"content_policy|content management policy|content filter", ReasonCode.LLM_CONTENT_FILTERED),
-        (
-            r"api_key client option must be set|missing .*api.?key|api.?key .*(not set|is missing|required)",
-            ReasonCode.LLM_MISSING_KEY,
-        ),
-    )
+class _Words(Value):
+    """What providers write about one kind of refusal.
+
+    Attributes:
+        pattern: Searched in the message, whatever the case.
+        code: The reason it stands for.
+        statuses: The statuses behind which the words count; None is an error without one.
+    """
+
+    pattern: str
+    code: ReasonCode
+    statuses: frozenset[int | None]
+
+    def match(self, facts: FailureFacts) -> bool:
+        """Whether the failure is of this kind."""
+        return facts.status in self.statuses and re.search(self.pattern, facts.text, re.IGNORECASE) is not None
+
+
+_REFUSED = frozenset({None, 400, 403, 413, 422})
+_ANY = _REFUSED | {200, 401, 402, 429, 500}  # 500: some libraries give it to what was never sent
+
+_REFUSALS = (
+    _Words(
+        pattern=r"\b(insufficient_quota|billing_hard_limit_reached|billing_not_active|insufficient credits)\b"
+        r"|credit balance is too low|billing hard limit has been reached",
+        code=ReasonCode.LLM_QUOTA_EXHAUSTED,
+        statuses=_ANY,
+    ),
+    _Words(
+        # The same words come with a time to wait when only the quota of this minute is used up.
+        pattern=r"\A(?!.*\b(retry|try again) (in|after) [\d.]+)(?s:.*)(exceeded your current quota|check your billing)",
+        code=ReasonCode.LLM_QUOTA_EXHAUSTED,
+        statuses=_ANY,
+    ),
+    _Words(
+        pattern=r"\bcontext_length_exceeded\b|maximum context length|(prompt|input) is too long",
+        code=ReasonCode.LLM_CONTEXT_OVERFLOW,
+        statuses=_REFUSED | {500},
+    ),
+    _Words(
+        pattern=r"context window|too many (input )?tokens|exceeds? the maximum number of tokens",
+        code=ReasonCode.LLM_CONTEXT_OVERFLOW,
+        statuses=_REFUSED,
+    ),
+    _Words(
+        pattern=r"\bcontent_(policy|filter)|content management policy|content filter",
+        code=ReasonCode.LLM_CONTENT_FILTERED,
+        statuses=_REFUSED,
+    ),
+    _Words(
+        pattern=r"\bapi_key client option must be set|\bmissing (credentials|.{0,40}\bapi.?key)"
+        r"|\bapi.?key .{0,60}(not set|is missing|required)|(didn't|did not) provide an api.?key"
+        r"|no auth credentials found",
+        code=ReasonCode.LLM_MISSING_KEY,
+        statuses=_REFUSED | {401, 500},
+    ),
 )
 """Refusals that share a status with others: the status alone does not tell them, the provider's words do."""
 
 _STATUSES: dict[int, ReasonCode] = {
     401: ReasonCode.LLM_AUTH_ERROR,
+    402: ReasonCode.LLM_QUOTA_EXHAUSTED,
     403: ReasonCode.LLM_AUTH_ERROR,
     408: ReasonCode.LLM_TIMEOUT,
     409: ReasonCode.LLM_NETWORK_ERROR,
@@ -65,13 +110,17 @@ _STATUSES: dict[int, ReasonCode] = {
 }
 """By HTTP status; any other of 400 to 499 is a refused request, of 500 and up a fault on the provider's side."""
 
-_CLASSES: dict[str, ReasonCode] = {
+_SETTLED: dict[str, ReasonCode] = {
     "ContextWindowExceededError": ReasonCode.LLM_CONTEXT_OVERFLOW,
     "ContentPolicyViolationError": ReasonCode.LLM_CONTENT_FILTERED,
     "ContentFilteredError": ReasonCode.LLM_CONTENT_FILTERED,
     "EmptyAnswerError": ReasonCode.LLM_EMPTY,
-    "IndexError": ReasonCode.LLM_EMPTY,
     "DeadlineExceededError": ReasonCode.LLM_TIMEOUT,
+}
+"""Classes that say more than any status: raised for one reason only, by litellm or by our own call."""
+
+_CLASSES: dict[str, ReasonCode] = {
+    "IndexError": ReasonCode.LLM_EMPTY,  # an answer without choices
     "AuthenticationError": ReasonCode.LLM_AUTH_ERROR,
     "PermissionDeniedError": ReasonCode.LLM_AUTH_ERROR,
     "RateLimitError": ReasonCode.LLM_RATE_LIMITED,
@@ -93,11 +142,11 @@ _CLASSES: dict[str, ReasonCode] = {
 """By the class that was raised or one of its bases, the most derived first."""
 
 _CAUSES: dict[str, ReasonCode] = {
-    "ReadTimeout": ReasonCode.LLM_TIMEOUT,
-    "ConnectTimeout": ReasonCode.LLM_TIMEOUT,
-    "ServerTimeoutError": ReasonCode.LLM_TIMEOUT,
-    "TransportError": ReasonCode.LLM_NETWORK_ERROR,
-    "ClientConnectionError": ReasonCode.LLM_NETWORK_ERROR,
+    "TimeoutException": ReasonCode.LLM_TIMEOUT,  # httpx
+    "ServerTimeoutError": ReasonCode.LLM_TIMEOUT,  # aiohttp
+    "TimeoutError": ReasonCode.LLM_TIMEOUT,
+    "TransportError": ReasonCode.LLM_NETWORK_ERROR,  # httpx
+    "ClientError": ReasonCode.LLM_NETWORK_ERROR,  # aiohttp
     "OSError": ReasonCode.LLM_NETWORK_ERROR,
 }
 """By a class in the cause chain: the real httpx, aiohttp or OS error behind a class that says less."""
@@ -115,25 +164,22 @@ _PATTERNS: tuple[tuple[re.Pattern[str], ReasonCode], ...] = tuple(
 )
 """By words of the message, when nothing else decides. Source: Dawn's list, with word boundaries."""
 
-_REFUSED_STATUSES = frozenset({None, 400, 401, 402, 403, 413, 422, 429, 500})
-"""Statuses behind which the provider's words decide first; 500 is what some libraries make of a local refusal."""
-
 
 def classify(facts: FailureFacts) -> ReasonCode:
     """The reason code of a failed model call. Never fails: what nobody knows is a network error, hence retried."""
-    by_class = next((_CLASSES[name] for name in facts.classes if name in _CLASSES), None)
-    if by_class is ReasonCode.LLM_CONTEXT_OVERFLOW or by_class is ReasonCode.LLM_CONTENT_FILTERED:
-        return by_class
-    if facts.status in _REFUSED_STATUSES:
-        for pattern, code in _REFUSALS:
-            if pattern.search(facts.text):
-                return code
+    refusal = next((words.code for words in _REFUSALS if words.match(facts)), None)
     return (
-        _by_status(facts.status)
-        or next((_CAUSES[name] for name in facts.causes if name in _CAUSES), None)
-        or by_class
+        _first(_SETTLED, facts.classes)
+        or refusal
+        or _by_status(facts.status)
+        or _first(_CAUSES, facts.causes)
+        or _first(_CLASSES, facts.classes)
         or next((code for pattern, code in _PATTERNS if pattern.search(facts.text)), ReasonCode.LLM_NETWORK_ERROR)
     )
+
+
+def _first(table: Mapping[str, ReasonCode], names: Iterable[str]) -> ReasonCode | None:
+    return next((table[name] for name in names if name in table), None)
 
 
 def _by_status(status: int | None) -> ReasonCode | None:
@@ -146,26 +192,25 @@ def _by_status(status: int | None) -> ReasonCode | None:
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date."""
-    lower = {name.lower(): value for name, value in headers.items()}
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    milliseconds = lower.get("retry-after-ms", "")
+    if _NUMBER.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
+    value = lower.get("retry-after", "")
+    if _NUMBER.fullmatch(value):
+        return float(value)
     try:
-        if "retry-after-ms" in lower:
-            return max(0.0, float(lower["retry-after-ms"]) / 1000)
-        value = lower.get("retry-after")
-        if value is None:
-            return None
-        if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
-            return float(value)
-        return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
-    except (ValueError, TypeError):
+        date = parsedate_to_datetime(value)
+    except (ValueError, IndexError):
         return None
+    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
 
 
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:
-    """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1)."""
-    doubled = policy.base * int(2 ** min(attempt - 1, 30))
-    wait = doubled + policy.jitter * jitter_sample
-    if retry_after is not None:
-        wait = max(wait, timedelta(seconds=min(retry_after, 10.0**8)))
+    """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1]."""
+    doubled = policy.base.total_seconds() * 2.0 ** min(attempt - 1, 1000)
+    seconds = max(doubled + policy.jitter.total_seconds() * jitter_sample, retry_after or 0.0)
+    wait = timedelta(seconds=min(seconds, LONGEST_WAIT.total_seconds()))
     return wait if policy.cap is None else min(wait, policy.cap)
 
 
@@ -186,11 +231,11 @@ def decide(
         attempt: The number this retry would have, from 1.
         elapsed: Time since the step's first failure.
         retry_after: Seconds the provider asked for.
-        jitter_sample: A random number in [0, 1).
+        jitter_sample: A random number in [0, 1].
     """
     if not REASONS[code].transient or attempt > policy.max_retries:
         return None
     wait = wait_before(policy, attempt, retry_after=retry_after, jitter_sample=jitter_sample)
-    if policy.max_time is not None and elapsed + wait > policy.max_time:
+    if policy.max_time is not None and (elapsed >= policy.max_time or elapsed + wait > policy.max_time):
         return None
     return wait

@@ -128,6 +128,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         steps=commit.steps,
         usage=commit.spent.usage,
         cost_usd=commit.spent.cost_usd,
+        unpriced_calls=commit.spent.unpriced_calls,
     )
     _append_events(locked, commit, result)
     end = {
@@ -159,6 +160,7 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
         update={
             "usage": commit.spent.usage.plus(step.usage),
             "cost_usd": commit.spent.cost_usd + (step.cost_usd or 0),
+            "unpriced_calls": commit.spent.unpriced_calls + (step.cost_usd is None),
             "llm_calls": commit.spent.llm_calls + 1,
         }
     )
@@ -249,5 +251,6 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
             steps=result.steps,
             usage=result.usage,
             cost_usd=result.cost_usd,
+            unpriced_calls=result.unpriced_calls,
         ),
     )

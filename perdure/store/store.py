@@ -4,8 +4,10 @@ A method whose caller is cancelled still ends its transaction; every write is th
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -38,6 +40,13 @@ from perdure.store.records import (
 
 T = TypeVar("T")
 
+Observe = Callable[[str, float], None]
+"""Takes the name of an operation and the seconds it took."""
+
+
+def _unobserved(_operation: str, _seconds: float) -> None:
+    pass
+
 
 class Store:
     """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
@@ -48,6 +57,7 @@ class Store:
         Raises:
             StoreError: The address is none, or its driver is missing.
         """
+        self._observe: Observe = _unobserved
         self._address = Address(url)
         self._engine = connect(self._address)
         self._writing = self._engine.execution_options(**{WRITES: True})
@@ -65,14 +75,17 @@ class Store:
             self._readers = self._writers
 
     @classmethod
-    async def open(cls, url: str, *, upgrade: bool = False) -> Self:
+    async def open(cls, url: str, *, upgrade: bool = False, observe: Observe | None = None) -> Self:
         """Open the store at ``sqlite:///FILE`` or ``postgresql://…``; ``upgrade`` creates and migrates its tables.
+
+        ``observe`` is told the name and the seconds of each operation, its wait for a thread included.
 
         Raises:
             StoreUnavailableError: It cannot be reached, or is a missing file that may not be created.
             StoreVersionError: Its schema is not this release's.
         """
         store = cls(url)
+        store._observe = observe or _unobserved
         try:
             await store._on(store._writers, lambda: prepare(store._engine, store._address, upgrade=upgrade))
         except BaseException:
@@ -106,10 +119,19 @@ class Store:
 
         return await asyncio.get_running_loop().run_in_executor(threads, translating)
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
-        return await self._on(self._writers, lambda: self._transaction(work))
+    async def _write(self, operation: str, work: Callable[[Connection], T]) -> T:
+        with self._timed(operation):
+            return await self._on(self._writers, lambda: self._transaction(work))
 
-    async def _read(self, work: Callable[[Connection], T]) -> T:
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._observe(operation, time.monotonic() - began)
+
+    async def _read(self, operation: str, work: Callable[[Connection], T]) -> T:
         def reading() -> T:
             try:
                 return self._read_once(work)
@@ -118,7 +140,8 @@ class Store:
                     raise
                 return self._read_once(work)
 
-        return await self._on(self._readers, reading)
+        with self._timed(operation):
+            return await self._on(self._readers, reading)
 
     def _read_once(self, work: Callable[[Connection], T]) -> T:
         with self._reading.connect() as connection:
@@ -145,11 +168,11 @@ class Store:
 
     async def register_agents(self, definitions: Sequence[AgentDefinition]) -> None:
         """Note the agents a worker has loaded; the last one of a name counts."""
-        await self._write(lambda connection: openings.register_agents(connection, definitions))
+        await self._write("register_agents", lambda connection: openings.register_agents(connection, definitions))
 
     async def agents(self) -> tuple[RegisteredAgent, ...]:
         """The agents that workers have loaded, by name."""
-        return await self._read(openings.agents)
+        return await self._read("agents", openings.agents)
 
     async def definition(self, digest: str) -> AgentDefinition:
         """A frozen definition.
@@ -157,7 +180,7 @@ class Store:
         Raises:
             NotFoundError: No turn was opened with it and no worker has loaded it.
         """
-        return await self._read(lambda connection: openings.definition(connection, digest))
+        return await self._read("definition", lambda connection: openings.definition(connection, digest))
 
     async def open_turn(self, opening: OpenTurn, definition: AgentDefinition) -> Opened:
         """Begin the session's next turn; the same request id gives the turn it has begun before.
@@ -167,7 +190,7 @@ class Store:
         Raises:
             TurnMismatchError: The caller expected another turn, or a newer run holds the session.
         """
-        return await self._write(lambda connection: openings.open_turn(connection, opening, definition))
+        return await self._write("open_turn", lambda connection: openings.open_turn(connection, opening, definition))
 
     async def begin_generation(self, request: Generate, events: Sequence[NewEvent]) -> Begun:
         """The answer that is stored for this request, or the results it adds to the conversation.
@@ -178,7 +201,9 @@ class Store:
             NotFoundError: There is no such session, turn or tool call.
             TurnEndedError: The turn has ended.
         """
-        return await self._write(lambda connection: generations.begin_generation(connection, request, events))
+        return await self._write(
+            "begin_generation", lambda connection: generations.begin_generation(connection, request, events)
+        )
 
     async def finish_generation(
         self, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
@@ -189,7 +214,9 @@ class Store:
             NotFoundError: There is no such session or turn.
             TurnEndedError: The turn has ended.
         """
-        return await self._write(lambda connection: generations.finish_generation(connection, step, calls, events))
+        return await self._write(
+            "finish_generation", lambda connection: generations.finish_generation(connection, step, calls, events)
+        )
 
     async def conversation(self, tip: str) -> tuple[Message, ...]:
         """All messages from the root of the conversation to the step.
@@ -197,7 +224,7 @@ class Store:
         Raises:
             NotFoundError: There is no such step.
         """
-        return await self._read(lambda connection: generations.conversation(connection, tip))
+        return await self._read("conversation", lambda connection: generations.conversation(connection, tip))
 
     async def append_events(self, session: str, events: Sequence[NewEvent]) -> None:
         """Write events of the open turn; an event whose key is in the log already is left out.
@@ -206,11 +233,11 @@ class Store:
             NotFoundError: There is no such session or turn.
             TurnEndedError: The turn has ended.
         """
-        await self._write(lambda connection: log.append_events(connection, session, events))
+        await self._write("append_events", lambda connection: log.append_events(connection, session, events))
 
     async def retries(self, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
         """The retries of one generation, in order."""
-        return await self._read(lambda connection: log.retries(connection, session, turn, step))
+        return await self._read("retries", lambda connection: log.retries(connection, session, turn, step))
 
     async def claim_call(  # noqa: PLR0913 - the ledger's key is four of them
         self,
@@ -235,9 +262,10 @@ class Store:
         """
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
+            "claim_call",
             lambda connection: ledger.claim_call(
                 connection, key, claimant=claimant, rerun=rerun, start=start, lost=lost
-            )
+            ),
         )
 
     async def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
@@ -254,9 +282,10 @@ class Store:
         """Record a call's result; False, and nothing is written, if the claimant does not hold the call any more."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
+            "finish_call",
             lambda connection: ledger.finish_call(
                 connection, key, claimant=claimant, message=message, events=events, artifact=artifact
-            )
+            ),
         )
 
     async def commit_turn(self, commit: CommitTurn) -> Committed:
@@ -265,7 +294,7 @@ class Store:
         Raises:
             NotFoundError: There is no such session, turn, step or tool call.
         """
-        return await self._write(lambda connection: closing.commit_turn(connection, commit))
+        return await self._write("commit_turn", lambda connection: closing.commit_turn(connection, commit))
 
     async def session(self, session: str) -> SessionRecord:
         """A session and where it stands.
@@ -273,7 +302,7 @@ class Store:
         Raises:
             NotFoundError: There is no such session.
         """
-        return await self._read(lambda connection: reads.session(connection, session))
+        return await self._read("session", lambda connection: reads.session(connection, session))
 
     async def sessions(
         self,
@@ -285,9 +314,10 @@ class Store:
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first."""
         return await self._read(
+            "sessions",
             lambda connection: reads.sessions(
                 connection, agent=agent, state=state, stop_reason=stop_reason, limit=limit
-            )
+            ),
         )
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
@@ -296,19 +326,21 @@ class Store:
         Raises:
             NotFoundError: There is no such turn.
         """
-        return await self._read(lambda connection: reads.turn(connection, session, turn))
+        return await self._read("turn", lambda connection: reads.turn(connection, session, turn))
 
     async def turn_by_request(self, session: str, request_id: str) -> TurnRecord | None:
         """The turn that a request has begun, if it has."""
-        return await self._read(lambda connection: reads.turn_by_request(connection, session, request_id))
+        return await self._read(
+            "turn_by_request", lambda connection: reads.turn_by_request(connection, session, request_id)
+        )
 
     async def turns(self, session: str) -> tuple[TurnRecord, ...]:
         """All turns of a session, in order."""
-        return await self._read(lambda connection: reads.turns(connection, session))
+        return await self._read("turns", lambda connection: reads.turns(connection, session))
 
     async def events(self, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
         """Events after a sequence number, in order; none for a session that nobody has begun."""
-        return await self._read(lambda connection: reads.events(connection, session, after, limit))
+        return await self._read("events", lambda connection: reads.events(connection, session, after, limit))
 
     async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
         """The conversation as it is now, or as it was at the end of a turn.
@@ -316,11 +348,11 @@ class Store:
         Raises:
             NotFoundError: There is no such session or turn.
         """
-        return await self._read(lambda connection: reads.transcript(connection, session, turn))
+        return await self._read("transcript", lambda connection: reads.transcript(connection, session, turn))
 
     async def steps(self, session: str) -> tuple[StepRecord, ...]:
         """All steps of a session, also those that no conversation reaches any more."""
-        return await self._read(lambda connection: reads.steps(connection, session))
+        return await self._read("steps", lambda connection: reads.steps(connection, session))
 
     async def artifact(self, artifact: str) -> Artifact:
         """A large output.
@@ -328,9 +360,9 @@ class Store:
         Raises:
             NotFoundError: There is no such artifact.
         """
-        return await self._read(lambda connection: reads.artifact(connection, artifact))
+        return await self._read("artifact", lambda connection: reads.artifact(connection, artifact))
 
     async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
         """The result of a tool call; None while it has none."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._read(lambda connection: ledger.result_of_call(connection, key))
+        return await self._read("result_of_call", lambda connection: ledger.result_of_call(connection, key))

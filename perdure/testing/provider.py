@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing import Self
 import click
 import h11
 
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import Value
 from perdure.testing.script import Answers, ChatRequest, Fault, Reply, Script, completion
 
 LINGER_NOW = struct.pack("ii", 1, 0)
@@ -29,7 +29,13 @@ WAIT_SECONDS = 30.0
 
 
 class RecordedRequest(Value):
-    """A request that arrived."""
+    """A request that arrived.
+
+    Attributes:
+        request: What was asked; ``request.index`` is the number of the reply it chose.
+        headers: As sent, with the names in lower case.
+        fault: The kind of the fault it met.
+    """
 
     request: ChatRequest
     headers: dict[str, str]
@@ -64,6 +70,11 @@ class ScriptedProvider:
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests that have arrived, those that met a fault included."""
+        return len(self.requests)
 
     @property
     def url(self) -> str:
@@ -110,19 +121,22 @@ class ScriptedProvider:
         finally:
             self._tasks.discard(task)
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
-    async def answer(self, body: bytes, headers: dict[str, str]) -> tuple[Fault | None, dict[str, JsonValue]]:
-        """The fault of a request, if it has one, and the answer; the request is recorded."""
-        sent = json.loads(body)
-        request = ChatRequest(
-            model=sent["model"], messages=tuple(sent["messages"]), tools=tuple(sent.get("tools") or ())
-        )
+    async def answer(self, body: bytes, headers: dict[str, str]) -> tuple[Fault | None, bytes]:
+        """The fault of a request, if it has one, and the body of the answer; the request is recorded.
+
+        Raises:
+            ValueError: The body is no chat request.
+        """
+        request = _chat_request(body)
         answers = self._models.get(request.model, self._answers)
         reply = answers.reply(request) if isinstance(answers, Script) else answers(request)
         fault = self._next_fault(request, reply)
         self.requests.append(RecordedRequest(request=request, headers=headers, fault=fault.kind if fault else None))
         await self._notify()
-        return fault, completion(request, reply)
+        return fault, json.dumps(completion(request, reply)).encode()
 
     def _next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
         if self._always is not None:
@@ -144,6 +158,14 @@ class ScriptedProvider:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _chat_request(body: bytes) -> ChatRequest:
+    sent = json.loads(body)
+    if not isinstance(sent, dict):
+        msg = "the body is no JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - it is the client's body that is wrong
+    return ChatRequest(model=sent["model"], messages=sent["messages"], tools=sent.get("tools") or ())
 
 
 class _Connection:
@@ -182,16 +204,28 @@ class _Connection:
 
     async def _respond(self, request: h11.Request, body: bytes) -> bool:
         """Send the reply or the fault; False when the connection is over."""
-        if request.method != b"POST":
-            await self._send(200, {}, b'{"status": "ok"}')
+        match request.method, request.target.partition(b"?")[0]:
+            case b"GET", b"/healthz":
+                await self._send(200, {}, b'{"status": "ok"}')
+                return True
+            case b"POST", b"/v1/chat/completions":
+                pass
+            case _:
+                await self._refuse(404, "there is only POST /v1/chat/completions and GET /healthz")
+                return True
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        try:
+            fault, reply = await self._provider.answer(body, headers)
+        except (ValueError, LookupError, TypeError) as error:
+            await self._refuse(400, f"no chat request, or the script's function failed: {error!r}")
             return True
-        headers = {name.decode(): value.decode() for name, value in request.headers}
-        fault, answer = await self._provider.answer(body, headers)
-        reply = json.dumps(answer).encode()
         if fault is None:
             await self._send(200, {}, reply)
             return True
         return await self._carry_out(fault, reply)
+
+    async def _refuse(self, status: int, message: str) -> None:
+        await self._send(status, {}, json.dumps({"error": {"message": message, "type": "scripted"}}).encode())
 
     async def _carry_out(self, fault: Fault, reply: bytes) -> bool:
         match fault.kind:
@@ -211,8 +245,8 @@ class _Connection:
                 await self._unless_gone(asyncio.Event().wait())
                 return False
             case "cut":
-                self._writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-                self._writer.write(f"content-length: {len(reply)}\r\n\r\n".encode() + reply[: len(reply) // 2])
+                self._begin(200, {}, len(reply))
+                self._write(h11.Data(data=reply[: len(reply) // 2]))
                 await self._writer.drain()
                 return False
             case "reset":
@@ -229,33 +263,41 @@ class _Connection:
         return True
 
     async def _drip(self, reply: bytes, seconds: float) -> bool:
-        self._writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(reply)}\r\n\r\n".encode())
+        self._begin(200, {}, len(reply))
         for index in range(len(reply)):
-            self._writer.write(reply[index : index + 1])
+            # Before each byte: after the last one the client may already send its next request.
             if not await self._unless_gone(asyncio.sleep(seconds)):
                 return False
-        return False
+            self._write(h11.Data(data=reply[index : index + 1]))
+        self._write(h11.EndOfMessage())
+        return True
 
-    async def _unless_gone(self, waiting: Awaitable[object]) -> bool:
+    async def _unless_gone(self, waiting: Coroutine[object, object, object]) -> bool:
         """Wait, but notice a client that closes its connection meanwhile."""
-        done = asyncio.ensure_future(waiting)
-        gone = asyncio.ensure_future(self._reader.read(1))
-        await asyncio.wait([done, gone], return_when=asyncio.FIRST_COMPLETED)
-        if done.done():
+        done, gone = asyncio.create_task(waiting), asyncio.create_task(self._reader.read(1))
+        try:
+            await asyncio.wait([done, gone], return_when=asyncio.FIRST_COMPLETED)
+            if done.done():
+                return True
+            await self._provider.note_disconnect()
+            return False
+        finally:
+            done.cancel()
             gone.cancel()
-            with suppress(asyncio.CancelledError):
-                await gone
-            return True
-        done.cancel()
-        await self._provider.note_disconnect()
-        return False
+            await asyncio.gather(done, gone, return_exceptions=True)
 
     async def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-        response = h11.Response(status_code=status, headers=list(fields.items()))
-        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(event) or b"")
+        self._begin(status, headers, len(body))
+        self._write(h11.Data(data=body))
+        self._write(h11.EndOfMessage())
         await self._writer.drain()
+
+    def _begin(self, status: int, headers: dict[str, str], length: int) -> None:
+        fields = {"content-type": "application/json", "content-length": str(length), **headers}
+        self._write(h11.Response(status_code=status, headers=list(fields.items())))
+
+    def _write(self, event: h11.Event) -> None:
+        self._writer.write(self._http.send(event) or b"")
 
 
 @click.command()

@@ -32,14 +32,18 @@ class Reply(Value):
     """One answer of the model; ``faults`` come first, one for each request, before the answer itself.
 
     Attributes:
+        text: None is sent as ``null``.
         calls: Pairs of a tool's name and its arguments; text arguments are sent as they are, broken or not.
         call_ids: Ids to send in place of unique ones, for providers that repeat them or leave them empty.
+        finish_reason: Sent in place of the one that fits the answer.
+        message: Further fields of the message, such as ``refusal`` or ``reasoning_content``.
     """
 
     text: str | None = None
     calls: tuple[tuple[str, JsonValue], ...] = ()
     call_ids: tuple[str, ...] | None = None
     finish_reason: str | None = None
+    message: Mapping[str, JsonValue] = {}
     faults: tuple[Fault, ...] = ()
 
     def after(self, *faults: Fault) -> "Reply":
@@ -77,7 +81,7 @@ class Script(Value):
         if self.repeat and self.replies:
             return self.replies[-1]
         error: JsonValue = {
-            "error": {"message": f"the script has no reply {request.index + 1}", "type": "script_exhausted"}
+            "error": {"message": f"script exhausted at reply {request.index + 1}", "type": "script_exhausted"}
         }
         return Reply(faults=(Fault(kind="status", status=400, body=error),))
 
@@ -108,7 +112,7 @@ def completion(request: ChatRequest, reply: Reply) -> dict[str, JsonValue]:
         }
         for call_id, (name, given) in zip(ids, reply.calls, strict=True)
     ]
-    message: dict[str, JsonValue] = {"role": "assistant", "content": reply.text}
+    message: dict[str, JsonValue] = {"role": "assistant", "content": reply.text, **reply.message}
     if calls:
         message["tool_calls"] = calls
     read = sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1

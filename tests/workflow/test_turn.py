@@ -32,6 +32,7 @@ async def test_a_turn_with_a_tool_call_finishes_with_a_result_that_names_every_f
         "steps": 2,
         "usage": result["usage"],
         "cost_usd": "0",
+        "unpriced_calls": 2,
     }
     assert [line["stop_reason"] for line in await house.events("agent_end")] == ["finished"]
     stored = (await house.store.turn(house.session, 1)).result

@@ -17,6 +17,7 @@ from tests.unit.store.given import (
     answer,
     claim,
     commit,
+    finish,
     generate,
     new_event,
     open_turn,
@@ -168,6 +169,27 @@ async def test_a_cancelled_turn_gives_every_unfinished_call_a_result(store: Stor
     assert committed.result.error == "Operation aborted"
     ends = ["tool_start", "tool_end", "tool_end", "generation_error", "agent_end"]
     assert (await types(store))[1:] == ends
+
+
+async def test_an_answer_stored_while_the_turn_was_stopped_belongs_to_the_transcript(store: Store) -> None:
+    """S-56: the workflow never heard of the answer, but it is paid for and its events stand in the log."""
+    opened = await open_turn(store)
+    first = await answer(store, generate(opened.tip), calls=[wish("c1")], cost="0.10")
+    await claim(store, "w1")
+    await finish(store, "w1")
+    second = await answer(store, generate(first.id, step=2, call_ids=["c1"]), calls=[wish("c2")], cost="0.20")
+
+    stopped = commit(first.id, stop_reason=StopReason.CANCELLED, call_ids=["c1"], aborted_step=2)
+    committed = await store.commit_turn(stopped)
+
+    transcript = await store.transcript(SESSION)
+    assert transcript[-2] == second.messages[-1]
+    assert isinstance(transcript[-1], ToolMessage)
+    assert transcript[-1].call_id == "c2"
+    assert sum(isinstance(message, ToolMessage) and message.call_id == "c1" for message in transcript) == 1
+    result = committed.result
+    assert (result.steps, result.usage.total_tokens, result.cost_usd) == (2, 30, Decimal("0.30"))
+    assert "generation_error" not in await types(store)
 
 
 async def test_a_cancelled_turn_shows_the_reason_it_was_given(store: Store) -> None:

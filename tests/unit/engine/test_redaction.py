@@ -1,0 +1,206 @@
+"""Secrets leave texts and arguments; what only looks like one stays."""
+
+import json
+from string import ascii_letters, digits
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.values import JsonValue
+from perdure.engine.redaction import DEEPEST_ARGUMENTS, MASK, is_masked, mask_arguments, redact_text
+
+SECRET = "hunter2-hunter2"
+KEYS = [
+    "sk-scripted-0123456789",
+    "sk-ant-api03-abcDEF0123456789_abcDEF",
+    "sk_live_0123456789abcdef",
+    "AKIA0123456789ABCDEF",
+    "ghp_0123456789abcdefghijABCDEFGHIJ",
+    "github_pat_0123456789abcdefghijABCDEFGHIJ",
+    "glpat-0123456789abcdefghij",
+    "xoxb-0123456789-abcdef",
+    "AIza0123456789abcdefghijABCDEFGHIJ012",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+VALUES = st.text(ascii_letters + digits, min_size=12, max_size=40)
+NAMES = st.sampled_from(["password", "apiKey", "api_key", "X-Api-Key", "client_secret", "Authorization", "accessToken"])
+
+
+def strings(value: JsonValue) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case list():
+            return [text for inner in value for text in strings(inner)]
+        case dict():
+            return [text for inner in value.values() for text in strings(inner)]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_known_by_its_shape_in_texts_and_in_arguments(key: str) -> None:
+    """S-52: in errors and arguments."""
+    assert key not in redact_text(f"Incorrect API key provided: {key}. Find yours on the page.")
+    assert key not in json.dumps(mask_arguments({"command": f"curl -H 'x: {key}' https://host"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Authorization: Bearer abcdef.ghijkl", "Authorization: Bearer ***"),
+        ("postgresql://user:pa55word@host/db", "postgresql://user:***@host/db"),
+        ("redis://:pa55word@host", "redis://:***@host"),
+        ("api_key=abcdef&x=1", "api_key=***&x=1"),
+        ('{"api_key": "abcdef", "x": 1}', '{"api_key": "***", "x": 1}'),
+        ('{"password": "abcdef', '{"password": "***"'),
+        ("mysql --password=abcdef -h db", "mysql --password=*** -h db"),
+        ("login --api-key abcdef now", "login --api-key *** now"),
+        ("Incorrect API key provided: sk-scrip*****6789.", "Incorrect API key provided: ***."),
+    ],
+)
+def test_a_credential_is_known_by_what_stands_before_it(text: str, expected: str) -> None:
+    assert redact_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 4096 is too large",
+        "the bearer of this letter",
+        "basic authentication failed",
+        "install sk-learn-contrib with pip",
+        "see https://host:8080/path and mail me@host",
+        "a risk-assessment of task-0123456789",
+        "mkdir -p build/output",
+    ],
+)
+def test_ordinary_words_stay(text: str) -> None:
+    assert redact_text(text) == text
+    assert not is_masked({"text": text})
+
+
+def test_source_code_that_a_model_writes_stays() -> None:
+    assert not is_masked({"content": "def connect(api_key: str, password=None):\n    token = read()\n"})
+
+
+@given(before=st.text(), after=st.text(), secret=VALUES)
+def test_a_known_secret_never_stays_in_a_text(before: str, after: str, secret: str) -> None:
+    assert secret not in redact_text(before + secret + after, {secret})
+
+
+def test_of_two_secrets_the_longer_one_leaves_no_rest() -> None:
+    assert redact_text("x abcdefgh-ijkl y", ["abcdefgh", "abcdefgh-ijkl"]) == "x *** y"
+
+
+def test_a_short_setting_is_not_taken_for_a_secret() -> None:
+    assert redact_text("the test passed", {"test"}) == "the test passed"
+
+
+@given(st.text())
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
+    once = redact_text(text)
+    assert redact_text(once) == once
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "new_password",
+        "passwordConfirmation",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "secret",
+        "client_secret",
+        "token",
+        "github_token",
+        "accessToken",
+        "api_key",
+        "apikey",
+        "OPENAI_API_KEY",
+        "X-Api-Key",
+        "Authorization",
+        "credential",
+        "credentials",
+        "private_key",
+        "ssh.private_key",
+        "hash",
+        "hashes",
+        "ntlm_hash",
+        "cookie",
+    ],
+)
+def test_a_credential_is_masked_by_its_name(name: str) -> None:
+    assert mask_arguments({name: SECRET}) == {name: MASK}
+
+
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "token_count", "author", "key", "keyboard", "compass", "passenger", "hashtag", "pass_count"]
+)
+def test_a_name_that_only_resembles_one_is_not(name: str) -> None:
+    assert not is_masked({name: SECRET})
+
+
+def test_values_after_credential_flags_are_masked() -> None:
+    arguments: dict[str, JsonValue] = {
+        "argv": ["tool", "--password", "abc", "--token", "def", "-p", "22", "--user", "me"]
+    }
+    assert mask_arguments(arguments) == {
+        "argv": ["tool", "--password", MASK, "--token", MASK, "-p", "22", "--user", "me"]
+    }
+    assert mask_arguments({"argv": ["--api-key=abc"]}) == {"argv": [f"--api-key={MASK}"]}
+
+
+def test_arguments_that_the_tool_names_are_masked_at_the_top() -> None:
+    assert mask_arguments({"pin": "1234", "to": {"pin": "1"}}, {"pin"}) == {"pin": MASK, "to": {"pin": "1"}}
+
+
+def test_a_known_secret_is_masked_wherever_it_stands_in_the_arguments() -> None:
+    arguments: dict[str, JsonValue] = {"rows": [{"note": f"use {SECRET}"}]}
+    assert mask_arguments(arguments, secrets=[SECRET]) == {"rows": [{"note": f"use {MASK}"}]}
+    assert is_masked(arguments, secrets=[SECRET])
+
+
+@given(st.dictionaries(st.text(), JSON), NAMES, VALUES, st.lists(st.sampled_from(["list", "dict"]), max_size=6))
+def test_a_credential_is_masked_at_any_depth(
+    around: dict[str, JsonValue], name: str, secret: str, path: list[str]
+) -> None:
+    """S-52: no credential-named argument is left anywhere."""
+    planted: JsonValue = {name: secret}
+    for kind in path:
+        planted = [planted] if kind == "list" else {"inner": planted}
+    arguments = {**around, "planted": planted}
+    assert is_masked(arguments)
+    assert secret not in strings(mask_arguments(arguments))
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_masking_keeps_the_names_and_masking_twice_changes_nothing_more(arguments: dict[str, JsonValue]) -> None:
+    once = mask_arguments(arguments)
+    assert list(once) == list(arguments)
+    assert mask_arguments(once) == once
+    assert is_masked(arguments) == (once != arguments)
+
+
+def test_arguments_nested_too_deep_are_masked_whole_and_break_nothing() -> None:
+    deep: JsonValue = SECRET
+    for _ in range(DEEPEST_ARGUMENTS * 5):
+        deep = [deep]
+    assert SECRET not in json.dumps(mask_arguments({"deep": deep}))
+
+
+@pytest.mark.parametrize(
+    "part", ["a.", "sk-", "://", "password", "bearer ", "--token ", "eyJa.", '"password":"', "-----BEGIN "]
+)
+@pytest.mark.timeout(10)
+def test_no_text_makes_redaction_slow(part: str) -> None:
+    redact_text(part * (200_000 // len(part)))
