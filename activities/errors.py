@@ -38,6 +38,14 @@ def transient(detail: ErrorDetail, delay: timedelta, *, benign: bool = False) ->
     )
 
 
+def behind(detail: ErrorDetail, error: BaseException) -> ApplicationError:
+    """The exception behind a failure as history and log may show it: its class, its redacted text, where it was raised.
+
+    The exception itself would put its own text there, and that of everything it was raised from.
+    """
+    return ApplicationError(detail.message, type=detail.type).with_traceback(error.__traceback__)
+
+
 def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
     """The detail of a failure that is neither the model's nor a tool's."""
     return ErrorDetail(code=code, title="runtime", message=message[:MAX_MESSAGE])

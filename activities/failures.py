@@ -4,12 +4,13 @@ Works by names and attributes: no vendor library is imported, and none of their 
 objects down the chain hold the key, so only texts are read, and those are redacted.
 """
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Any
 
+from pydantic import ValidationError
+
+from perdure.contracts.values import JsonValue, Value
 from perdure.engine.redaction import redact_text
 from perdure.engine.retries import FailureFacts, parse_retry_after
 
@@ -28,6 +29,31 @@ _PREFIX = re.compile(
 
 _NO_REPLY = frozenset({"TransportError", "ClientConnectionError", "ClientPayloadError"})
 """Classes of httpx and aiohttp in the cause chain of a call that got no whole reply."""
+
+
+class _ProviderError(Value):
+    """An error as OpenAI and Anthropic write it."""
+
+    message: str = ""
+    code: JsonValue = None
+    type: JsonValue = None
+
+    @property
+    def label(self) -> str:
+        """The most precise name the provider has for the failure, in brackets."""
+        name = self.code or self.type
+        return f"[{name}]" if isinstance(name, str) else ""
+
+    @property
+    def words(self) -> str:
+        """Message and name."""
+        return f"{self.message} {self.label}".strip()
+
+
+class _ErrorReply(Value):
+    """The body of an error reply."""
+
+    error: _ProviderError
 
 
 def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ()) -> FailureFacts:
@@ -86,27 +112,15 @@ def _text(error: BaseException) -> str:
     """
     text = str(error).partition("\nTraceback (most recent call last)")[0]
     text = _PREFIX.sub("", text).strip()
-    said = _from_body(text) or (text, _code(getattr(error, "body", None)))
-    return " ".join(part for part in said if part) or type(error).__name__
-
-
-def _from_body(text: str) -> tuple[str, str] | None:
-    """Message and code of an error reply in OpenAI's or Anthropic's form; None if the text is no such reply."""
-    if not text.startswith("{"):
-        return None
     try:
-        body: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    error = body.get("error")
-    if not isinstance(error, dict) or not isinstance(message := error.get("message"), str):
-        return None
-    return message, _code(error)
+        said = _ErrorReply.model_validate_json(text).error.words
+    except ValidationError:
+        said = f"{text} {_code(getattr(error, 'body', None))}".strip()
+    return said or text or type(error).__name__
 
 
 def _code(body: object) -> str:
-    """The most precise name the provider has for the failure, in brackets."""
-    if not isinstance(body, Mapping):
+    try:
+        return _ProviderError.model_validate(body).label
+    except ValidationError:
         return ""
-    code = body.get("code") or body.get("type")
-    return f"[{code}]" if isinstance(code, str) else ""

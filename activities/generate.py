@@ -42,7 +42,7 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, User
 from perdure.contracts.names import Activity
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
-from perdure.engine.redaction import is_masked, mask_arguments
+from perdure.engine.redaction import MASK, is_masked, mask_arguments, redact_text
 from perdure.engine.retries import FailureFacts, classify, decide
 from perdure.store import LedgerCall, StepRecord, Store
 
@@ -114,7 +114,7 @@ class GenerateActivity:
             facts = facts_of(error, datetime.now(UTC), self._secrets)
             await self._failed(request, definition, facts, time.monotonic() - began)
         seconds = time.monotonic() - began
-        step, ledger = _step(request, definition, new, answer)
+        step, ledger = _step(request, definition, new, answer, self._secrets)
         async with store_failures():
             stored = await self._store.finish_generation(
                 step, ledger, _finished(request, definition, step, answer, seconds)
@@ -148,7 +148,7 @@ class GenerateActivity:
         detail = _detail(request, definition, facts, code)
         if wait is None:
             await self._record(request, "error", GenerationError(error=detail))
-            raise permanent(detail)
+            raise permanent(detail) from None  # the chain holds unredacted texts, and would stand in the history
         retry = GenerationRetry(
             attempt=attempt,
             max_attempts=definition.retry.max_retries,
@@ -161,7 +161,7 @@ class GenerateActivity:
         await self._record(request, f"retry/{attempt}", retry)
         self._metrics.generation_retries.labels(definition.model, code).inc()
         next_try = f"; retry {attempt} of {definition.retry.max_retries} in {wait.total_seconds():.1f} s"
-        raise transient(detail.model_copy(update={"message": detail.message + next_try}), wait)
+        raise transient(detail.model_copy(update={"message": detail.message + next_try}), wait) from None
 
     async def _record(self, request: Generate, key: str, event: Event) -> None:
         async with store_failures():
@@ -208,7 +208,11 @@ def _starting(request: Generate, definition: AgentDefinition, known: int) -> lis
 
 
 def _step(
-    request: Generate, definition: AgentDefinition, new: tuple[Message, ...], answer: Answer
+    request: Generate,
+    definition: AgentDefinition,
+    new: tuple[Message, ...],
+    answer: Answer,
+    secrets: Collection[str],
 ) -> tuple[StepRecord, list[LedgerCall]]:
     """The answer as a step, and its calls as rows of the ledger; call ids are ours, unique in the session."""
     step_id = request.step_id()
@@ -219,7 +223,7 @@ def _step(
         call_id = f"call_{step_id[:16]}_{index}"
         name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
         tool = definition.tool(name)
-        shown, masked = _shown(call.arguments, tool.masked if tool else ())
+        shown, masked = _shown(call.arguments, tool.masked if tool else (), secrets)
         rejected = None if tool else _unknown(name, definition)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(
@@ -244,15 +248,17 @@ def _step(
     return step, ledger
 
 
-def _shown(arguments: str, names: Collection[str]) -> tuple[str, bool]:
+def _shown(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
     """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
     try:
         parsed = json_object(arguments)
     except ValueError:
+        # Broken: what belongs to a name cannot be told for sure.
+        shown = MASK if any(name in arguments for name in names) else redact_text(arguments, secrets)
+        return shown, shown != arguments
+    if not is_masked(parsed, names, secrets):
         return arguments, False
-    if not is_masked(parsed, names):
-        return arguments, False
-    return json.dumps(mask_arguments(parsed, names), ensure_ascii=False), True
+    return json.dumps(mask_arguments(parsed, names, secrets), ensure_ascii=False), True
 
 
 def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:

@@ -13,7 +13,7 @@ from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolSt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import json_object
-from perdure.engine.redaction import redact_text
+from perdure.engine.redaction import hidden_values, redact_text
 from perdure.store import Artifact, LostCall
 
 PREVIEW_CHARACTERS = 4_000
@@ -118,6 +118,14 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
         )
         msg = f"the arguments do not fit the schema: {problems}"
         raise InvalidInputError(msg) from error
+
+
+def masked_values(declaration: ToolDeclaration, raw: str) -> frozenset[str]:
+    """The texts among the arguments that nobody but the body may see; an exception likes to repeat them."""
+    try:
+        return hidden_values(json_object(raw), declaration.masked)
+    except ValueError:
+        return frozenset()
 
 
 def as_text(value: object) -> str:

@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 
 from activities.bodies import Bodies, CallContext
 from activities.definitions import Definitions
-from activities.errors import handed_over, permanent, runtime_error, store_failures, transient
+from activities.errors import behind, handed_over, permanent, runtime_error, store_failures, transient
 from activities.heartbeat import beating
 from activities.metrics import Metrics
 from activities.tool_results import (
@@ -26,16 +26,18 @@ from activities.tool_results import (
     error_detail,
     failed,
     is_caught,
+    masked_values,
     outcome,
 )
 from perdure.agents.agent import Agent
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.engine.redaction import without_known
 from perdure.store import Artifact, Claim, Store
 
 MAX_RERUNS = 5
@@ -86,7 +88,8 @@ class ToolActivities:
                 raise handed_over() from None
             raise
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
-            return await self._failed(definition, attempt, error, time.monotonic() - began)
+            detail = error_detail(declaration, error, self._secrets | masked_values(declaration, claim.arguments))
+            return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
         return await self._succeeded(attempt, text, time.monotonic() - began)
 
     def _tool(self, definition: AgentDefinition, name: str) -> tuple[Tool[..., Any], ToolDeclaration]:
@@ -145,6 +148,7 @@ class ToolActivities:
 
     async def _succeeded(self, attempt: Attempt, text: str, seconds: float) -> ToolOutcome:
         declaration, call = attempt.declaration, attempt.call
+        text = without_known(text, self._secrets)
         content, artifact = text, None
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
@@ -157,10 +161,9 @@ class ToolActivities:
         return outcome(message)
 
     async def _failed(
-        self, definition: AgentDefinition, attempt: Attempt, error: Exception, seconds: float
+        self, definition: AgentDefinition, attempt: Attempt, error: Exception, detail: ErrorDetail, seconds: float
     ) -> ToolOutcome:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
-        detail = error_detail(attempt.declaration, error, self._secrets)
         message = failed(attempt.call, detail)
         aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
         events = attempt.aborted(detail) if aborts else attempt.ended(message, None, seconds)
@@ -168,7 +171,7 @@ class ToolActivities:
         self._count(detail.title, detail.code, seconds)
         if aborts:
             sentence = f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message}"
-            raise permanent(detail.model_copy(update={"message": sentence})) from error
+            raise permanent(detail.model_copy(update={"message": sentence})) from behind(detail, error)
         return outcome(message)
 
     async def _finish(

@@ -46,6 +46,7 @@ class TurnActivities:
             opened = await self._store.open_turn(opening, definition)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
+            last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
         self._definitions.keep(opened.definition, definition)
         if opened.first:
             self._metrics.turns_started.labels(definition.name).inc()
@@ -56,6 +57,7 @@ class TurnActivities:
             policy=definition.policy(),
             search_attributes=self._search_attributes,
             ended=opened.ended,
+            last_turn=last_turn,
         )
 
     async def _agent(self, opening: OpenTurn) -> AgentDefinition:

@@ -73,6 +73,8 @@ async def serving(listener: socket.socket, health: Health, page: Callable[[], by
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
+        while not (server.started or task.done()):  # noqa: ASYNC110 - uvicorn tells its start by a plain attribute
+            await asyncio.sleep(0.01)
         yield
     finally:
         server.should_exit = True

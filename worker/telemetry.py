@@ -8,6 +8,7 @@ import urllib.request
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from perdure.engine.redaction import redact_text
@@ -41,6 +42,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def brief(record: logging.LogRecord) -> bool:
+    """Say a failure that has a reason code in its one sentence; the traceback of a surprise is kept."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ApplicationError) and error.type:
+        record.exc_info, record.args = None, ()
+        record.msg = error.message if error.message.startswith(error.type) else f"{error.type}: {error.message}"
+    return True
+
+
 def configure_logging(level: str, secrets: frozenset[str]) -> None:
     """Send every log record to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
@@ -48,6 +58,7 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("temporalio.activity").addFilter(brief)
     for chatty in ("httpx", "httpcore", "aiohttp", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -28,7 +28,7 @@ from perdure.contracts.turns import (
 )
 from perdure.contracts.values import JsonValue
 from perdure.engine import step as engine
-from perdure.engine.state import Carried, TurnState
+from perdure.engine.state import Carried, Ending, TurnState
 from workflows import options, stubs, visibility
 from workflows.inbox import Inbox, Opened, Refused, one_line, refuse
 
@@ -65,8 +65,8 @@ class AgentTurn(Inbox):
             self.state = opened
         else:
             carried = Carried.model_validate(asked.carried)
-            self.state = carried.turn
-            self.opened = Opened(turn=carried.turn.turn, request_id=carried.turn.request_id)
+            self.state = state = carried.turn
+            self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
         state = self.state
@@ -96,6 +96,7 @@ class AgentTurn(Inbox):
     async def _open(self, request: TurnRequest) -> TurnState | TurnResult:
         """Open the turn; a request that was refused or carried out before gives its result at once."""
         info = workflow.info()
+        self.opened = None
         self.mail = self.mail.model_copy(update={"queued": (*request.queued, *self.mail.queued)})
         opening = OpenTurn(
             session=info.workflow_id,
@@ -110,7 +111,8 @@ class AgentTurn(Inbox):
         except ActivityError as error:
             self.opened = Refused(_detail(error, "runtime"))
             return _refused(opening, self.opened.error)
-        self.opened = Opened(turn=opened.turn, request_id=opening.request_id)
+        last_turn = max(opened.turn, opened.last_turn)
+        self.opened = Opened(turn=opened.turn, request_id=opening.request_id, last_turn=last_turn)
         if opened.ended is not None:
             return opened.ended
         state = engine.begin(opening, opened, workflow.now())
@@ -224,13 +226,19 @@ class AgentTurn(Inbox):
         due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
         if not (due and isinstance(action, Generate)):
             return
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._handlers_finished()
+        if self._stopped:
+            return
         carried = Carried(turn=self._state, mail=self.mail)
         workflow.continue_as_new(request.model_copy(update={"carried": carried.model_dump(mode="json"), "queued": ()}))
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
         self.activity = "commit_turn"
+        # From here on a message is for the next turn, also when a limit ends this one.
+        ending = Ending(stop_reason=action.stop_reason, error=action.error)
+        self.state = self._state.model_copy(update={"ending": ending})
+        self.mail = self.mail.read(len(action.steered))
         result = await self._uninterrupted(
             workflow.start_activity(stubs.commit_turn, action, summary=action.stop_reason, **options.bookkeeping())
         )
@@ -242,13 +250,19 @@ class AgentTurn(Inbox):
 
         No await stands between the last look at the queue and the end, so no message can slip between them.
         """
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._handlers_finished()
         if self._cancelled_by_temporal:
             await self._drop_the_queue()
             raise CancelledError(result.error or "Operation aborted")
         if not self.mail.queued:
             return result
         return self._next_turn(self.mail.queued)
+
+    async def _handlers_finished(self) -> None:
+        """Let the messages that have come in be taken; all that a handler ever waits for is the turn's number."""
+        if not workflow.all_handlers_finished():
+            finished = workflow.wait_condition(workflow.all_handlers_finished)
+            await self._uninterrupted(asyncio.ensure_future(finished))
 
     def _next_turn(self, queued: tuple[SendRequest, ...]) -> NoReturn:
         first, *rest = queued
@@ -259,20 +273,24 @@ class AgentTurn(Inbox):
 
     async def _drop_the_queue(self) -> None:
         """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""
-        waiting, self.mail = self.mail.queued, self.mail.model_copy(update={"queued": ()})
-        for message in waiting:
-            request = TurnRequest(prompt=message.prompt, request_id=message.request_id)
-            opened = await self._open(request)
+        while self.mail.queued:
+            message, *rest = self.mail.queued
+            self.mail = self.mail.model_copy(update={"queued": tuple(rest)})
+            opened = await self._open(TurnRequest(prompt=message.prompt, request_id=message.request_id))
             if isinstance(opened, TurnState):
                 self.state = opened
                 action = self._next_action()
                 assert isinstance(action, CommitTurn), "a stopped turn starts nothing"  # noqa: S101 - narrows the type
                 await self._commit(action)
+            await self._handlers_finished()
 
 
 def _parse(request: JsonValue) -> TurnRequest:
     try:
-        return TurnRequest.model_validate(request)
+        asked = TurnRequest.model_validate(request)
+        if asked.carried is not None:
+            Carried.model_validate(asked.carried)
+        return asked
     except ValidationError as error:
         message = f'the input is no turn request: {one_line(error)}; send {{"agent": "name", "prompt": "text"}}'
         raise refuse(ReasonCode.REQUEST_INVALID, message) from None

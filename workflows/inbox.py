@@ -40,10 +40,11 @@ def one_line(error: ValidationError) -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """The turn has its number."""
+    """The turn has its number; ``last_turn`` is the session's highest, another one if this request was carried out."""
 
     turn: int
     request_id: str
+    last_turn: int
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,20 @@ class Inbox:
         self.activity = "open_turn"
 
     @workflow.signal(name=Signal.CANCEL)
-    def cancel(self, request: JsonValue = None) -> None:
+    async def cancel(self, request: JsonValue = None) -> None:
         """Cancel the turn; a request that names another turn is ignored, and so is a second one."""
+        came_at = workflow.now()
         try:
             parsed = CancelRequest.model_validate(request or {})
         except ValidationError:  # a signal cannot be refused; whoever sends one wants the turn to stop
             parsed = CancelRequest(reason=str(request)[:200])
-        if self.mail.cancel is None and self._means_this_turn(parsed):
-            self.mail = self.mail.model_copy(update={"cancel": parsed, "cancel_at": workflow.now()})
-
-    def _means_this_turn(self, request: CancelRequest) -> bool:
-        return request.turn is None or self.state is None or request.turn == self.state.turn
+        if parsed.turn is not None:
+            # The number of this turn is known only after open_turn; one that names none stops the turn even before.
+            await workflow.wait_condition(lambda: self.opened is not None)
+            if not isinstance(self.opened, Opened) or self.opened.turn != parsed.turn:
+                return
+        if self.mail.cancel is None:
+            self.mail = self.mail.model_copy(update={"cancel": parsed, "cancel_at": came_at})
 
     @workflow.update(name=Update.SEND)
     async def send(self, request: SendRequest) -> SendReceipt:
@@ -94,12 +98,13 @@ class Inbox:
         if request_id not in places:
             places.append(request_id)
             self.mail = self.mail.model_copy(update={"queued": (*self.mail.queued, message)})
-        return SendReceipt(turn=opened.turn + 1 + places.index(request_id))
+        return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
 
     @send.validator
     def _check_send(self, request: SendRequest) -> None:
         waiting = (*self.mail.queued, *self.mail.steered, request)
-        size = sum(len(message.prompt.encode()) for message in waiting)
+        # As they stand in a payload: one that is too large would keep the turn from ever going on.
+        size = sum(len(message.model_dump_json().encode()) for message in waiting)
         if len(waiting) > MAX_WAITING_MESSAGES or size > MAX_WAITING_BYTES:
             message = f"{len(waiting) - 1} messages wait already; send this one when a turn has ended"
             raise refuse(ReasonCode.REQUEST_TOO_LARGE, message)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT, ToolDeclaration
 from perdure.contracts.values import JsonValue
@@ -203,7 +204,7 @@ def _parameters(body: Callable[..., object], name: str) -> tuple[type[BaseModel]
         fields[f"argument_{index}"] = _field(hints[parameter.name], parameter)
     try:
         return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields), context
-    except (TypeError, ValueError) as error:  # pydantic's own schema errors are both
+    except (PydanticUserError, TypeError, ValueError) as error:
         msg = f"tool {name!r}: an annotation has no JSON schema ({str(error).splitlines()[0]}); use JSON types"
         raise ToolDefinitionError(msg) from error
 

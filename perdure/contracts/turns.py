@@ -141,6 +141,7 @@ class OpenedTurn(Value):
         definition: The hash of the frozen definition.
         search_attributes: Whether the cluster knows our search attributes, so that they can be set.
         ended: The recorded result, when the same request was carried out before.
+        last_turn: The number of the session's last turn, when it is a later one than this.
     """
 
     turn: int
@@ -149,6 +150,7 @@ class OpenedTurn(Value):
     policy: TurnPolicy
     search_attributes: bool = False
     ended: "TurnResult | None" = None
+    last_turn: int = 0
 
 
 class CommitTurn(Value):

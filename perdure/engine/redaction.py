@@ -1,7 +1,7 @@
 """Secrets out of texts and arguments, before anything reaches an event, a log, a trace or the Temporal history."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from perdure.contracts.values import JsonValue
 
@@ -68,7 +68,7 @@ _NAMED = (
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """The text without known secrets and without anything that has the shape of a key."""
     pattern, kept = _NAMED
-    return pattern.sub(kept, _without_keys(_without_known(text, secrets)))
+    return pattern.sub(kept, _without_keys(without_known(text, secrets)))
 
 
 def mask_arguments(
@@ -92,7 +92,24 @@ def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = (), secr
     return mask_arguments(arguments, names, secrets) != arguments
 
 
-def _without_known(text: str, secrets: Collection[str]) -> str:
+def hidden_values(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> frozenset[str]:
+    """The texts that masking takes out of the arguments, so that they can be taken out of other texts too."""
+    return frozenset(_hidden(arguments, mask_arguments(arguments, names)))
+
+
+def _hidden(value: JsonValue, shown: JsonValue) -> Iterator[str]:
+    if isinstance(value, str) and value != shown:
+        yield value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _hidden(inner, shown[name] if isinstance(shown, dict) else MASK)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _hidden(inner, shown[index] if isinstance(shown, list) else MASK)
+
+
+def without_known(text: str, secrets: Collection[str]) -> str:
+    """The text without the known secrets, and otherwise as it is."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, MASK)
@@ -113,7 +130,7 @@ def _is_credential(name: str) -> bool:
 
 def _masked(value: JsonValue, secrets: Collection[str], depth: int) -> JsonValue:
     if isinstance(value, str):
-        return _without_keys(_without_known(value, secrets))
+        return _without_keys(without_known(value, secrets))
     if depth == 0 and isinstance(value, dict | list):
         return MASK
     if isinstance(value, dict):

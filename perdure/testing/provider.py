@@ -130,7 +130,7 @@ class ScriptedProvider:
         Raises:
             ValueError: The body is no chat request.
         """
-        request = _chat_request(body)
+        request = ChatRequest.model_validate_json(body)
         answers = self._models.get(request.model, self._answers)
         reply = answers.reply(request) if isinstance(answers, Script) else answers(request)
         fault = self._next_fault(request, reply)
@@ -158,14 +158,6 @@ class ScriptedProvider:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def _chat_request(body: bytes) -> ChatRequest:
-    sent = json.loads(body)
-    if not isinstance(sent, dict):
-        msg = "the body is no JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - it is the client's body that is wrong
-    return ChatRequest(model=sent["model"], messages=sent["messages"], tools=sent.get("tools") or ())
 
 
 class _Connection:

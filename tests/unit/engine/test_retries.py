@@ -188,7 +188,8 @@ def test_every_failure_has_a_reason_code_of_the_model(facts: FailureFacts) -> No
 def test_the_default_waits_double_from_one_second_and_nine_calls_are_made() -> None:
     """S-03: base 1, no jitter, no cap, always 429: 1, 2, 4, …, 128 s, then the chain ends."""
     policy = RetryPolicy()
-    waits, elapsed = [], 0.0
+    waits: list[float] = []
+    elapsed = 0.0
     while (wait := again(policy, attempt=len(waits) + 1, elapsed=elapsed)) is not None:
         waits.append(wait.total_seconds())
         elapsed += waits[-1]

@@ -1,0 +1,104 @@
+"""An agent is checked where it is defined, and frozen by a hash of everything that decides its behaviour."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Agent, AgentDefinitionError, Budgets, RetryPolicy, tool
+from perdure.contracts.agents import AgentDefinition
+
+
+@tool
+def look(where: str) -> str:
+    """Look."""
+    return where
+
+
+@tool(name="generate")
+def named_like_ours() -> str:
+    """Generate."""
+    return ""
+
+
+def agent(**settings: Any) -> Agent:
+    return Agent(**{"name": "tester", "model": "openai/scripted", "tools": [look], **settings})
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    made = agent()
+    assert (made.max_steps, made.on_tool_error, made.generation_timeout) == (1000, "abort", timedelta(seconds=600))
+    assert made.retry == RetryPolicy.dreadnode()
+
+
+def test_instructions_lose_their_indentation() -> None:
+    assert agent(instructions="One.\n    Two.\n      Three.").instructions == "One.\nTwo.\n  Three."
+
+
+def test_a_plain_function_becomes_a_tool() -> None:
+    def count(text: str) -> int:
+        """Count."""
+        return len(text)
+
+    assert [made.name for made in agent(tools=[look, count]).tools] == ["look", "count"]
+
+
+def test_the_hash_covers_everything_and_survives_json() -> None:
+    first = agent().definition
+    assert AgentDefinition.model_validate_json(first.canonical()).digest() == first.digest()
+    for changed in (
+        agent(instructions="other"),
+        agent(max_steps=2),
+        agent(model="openai/other"),
+        agent(retry=RetryPolicy.dawn()),
+        agent(tools=[look.with_(idempotent=True)]),
+    ):
+        assert changed.definition.digest() != first.digest()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_steps": -1}, "agent 'tester': max_steps: Input should be greater than or equal to 1 (got -1)"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"generation_timeout": timedelta(seconds=-1)}, "generation_timeout"),
+        ({"model": "gpt-5"}, "agent 'tester': model: write it as provider/model, for example openai/gpt-5-mini"),
+        ({"name": "no spaces"}, "name"),
+        ({"finish_tool": "absent"}, "finish_tool 'absent' is not among the tools of agent 'tester'"),
+        ({"tools": [look, look]}, "two tools named look; rename one"),
+        ({"tools": [named_like_ours]}, "may not be named 'generate'"),
+        ({"tools": ["look"]}, "tools"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AgentDefinitionError) as refusal:
+        agent(**settings)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"cost_usd": -1}, {"cost_usd": 0}, {"llm_calls": 0}, {"tool_calls": -1}, {"seconds": timedelta(0)}]
+)
+def test_a_budget_of_less_than_nothing_is_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limit))):
+        Budgets(**limit)
+
+
+@pytest.mark.parametrize(
+    "knob",
+    [
+        {"max_retries": -1},
+        {"base": timedelta(seconds=-1)},
+        {"jitter": timedelta(seconds=-1)},
+        {"max_time": timedelta(seconds=-1)},
+        {"cap": timedelta(milliseconds=1)},
+    ],
+)
+def test_a_retry_knob_out_of_range_is_refused(knob: dict[str, Any]) -> None:
+    """B1 R4: all knobs are at least 0, and a cap below the base is a contradiction."""
+    with pytest.raises(ValueError, match=next(iter(knob))):
+        RetryPolicy(**knob)
