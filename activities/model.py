@@ -4,6 +4,7 @@ litellm takes seconds to import and does much behind one's back; the variables b
 module is therefore the worker's business, once, before it polls.
 """
 
+import functools
 import logging
 import os
 from dataclasses import dataclass
@@ -68,14 +69,43 @@ class Answer:
     cost_usd: Decimal | None
 
 
+class MissingKeyError(Exception):
+    """The provider's key is not in the worker's environment, so the call is not even sent."""
+
+
+@functools.cache
+def _missing_keys(model: str) -> tuple[str, ...]:
+    """The variables that litellm wants for a model and does not find. The environment of a worker does not change."""
+    found: dict[str, Any] = litellm.validate_environment(model=model)
+    return () if found["keys_in_environment"] else tuple(found["missing_keys"])
+
+
+def require_key(definition: AgentDefinition) -> None:
+    """Refuse a call that no key is there for; a model behind an address of one's own needs none.
+
+    Raises:
+        MissingKeyError: Names the variables to set.
+    """
+    own_address = definition.generate_params.get("api_base") or definition.generate_params.get("base_url")
+    if own_address or "api_key" in definition.generate_params:
+        return
+    missing = _missing_keys(definition.model)
+    if missing:
+        names = " and ".join(missing)
+        msg = f"{names} is not set in the worker's environment; set it there and start the worker again"
+        raise MissingKeyError(msg)
+
+
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
 
     Raises:
+        MissingKeyError: No key is set for the provider.
         EmptyAnswerError: There is neither text nor a call in the answer.
         ContentFilteredError: The answer was cut off by the provider's policy.
         Exception: Whatever litellm raises; ``activities.failures`` knows them.
     """
+    require_key(definition)
     tools = [
         {
             "type": "function",

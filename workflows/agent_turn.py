@@ -290,10 +290,10 @@ def _parse(request: JsonValue) -> TurnRequest:
         asked = TurnRequest.model_validate(request)
         if asked.carried is not None:
             Carried.model_validate(asked.carried)
-        return asked
     except ValidationError as error:
         message = f'the input is no turn request: {one_line(error)}; send {{"agent": "name", "prompt": "text"}}'
         raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+    return asked
 
 
 def _refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:

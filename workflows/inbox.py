@@ -80,17 +80,18 @@ class Inbox:
             self.mail = self.mail.model_copy(update={"cancel": parsed, "cancel_at": came_at})
 
     @workflow.update(name=Update.SEND)
-    async def send(self, request: SendRequest) -> SendReceipt:
+    async def send(self, request: JsonValue = None) -> SendReceipt:
         """Queue a message for the next turn, or steer the running one; the same request id is the same message."""
-        request_id = request.request_id or _update_id()
+        asked = SendRequest.model_validate(request)
+        request_id = asked.request_id or _update_id()
         # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
         if request_id == opened.request_id:
             return SendReceipt(turn=opened.turn)
-        message = request.model_copy(update={"request_id": request_id})
-        if request.steer and self.state is not None and self.state.ending is None:
+        message = asked.model_copy(update={"request_id": request_id})
+        if asked.steer and self.state is not None and self.state.ending is None:
             if all(other.request_id != request_id for other in self.mail.steered):
                 self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})
             return SendReceipt(turn=opened.turn)
@@ -101,8 +102,13 @@ class Inbox:
         return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
 
     @send.validator
-    def _check_send(self, request: SendRequest) -> None:
-        waiting = (*self.mail.queued, *self.mail.steered, request)
+    def _check_send(self, request: JsonValue = None) -> None:
+        try:
+            asked = SendRequest.model_validate(request)
+        except ValidationError as error:
+            message = f'the input is no message: {one_line(error)}; send {{"prompt": "text"}}'
+            raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+        waiting = (*self.mail.queued, *self.mail.steered, asked)
         # As they stand in a payload: one that is too large would keep the turn from ever going on.
         size = sum(len(message.model_dump_json().encode()) for message in waiting)
         if len(waiting) > MAX_WAITING_MESSAGES or size > MAX_WAITING_BYTES:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import temporalio.client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import Runtime
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import ServerRefusedError, ServerUnreachableError
@@ -29,6 +30,13 @@ DATA_CONVERTER = dataclasses.replace(DataConverter.default, payload_converter_cl
 """The one data converter of workers, clients and replay."""
 
 
+@functools.cache
+def _quiet_runtime() -> Runtime:
+    """The SDK prints warnings of its retries to the terminal; what fails for good is raised anyway."""
+    quiet = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    return Runtime(telemetry=TelemetryConfig(logging=quiet))
+
+
 async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client:
     """Connect by Temporal's own environment configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
 
@@ -36,6 +44,7 @@ async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client
         ServerUnreachableError: Nothing answers at the address.
     """
     config = ClientConfig.load_client_connect_config()
+    runtime = runtime or _quiet_runtime()
     address = config.setdefault("target_host", "localhost:7233")
     try:
         return await temporalio.client.Client.connect(

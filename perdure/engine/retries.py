@@ -114,6 +114,7 @@ _SETTLED: dict[str, ReasonCode] = {
     "ContextWindowExceededError": ReasonCode.LLM_CONTEXT_OVERFLOW,
     "ContentPolicyViolationError": ReasonCode.LLM_CONTENT_FILTERED,
     "ContentFilteredError": ReasonCode.LLM_CONTENT_FILTERED,
+    "MissingKeyError": ReasonCode.LLM_MISSING_KEY,
     "EmptyAnswerError": ReasonCode.LLM_EMPTY,
     "DeadlineExceededError": ReasonCode.LLM_TIMEOUT,
 }

@@ -1,7 +1,6 @@
 """A cancel, by the signal or by Temporal's own, ends the turn and loses nothing that was said or done."""
 
 import asyncio
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,23 +14,10 @@ from perdure.agents.tool import ToolContext
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
+from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, REASONS, How, cancel, cancelled
 
 HOURS = RetryPolicy(base=timedelta(hours=1), jitter=timedelta(0), max_time=None)
-
-
-class Body:
-    """What a tool's body says of itself; bodies run on threads of their own."""
-
-    def __init__(self) -> None:
-        self.started = threading.Event()
-        self.stopped = threading.Event()
-        self.released = threading.Event()
-        self.ended = threading.Event()
-
-
-async def happened(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, WAIT_SECONDS)
 
 
 def agent(*tools: Any, **settings: Any) -> Agent:
@@ -189,14 +175,7 @@ async def test_a_cancel_between_two_tools_keeps_the_finished_work_of_earlier_ste
 async def test_a_cancel_that_names_another_turn_is_ignored(house: House) -> None:
     script = Script(replies=(call(("held", {})), say("done")))
     body = Body()
-
-    @tool
-    def held() -> str:
-        body.started.set()
-        body.released.wait(WAIT_SECONDS)
-        return "released"
-
-    async with ScriptedProvider(script) as provider, house.worker(agent(held)):
+    async with ScriptedProvider(script) as provider, house.worker(agent(body.held())):
         house.use(provider)
         handle = await house.start()
         await happened(body.started)

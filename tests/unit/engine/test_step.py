@@ -1,0 +1,318 @@
+"""The loop of a turn, played without a clock, a model or a tool: whatever comes, it ends once and loses no call."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
+from perdure.engine import step as engine
+from perdure.engine.state import Mailbox, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
+BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
+UNKNOWN = ErrorDetail(code="tool.unknown_tool", title="nothing", message="there is no such tool")
+
+MOST_MOVES = 40
+"""No script is longer; a turn that goes on has a bug."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of a scripted answer: ``fate`` is ok, caught, lost (no result recorded) or abort."""
+
+    tool: str = "work"
+    fate: str = "ok"
+
+
+@dataclass(frozen=True)
+class Move:
+    """What comes of one action: ``kind`` is answer, fail or cancel; ``steered`` messages come in meanwhile."""
+
+    kind: str = "answer"
+    calls: tuple[Asked, ...] = ()
+    steered: int = 0
+    cost: str | None = "0.25"
+
+
+TEXT = Move()
+WORK = Move(calls=(Asked(),))
+WRONG = Move(calls=(Asked(fate="caught"),))
+FINISH = Move(calls=(Asked("finish"),))
+
+
+@dataclass
+class Played:
+    """What happened in a turn. ``results`` counts, for each call id, the places a result comes from."""
+
+    state: TurnState
+    mail: Mailbox = field(default_factory=Mailbox)
+    generations: int = 0
+    ran: list[str] = field(default_factory=list)
+    results: Counter[str] = field(default_factory=Counter)
+    read: list[str] = field(default_factory=list)
+    end: CommitTurn | None = None
+
+    @property
+    def commit(self) -> CommitTurn:
+        assert self.end is not None
+        return self.end
+
+
+def opened(**policy: Any) -> TurnState:
+    return TurnState(
+        session="s",
+        turn=1,
+        definition="d",
+        tip="t0",
+        started_at=NOW,
+        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", **policy}),
+    )
+
+
+def play(script: list[Move], **policy: Any) -> Played:
+    """Play the turn as the workflow does; when the script is used up, the model answers with text."""
+    played = Played(opened(**policy))
+    moves = iter(script)
+    for _ in range(2 * MOST_MOVES):
+        if played.mail.cancel is not None and played.state.ending is None:
+            played.state = engine.after_cancel(played.state, played.mail)
+        action = engine.next_action(played.state, played.mail)
+        if isinstance(action, CommitTurn):
+            _read(played, action.call_ids, action.failed)
+            played.end = action
+            return played
+        if isinstance(action, Generate):
+            _generate(played, action, next(moves, TEXT))
+        else:
+            _call_tools(played, action)
+        played.state = engine.keep_listening(played.state, played.mail)
+    pytest.fail("the turn does not end")
+
+
+def _generate(played: Played, action: Generate, move: Move) -> None:
+    assert action.step == played.generations + 1
+    for number in range(move.steered):
+        message = SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
+        played.mail = played.mail.model_copy(update={"steered": (*played.mail.steered, message)})
+    if move.kind == "cancel":
+        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(reason="why"), "cancel_at": NOW})
+        played.state = engine.after_aborted_generation(played.state)
+        return
+    if move.kind == "fail":
+        played.state = engine.after_failure(played.state, FAILURE)
+        return
+    _read(played, action.call_ids, action.failed)
+    played.generations += 1
+    played.mail = played.mail.read(len(action.steered))
+    played.state = engine.after_generation(played.state, _generation(action, move))
+    played.results.update(call.call_id for call in _generation(action, move).calls if call.rejected)
+
+
+def _generation(action: Generate, move: Move) -> Generation:
+    calls = tuple(
+        PlannedCall(
+            call_id=f"{action.step}/{number}/{asked.fate}",
+            tool=asked.tool,
+            rejected=UNKNOWN if asked.tool == "nothing" else None,
+        )
+        for number, asked in enumerate(move.calls)
+    )
+    cost = None if move.cost is None else Decimal(move.cost)
+    return Generation(tip=f"t{action.step}", calls=calls, cost_usd=cost)
+
+
+def _call_tools(played: Played, action: engine.CallTools) -> None:
+    outcomes, aborted = [], None
+    for call in action.calls:
+        fate = call.call_id.rpartition("/")[2]
+        played.ran.append(call.call_id)
+        error = None if fate == "ok" else BROKEN
+        recorded = fate != "lost"
+        played.results[call.call_id] += recorded
+        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded))
+        aborted = aborted or (BROKEN if fate == "abort" else None)
+    played.state = engine.after_tools(played.state, tuple(outcomes), aborted)
+
+
+def _read(played: Played, call_ids: tuple[str, ...], failed: tuple[ToolOutcome, ...]) -> None:
+    """The next action hands the last answer's results over: each call once, in order."""
+    played.results.update(outcome.call_id for outcome in failed)
+    played.read.extend(call_ids)
+
+
+CALLS = st.builds(
+    Asked,
+    st.sampled_from(["work", "work", "finish", "nothing"]),
+    st.sampled_from(["ok", "ok", "ok", "caught", "lost", "abort"]),
+)
+MOVES = st.builds(
+    Move,
+    kind=st.sampled_from([*["answer"] * 8, "fail", "cancel"]),
+    calls=st.lists(CALLS, max_size=3).map(tuple),
+    steered=st.integers(0, 2),
+    cost=st.sampled_from([None, "0.25"]),
+)
+SCRIPTS = st.lists(MOVES, min_size=2, max_size=MOST_MOVES // 2)
+RARELY = [None] * 4
+POLICIES = st.fixed_dictionaries(
+    {
+        "max_steps": st.integers(1, 12),
+        "finish_tool": st.sampled_from([None, "finish"]),
+        "budgets": st.builds(
+            Budgets,
+            cost_usd=st.sampled_from([*RARELY, Decimal("0.25"), Decimal(1)]),
+            llm_calls=st.sampled_from([*RARELY, 1, 4]),
+            tool_calls=st.sampled_from([*RARELY, 0, 1, 5]),
+        ),
+    }
+)
+
+
+@given(SCRIPTS, POLICIES)
+def test_a_turn_ends_once_and_no_limit_is_passed(script: list[Move], policy: dict[str, Any]) -> None:
+    """S-32 S-38 S-70: N allows at most N, whatever the model and the tools do."""
+    played = play(script, **policy)
+    budgets: Budgets = policy["budgets"]
+    assert played.generations <= min(policy["max_steps"], budgets.llm_calls or MOST_MOVES)
+    assert len(played.ran) <= (MOST_MOVES * 3 if budgets.tool_calls is None else budgets.tool_calls)
+    assert played.commit.steps == played.generations == played.commit.spent.llm_calls
+    assert played.commit.spent.tool_calls == len(played.ran)
+    assert engine.next_action(played.state, played.mail) == played.commit
+
+
+@given(SCRIPTS, POLICIES)
+def test_every_call_has_exactly_one_result_and_is_handed_over_once(script: list[Move], policy: dict[str, Any]) -> None:
+    """S-54: providers refuse a conversation with a call that has no result, or two."""
+    played = play(script, **policy)
+    assert len(played.ran) == len(set(played.ran))
+    assert len(played.read) == len(set(played.read))
+    assert dict(played.results) == dict.fromkeys(played.read, 1)
+
+
+@given(SCRIPTS, POLICIES)
+def test_the_stop_reason_says_what_happened(script: list[Move], policy: dict[str, Any]) -> None:
+    """S-32 S-33: an error has its cause, and a turn stalls only where it could have done otherwise."""
+    played = play(script, **policy)
+    reason, error = played.commit.stop_reason, played.commit.error
+    assert (error is not None) == (reason in {StopReason.ERROR, StopReason.CANCELLED, StopReason.BUDGET_EXHAUSTED})
+    assert reason is not StopReason.STALLED or policy["finish_tool"] is not None
+    assert reason is not StopReason.MAX_STEPS_REACHED or played.generations == policy["max_steps"]
+    assert (reason is StopReason.CANCELLED) == (played.mail.cancel is not None)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_max_steps_allows_exactly_so_many_generations(limit: int) -> None:
+    """S-38: and the tools of the last one still run."""
+    played = play([WORK] * 10, max_steps=limit)
+    assert (played.generations, len(played.ran)) == (limit, limit)
+    assert played.commit.stop_reason is StopReason.MAX_STEPS_REACHED
+
+
+def test_a_text_in_the_last_step_finishes_the_turn() -> None:
+    assert play([WORK, TEXT], max_steps=2).commit.stop_reason is StopReason.FINISHED
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5])
+def test_the_budget_of_tool_calls_allows_exactly_so_many(limit: int) -> None:
+    """S-70: calls beyond it are answered with an error, then the turn ends."""
+    played = play([Move(calls=(Asked(), Asked()))] * 5, budgets=Budgets(tool_calls=limit))
+    assert len(played.ran) == limit
+    assert played.commit.stop_reason is StopReason.BUDGET_EXHAUSTED
+    assert played.commit.error is not None
+    assert played.commit.error.code == "budget.tool_calls_exhausted"
+    assert [outcome.error == played.commit.error for outcome in played.commit.failed] == [True] * (1 + (limit % 2 == 0))
+
+
+def test_a_call_that_never_ran_uses_no_budget() -> None:
+    played = play([Move(calls=(Asked("nothing"),)), WORK], budgets=Budgets(tool_calls=1))
+    assert (len(played.ran), played.commit.stop_reason) == (1, StopReason.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "generations", "code"),
+    [
+        (Budgets(llm_calls=3), 3, "budget.llm_calls_exhausted"),
+        (Budgets(cost_usd=Decimal("0.75")), 3, "budget.cost_exhausted"),
+        (Budgets(cost_usd=Decimal("0.76")), 4, "budget.cost_exhausted"),
+    ],
+)
+def test_a_budget_of_the_model_ends_the_turn_before_the_next_call(
+    budgets: Budgets, generations: int, code: str
+) -> None:
+    """S-70: the budgets that are checked before a generation."""
+    played = play([WORK] * 10, budgets=budgets)
+    assert played.generations == generations
+    assert played.commit.error is not None
+    assert (played.commit.stop_reason, played.commit.error.code) == (StopReason.BUDGET_EXHAUSTED, code)
+
+
+def test_text_stalls_the_turn_only_if_a_finish_tool_is_configured() -> None:
+    """S-33."""
+    assert play([TEXT]).commit.stop_reason is StopReason.FINISHED
+    assert play([TEXT], finish_tool="finish").commit.stop_reason is StopReason.STALLED
+
+
+def test_the_finish_tool_ends_the_turn_as_finished_and_its_siblings_have_run() -> None:
+    """S-30 S-32."""
+    played = play([Move(calls=(Asked(), Asked("finish"), Asked())), WORK], finish_tool="finish")
+    assert (played.commit.stop_reason, len(played.ran)) == (StopReason.FINISHED, 3)
+
+
+def test_a_finish_tool_that_fails_does_not_end_the_turn() -> None:
+    played = play([Move(calls=(Asked("finish", "caught"),)), FINISH], finish_tool="finish")
+    assert (played.commit.stop_reason, played.generations) == (StopReason.FINISHED, 2)
+
+
+def test_an_uncaught_tool_error_ends_the_turn_and_keeps_the_siblings() -> None:
+    """S-20 S-24: also when the finish tool ran beside it."""
+    played = play([Move(calls=(Asked(), Asked(fate="abort"), Asked("finish")))], finish_tool="finish")
+    assert (played.commit.stop_reason, played.commit.error) == (StopReason.ERROR, BROKEN)
+    assert played.commit.call_ids == ("1/0/ok", "1/1/abort", "1/2/ok")
+    assert played.commit.failed == ()
+
+
+def test_ten_tool_errors_in_a_row_end_the_turn() -> None:
+    """S-19: the bound of feed_back; the last error is named."""
+    played = play([WRONG] * 20)
+    assert (played.generations, played.commit.stop_reason) == (10, StopReason.ERROR)
+    assert played.commit.error is not None
+    assert played.commit.error.message == "10 tool errors in a row; the last one, of work: broken"
+
+
+def test_a_success_begins_the_count_of_tool_errors_anew() -> None:
+    """S-19: nine errors, a success, nine errors."""
+    assert play([*[WRONG] * 9, WORK, *[WRONG] * 9]).commit.stop_reason is StopReason.FINISHED
+
+
+def test_a_message_that_was_steered_in_takes_an_ending_by_text_back() -> None:
+    played = play([Move(steered=1), TEXT])
+    assert (played.generations, played.commit.stop_reason, played.mail.steered) == (2, StopReason.FINISHED, ())
+
+
+def test_a_message_that_comes_too_late_for_the_last_step_is_kept_for_the_transcript() -> None:
+    played = play([Move(steered=2)], max_steps=1)
+    assert (played.generations, len(played.commit.steered)) == (1, 2)
+
+
+def test_a_steered_message_does_not_take_back_an_error() -> None:
+    assert play([Move("fail", steered=1)]).commit.stop_reason is StopReason.ERROR
+
+
+def test_a_cancelled_generation_is_named_in_the_commit() -> None:
+    """S-57: the engine's part: the reason is told, and the step that was aborted."""
+    played = play([WORK, Move("cancel")])
+    assert (played.commit.stop_reason, played.commit.aborted_step, played.commit.steps) == ("cancelled", 2, 1)
+    assert played.commit.error is not None
+    assert played.commit.error.message == "Operation aborted: why"

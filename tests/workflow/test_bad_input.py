@@ -1,0 +1,53 @@
+"""Bad input: one sentence that names the cause and the fix, and nothing left half-started."""
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from perdure import Agent
+from perdure.store import NotFoundError
+from perdure.testing import Script, ScriptedProvider, say
+from tests.house import House
+
+AGENT = Agent(name="tester", model="openai/scripted")
+
+
+async def test_an_unknown_agent_is_refused_with_the_names_there_are(house: House) -> None:
+    async with house.worker(AGENT):
+        result = await house.run(agent="nobody")
+    assert (result["stop_reason"], result["reason_code"], result["turn"]) == ("error", "request.unknown_agent", None)
+    assert result["error"] == "no agent is named 'nobody'; this worker has: tester"
+    with pytest.raises(NotFoundError):
+        await house.store.session(house.session)
+
+
+async def test_a_missing_key_names_the_variable_and_sends_nothing(house: House) -> None:
+    agent = Agent(name="tester", model="anthropic/claude-sonnet-4-5")
+    async with house.worker(agent):
+        result = await house.run()
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.missing_key")
+    assert "ANTHROPIC_API_KEY is not set in the worker's environment" in result["error"]
+
+
+async def test_input_that_is_no_request_fails_the_workflow_with_the_field(house: House) -> None:
+    async with house.worker(AGENT):
+        handle = await house.start(max_steps=-1)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert "the input is no turn request: max_steps:" in str(failed.value.cause)
+
+
+async def test_a_prompt_over_the_limit_fails_before_a_turn_exists(house: House) -> None:
+    async with house.worker(AGENT):
+        handle = await house.start(prompt="x" * 140_000)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert "the limit is 131,072" in str(failed.value.cause)
+
+
+async def test_a_request_may_override_model_steps_and_budgets_for_one_turn(house: House) -> None:
+    scripts = {"other": Script(replies=(say("from the other model"),)), "scripted": Script(replies=(say("mine"),) * 2)}
+    async with ScriptedProvider(models=scripts) as provider, house.worker(AGENT):
+        house.use(provider)
+        first = await house.run(model="openai/other", max_steps=3, budgets={"cost_usd": "0.5"})
+        second = await house.run()
+    assert (first["output"], second["output"], second["turn"]) == ("from the other model", "mine", 2)
