@@ -4,9 +4,11 @@ litellm takes seconds to import and does much behind one's back; the variables b
 module is therefore the worker's business, once, before it polls.
 """
 
+import contextlib
 import functools
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -67,6 +69,32 @@ class Answer:
     finish_reason: str
     usage: Usage
     cost_usd: Decimal | None
+
+
+NOWHERE = "http://127.0.0.1:9/v1"
+"""The discard port of this machine: nothing listens there."""
+
+WARMED = frozenset({"openai", "anthropic"})
+"""Providers whose address can be given with a call, so that a call to nowhere stays on this machine."""
+
+
+async def warm_up(models: Iterable[str]) -> None:
+    """Pay for each provider's first call before the worker polls: it builds clients and blocks the event loop.
+
+    The call goes to a closed port and fails; litellm has then loaded what the first real call needs.
+    """
+    for provider in sorted(WARMED & {model.partition("/")[0] for model in models}):
+        with contextlib.suppress(Exception):
+            await litellm.acompletion(
+                model=f"{provider}/warm-up",
+                messages=[{"role": "user", "content": "warm-up"}],
+                tools=[{"type": "function", "function": {"name": "warm_up", "parameters": {"type": "object"}}}],
+                api_base=NOWHERE,
+                api_key="warm-up",
+                timeout=SILENCE_SECONDS,
+                num_retries=0,
+                max_retries=0,
+            )
 
 
 class MissingKeyError(Exception):

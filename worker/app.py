@@ -20,6 +20,7 @@ from activities.conversations import Conversations
 from activities.definitions import Definitions
 from activities.generate import GenerateActivity
 from activities.metrics import Metrics
+from activities.model import warm_up
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from perdure.agents.agent import Agent
@@ -135,6 +136,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
         if listener is not None:
             await stack.enter_async_context(serving(listener, health, lambda: metrics_page(own, sdk)))
         client = await connect(runtime=sdk.runtime)
+        await warm_up(agent.model for agent in agents.values())
         if settings.search_attributes == "on":
             await check_search_attributes(client)
         metrics = Metrics(own)

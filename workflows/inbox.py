@@ -35,7 +35,8 @@ def one_line(error: ValidationError) -> str:
     """The first problem of a validation, in one line that names the field."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    return f"{field}: {first['msg']}" if field else str(first["msg"])
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {problem}" if field else problem
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Inbox:
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
-        if request_id == opened.request_id:
+        if request_id == opened.request_id or request_id in self.mail.taken:
             return SendReceipt(turn=opened.turn)
         message = asked.model_copy(update={"request_id": request_id})
         if asked.steer and self.state is not None and self.state.ending is None:

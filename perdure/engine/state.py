@@ -6,7 +6,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, SendRequest, StopReason
+from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
 from perdure.contracts.values import Value
 
 
@@ -23,17 +23,20 @@ class Mailbox(Value):
     Attributes:
         queued: Messages for the turns after this one, in order.
         steered: Messages for this turn's next generation.
+        taken: Request ids of the steered messages that were read, the last hundred: they are not read again.
         cancel: The first request to cancel this turn; ``cancel_at`` is when it came.
     """
 
     queued: tuple[SendRequest, ...] = ()
     steered: tuple[SendRequest, ...] = ()
+    taken: tuple[str, ...] = ()
     cancel: CancelRequest | None = None
     cancel_at: datetime | None = None
 
     def read(self, count: int) -> "Mailbox":
         """The mailbox after a generation has read so many of the steered messages."""
-        return self.model_copy(update={"steered": self.steered[count:]})
+        taken = (*self.taken, *(message.request_id for message in self.steered[:count]))
+        return self.model_copy(update={"steered": self.steered[count:], "taken": taken[-MAX_WAITING_MESSAGES:]})
 
     def followed_by(self, later: "Mailbox") -> "Mailbox":
         """Both mailboxes as one, the later messages after these; the first cancel counts."""
@@ -41,6 +44,7 @@ class Mailbox(Value):
         return Mailbox(
             queued=(*self.queued, *later.queued),
             steered=(*self.steered, *later.steered),
+            taken=self.taken,
             cancel=first.cancel,
             cancel_at=first.cancel_at,
         )
