@@ -8,10 +8,11 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn, cast
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no fetch of prices while importing
 os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # no fetch at the first Claude call
@@ -20,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blo
 os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
 
 import litellm
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 
 from activities.conversations import WireMessage
 from perdure.contracts.agents import AgentDefinition
@@ -31,13 +33,24 @@ SILENCE_SECONDS = 600.0
 
 
 def quiet() -> None:
-    """Stop litellm from printing and from handling its own log records."""
+    """Stop litellm from printing, from handling its own log records, and from sending a call a second time.
+
+    Its handler repeats a request whose connection was reset before the reply, whatever the retry settings say; the
+    provider may have done the work, and would be paid twice. A test counts the requests, so a release that renames the
+    method is noticed.
+    """
+    AsyncHTTPHandler.single_connection_post_request = _not_again  # type: ignore[method-assign]
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
+
+
+async def _not_again(*_: object, **__: object) -> NoReturn:
+    """In place of the hidden repeat: raise the connection error that is being handled."""
+    raise sys.exception() or ConnectionError("the connection was lost before the reply")
 
 
 quiet()
@@ -104,7 +117,7 @@ class MissingKeyError(Exception):
 @functools.cache
 def _missing_keys(model: str) -> tuple[str, ...]:
     """The variables that litellm wants for a model and does not find. The environment of a worker does not change."""
-    found: dict[str, Any] = litellm.validate_environment(model=model)
+    found = cast("dict[str, Any]", litellm.validate_environment(model=model))
     return () if found["keys_in_environment"] else tuple(found["missing_keys"])
 
 

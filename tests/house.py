@@ -58,6 +58,7 @@ class House:
     client: Client
     session: str
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @classmethod
     @asynccontextmanager
@@ -77,9 +78,13 @@ class House:
         settings = Settings()
         async with await Store.open(settings.store_url, upgrade=True) as store:
             client = await Client.connect(settings)
+            house = cls(server, temporal, environment, folder, settings, store, client, session)
             try:
-                yield cls(server, temporal, environment, folder, settings, store, client, session)
+                yield house
             finally:
+                for process in house.processes:
+                    process.kill()
+                    process.wait()
                 await client.close()
 
     def use(self, provider: ScriptedProvider) -> None:
@@ -109,13 +114,18 @@ class House:
         finally:
             bodies.close()
 
-    def spawn_worker(self, agents: str, **environment: str) -> "WorkerProcess":
-        """A worker in a process of its own, as an operator starts it; it can be killed."""
+    def spawn_worker(self, agents: str, *, main: str = "worker", **environment: str) -> "WorkerProcess":
+        """A worker in a process of its own, as an operator starts it unless another main module is named.
+
+        It can be killed, and ends with the test.
+        """
         env = {**os.environ, **environment}
         log = (self.folder / f"worker-{uuid.uuid4().hex[:6]}.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker", "--agents", agents], cwd=ROOT, env=env, stdout=log, stderr=log
+            [sys.executable, "-m", main, "--agents", agents], cwd=ROOT, env=env, stdout=log, stderr=log
         )
+        log.close()
+        self.processes.append(process)
         return WorkerProcess(process, Path(log.name))
 
     async def start(self, agent: str = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:

@@ -29,8 +29,8 @@ TOO_LONG = faults.error(
     400, "This model's maximum context length is 128000 tokens. You sent 130000.", name="context_length_exceeded"
 )
 POLICY = faults.error(400, "Rejected by our safety system", name="content_policy_violation")
-HIDDEN_REPEATS = 1
-"""Requests that litellm 1.106.2 adds by itself; a release that stops it makes this 0."""
+HIDDEN_REPEATS = 0
+"""Requests that litellm adds by itself. Its own handler repeats after a reset; ``activities.model`` stops that."""
 
 PAGE = "<html><body>Bad gateway</body></html>"
 

@@ -74,7 +74,7 @@ def test_catch_is_the_default_set_or_all_or_none_or_more() -> None:
     assert declared(error for error in [KeyError]) == ("JSONDecodeError", "ValidationError", "KeyError")
 
 
-def no_annotation(text) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def no_annotation(text) -> str:  # type: ignore[no-untyped-def]
     return str(text)
 
 

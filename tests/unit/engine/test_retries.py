@@ -100,6 +100,11 @@ def test_the_cause_chain_decides_before_the_class() -> None:
     assert classify(FailureFacts(classes=("InternalServerError",), causes=causes)) is ReasonCode.LLM_TIMEOUT
 
 
+def test_a_plain_timeout_in_the_cause_chain_is_a_timeout_although_it_is_an_os_error_too() -> None:
+    facts = FailureFacts(classes=("APIError",), causes=("TimeoutError", "OSError"))
+    assert classify(facts) is ReasonCode.LLM_TIMEOUT
+
+
 def test_our_own_deadline_is_a_timeout_although_it_is_an_os_error_too() -> None:
     facts = FailureFacts(
         classes=("DeadlineExceededError", "TimeoutError", "OSError"), causes=("TimeoutError", "OSError")

@@ -39,7 +39,9 @@ def content(response: httpx.Response) -> Any:
 
 async def test_the_reply_is_chosen_by_the_answers_the_request_already_holds(http: httpx.AsyncClient) -> None:
     async with ScriptedProvider(TWO) as provider:
-        assert content(await post(http, provider, ASK, ANSWERED)) == "done"
+        system: dict[str, JsonValue] = {"role": "system", "content": "Add."}
+        result: dict[str, JsonValue] = {"role": "tool", "tool_call_id": "c", "content": "2"}
+        assert content(await post(http, provider, system, ASK, ANSWERED, result)) == "done"
         first = await post(http, provider, ASK)
         again = await post(http, provider, ASK)
     assert first.json() == again.json()

@@ -1,0 +1,1 @@
+"""One command for every figure the README quotes. Ratios in one run first: machines are noisy."""

@@ -1,0 +1,31 @@
+"""The agent that is measured: one tool of 2 KB a step, as `python -m worker` loads it."""
+
+import asyncio
+import time
+
+from perdure import Agent, ToolContext, tool
+
+
+@tool
+def read_page(page: int, size: int = 2_000) -> str:
+    """Read a page."""
+    return f"page {page}: ".ljust(size, "x")
+
+
+@tool
+async def wait_for(seconds: float) -> str:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+@tool
+def block_for(seconds: float, context: ToolContext) -> str:
+    """Block a thread."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not context.wait(0.05):
+        pass
+    return "blocked"
+
+
+agent = Agent(name="bench", model="openai/bench", instructions="Read.", tools=[read_page, wait_for, block_for])
