@@ -68,7 +68,7 @@ async def test_a_transient_failure_is_retried_without_using_a_step(
 
 async def test_a_retry_is_one_event_and_one_line_that_say_what_an_operator_needs(house: House) -> None:
     """S-06: step, attempt, attempts, wait, class and message."""
-    fault = faults.error(429, "slow down, please")
+    fault = faults.error(429, "slow down, please", kind="rate_limit_error")
     await played(house, Script(replies=(FINE.after(fault, fault),)))
     first, second = await house.events("generation_retry")
     expected = {
