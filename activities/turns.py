@@ -7,6 +7,7 @@ from temporalio import activity
 
 from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error, store_failures
+from activities.heartbeat import beating
 from activities.metrics import Metrics
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
@@ -41,7 +42,7 @@ class TurnActivities:
 
         Safe to run twice: the request id names the turn, and a second attempt finds it.
         """
-        async with store_failures():
+        async with beating(), store_failures():
             definition = _with_overrides(await self._agent(opening), opening.request)
             opened = await self._store.open_turn(opening, definition)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
@@ -81,7 +82,7 @@ class TurnActivities:
 
         Safe to run twice: a turn that has ended keeps the result it has.
         """
-        async with store_failures():
+        async with beating(), store_failures():
             committed = await self._store.commit_turn(commit)
         result = committed.result
         if committed.first:

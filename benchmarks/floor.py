@@ -8,7 +8,8 @@ from datetime import timedelta
 from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from perdure.client.connect import connect
+with workflow.unsafe.imports_passed_through():  # not the workflow's business: reloading it would slow the floor
+    from perdure.client.connect import connect
 
 TASK_QUEUE = "floor"
 TIMEOUT = timedelta(seconds=30)

@@ -30,7 +30,7 @@ class ActivityOptions(TypedDict):
     """What differs between kinds of activity."""
 
     start_to_close_timeout: timedelta
-    heartbeat_timeout: timedelta | None
+    heartbeat_timeout: timedelta
     retry_policy: RetryPolicy
 
 
@@ -38,7 +38,7 @@ def bookkeeping() -> ActivityOptions:
     """For ``open_turn`` and ``commit_turn``: short, safe to repeat, repeated until the store is there."""
     return ActivityOptions(
         start_to_close_timeout=timedelta(seconds=30),
-        heartbeat_timeout=None,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RetryPolicy(
             initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=0
         ),

@@ -2,54 +2,30 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perdure.testing import Script, ScriptedProvider, call, faults, say
-from tests.house import House, WorkerProcess, eventually
-
-AGENTS = "tests.workflow.agents_for_kill"
-
-PAY = Script(replies=(call(("pay", {})), say("done")))
-PUT = Script(replies=(call(("put", {})), say("done")))
-
-pytestmark = pytest.mark.timeout(180)
+from perdure import Agent
+from perdure.testing import Script, ScriptedProvider, faults, say
+from tests.house import House
+from tests.workflow.agents_for_kill import put
+from tests.workflow.killing import (
+    AGENTS,
+    PAY,
+    PUT,
+    has_lines,
+    lines_of,
+    read,
+    read_by_the_model,
+    result_of,
+    worker,
+)
 
 
 @pytest.fixture
 def lines(house: House) -> Path:
     """The file in which each run of a tool's body leaves a line."""
-    file = house.folder / "lines"
-    file.touch()
-    house.environment.setenv("LINES", str(file))
-    return file
-
-
-async def worker(house: House, **environment: str) -> WorkerProcess:
-    spawned = house.spawn_worker(AGENTS, **environment)
-    await spawned.polling()
-    return spawned
-
-
-async def result_of(handle: Any) -> dict[str, Any]:
-    async with asyncio.timeout(90):
-        result: dict[str, Any] = await handle.result()
-    return result
-
-
-async def has_lines(file: Path, count: int) -> list[str]:
-    async def there() -> list[str] | None:
-        found = file.read_text(encoding="utf-8").splitlines()
-        return found if len(found) >= count else None
-
-    found: list[str] = await eventually(there)
-    return found
-
-
-def read_by_the_model(provider: ScriptedProvider) -> list[Any]:
-    """The tool results in the last request."""
-    return [m["content"] for m in provider.requests[-1].request.messages if m["role"] == "tool"]
+    return lines_of(house)
 
 
 async def test_killing_the_only_worker_during_a_model_call_uses_up_no_try(house: House, lines: Path) -> None:
@@ -95,7 +71,7 @@ async def test_a_tool_whose_worker_was_killed_is_not_run_again_and_the_model_is_
         await worker(house)
         result = await result_of(handle)
     assert (result["stop_reason"], result["steps"]) == ("finished", 2)
-    assert lines.read_text(encoding="utf-8").splitlines() == [f"pay {house.session}/1/{await _call_id(house)}"]
+    assert read(lines) == [f"pay {house.session}/1/{await _call_id(house)}"]
     (told,) = read_by_the_model(provider)
     assert "tool.effect_unknown" in told
     (end,) = await house.events("tool_end")
@@ -114,7 +90,7 @@ async def test_an_idempotent_tool_runs_again_with_the_same_key(house: House, lin
         result = await result_of(handle)
     assert result["stop_reason"] == "finished"
     key = f"put {house.session}/1/{await _call_id(house)}"
-    assert lines.read_text(encoding="utf-8").splitlines() == [key, key]
+    assert read(lines) == [key, key]
     assert read_by_the_model(provider) == ["put"]
     assert len(await house.events("tool_end")) == 1
 
@@ -133,7 +109,7 @@ async def test_what_was_stored_before_the_worker_died_is_found_and_not_done_agai
         result = await result_of(handle)
         assert provider.request_count == 2
     assert (result["stop_reason"], result["turn"], result["steps"]) == ("finished", 1, 2)
-    assert len(lines.read_text(encoding="utf-8").splitlines()) == 1
+    assert len(read(lines)) == 1
     assert read_by_the_model(provider) == ["paid"]
     events = await house.events()
     assert [line["seq"] for line in events] == list(range(1, len(events) + 1))
@@ -146,51 +122,21 @@ async def test_what_was_stored_before_the_worker_died_is_found_and_not_done_agai
     ]
 
 
-async def test_a_worker_that_is_told_to_stop_lets_a_short_model_call_finish(house: House, lines: Path) -> None:
-    answer = say("done").after(faults.delay(1.0))
-    async with ScriptedProvider(Script(replies=(answer,))) as provider:
+async def test_every_activity_beats_so_that_a_lost_worker_is_noticed_within_ten_seconds(house: House) -> None:
+    agent = Agent(name="tester", model="openai/scripted", tools=[put])
+    lines_of(house)
+    async with ScriptedProvider(PUT) as provider, house.worker(agent):
         house.use(provider)
-        first = await worker(house)
         handle = await house.start()
-        await provider.wait_for_requests(1)
-        assert await first.stop() == 0
-        await worker(house)
-        result = await result_of(handle)
-        assert (provider.request_count, provider.disconnects) == (1, 0)
-    assert result["stop_reason"] == "finished"
-
-
-async def test_a_model_call_longer_than_the_grace_is_handed_over_without_using_a_try(house: House, lines: Path) -> None:
-    """S-17: the other worker sends it again; no retry is counted."""
-    answer = say("done").after(faults.hang(), faults.status(503), faults.status(503))
-    async with ScriptedProvider(Script(replies=(answer,))) as provider:
-        house.use(provider)
-        first = await worker(house, PERDURE_SHUTDOWN_GRACE="0.5")
-        handle = await house.start()
-        await provider.wait_for_requests(1)
-        await worker(house)
-        assert await first.stop() == 0
-        await provider.wait_for_disconnect()
-        result = await result_of(handle)
-        assert provider.request_count == 4
-    assert result["stop_reason"] == "finished"
-    assert [line["attempt"] for line in await house.events("generation_retry")] == [1, 2]
-
-
-async def test_a_tool_longer_than_the_grace_is_left_behind_and_not_run_again(house: House, lines: Path) -> None:
-    """S-31: the worker does stop, although the body blocks on."""
-    async with ScriptedProvider(PAY) as provider:
-        house.use(provider)
-        first = await worker(house, HOLD="1", PERDURE_SHUTDOWN_GRACE="0.5")
-        handle = await house.start()
-        await has_lines(lines, 1)
-        assert await first.stop() == 0
-        await worker(house)
-        result = await result_of(handle)
-    assert result["stop_reason"] == "finished"
-    assert len(lines.read_text(encoding="utf-8").splitlines()) == 1
-    (told,) = read_by_the_model(provider)
-    assert "tool.effect_unknown" in told
+        await result_of(handle)
+        history = await handle.fetch_history()
+    scheduled = [
+        event.activity_task_scheduled_event_attributes
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+    assert {one.activity_type.name for one in scheduled} == {"open_turn", "generate", "put", "commit_turn"}
+    assert all(1 < one.heartbeat_timeout.seconds <= 10 for one in scheduled)
 
 
 async def _call_id(house: House) -> str:

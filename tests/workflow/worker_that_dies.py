@@ -1,4 +1,4 @@
-"""A worker that is killed by itself right after the store's write that ``DIE_AFTER`` names, before anyone hears of it."""
+"""A worker that kills itself right after the store's write that ``DIE_AFTER`` names, before anyone hears of it."""
 
 import os
 import signal
