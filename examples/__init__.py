@@ -1,0 +1,1 @@
+"""Examples that assert what they show and exit non-zero otherwise."""
