@@ -1,6 +1,5 @@
 """What every test gets: the real Temporal server, a store, a scripted model behind real HTTP, and a worker."""
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import temporalio.client
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
-from tests.house import House
+from tests.house import House, become_a_user
 
 pytest_plugins = ["tests.plugins.no_skips"]
 
@@ -33,11 +32,7 @@ async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> pytest.MonkeyPatch:
     """The environment of a user of this server, without anything of the developer's own."""
-    for name in list(os.environ):
-        if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
+    become_a_user(monkeypatch, server)
     return monkeypatch
 
 

@@ -45,6 +45,15 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = W
         return value
 
 
+def become_a_user(environment: pytest.MonkeyPatch, server: EmbeddedServer) -> None:
+    """Leave nothing of the developer's own in the environment, and point it at the server."""
+    for name in list(os.environ):
+        if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
+            environment.delenv(name)
+    environment.setenv("TEMPORAL_ADDRESS", server.address)
+    environment.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
+
+
 @dataclass
 class House:
     """One test's perdure."""

@@ -1,11 +1,14 @@
 """``perdure dev``: the embedded server, its UI and a worker, together until Ctrl+C."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 
 import click
@@ -149,19 +152,12 @@ async def _ready(worker: "subprocess.Popen[bytes]", settings: Settings, log: Pat
 
 
 async def _says_ready(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        reader, writer = await asyncio.open_connection(host or "127.0.0.1", int(port))
-    except OSError:
-        return False
-    try:
-        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        await writer.drain()
-        return b" 200 " in await reader.readline()
-    except OSError:
-        return False
-    finally:
-        writer.close()
+    def ask() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as reply:
+            return bool(reply.status == HTTPStatus.OK)
+        return False  # an error status is an OSError too
+
+    return await asyncio.to_thread(ask)
 
 
 async def _stop_worker(worker: "subprocess.Popen[bytes]", settings: Settings, stop: _Stop) -> None:

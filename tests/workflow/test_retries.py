@@ -12,6 +12,7 @@ from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Script, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.workflow.traces import visible
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
 FINE = say("fine")
@@ -209,7 +210,7 @@ async def test_a_call_over_its_deadline_is_a_timeout_although_bytes_still_come(h
     assert (retry["code"], retry["error_type"]) == ("llm.timeout", "DeadlineExceededError")
 
 
-async def test_a_key_that_the_provider_repeats_is_in_no_event_and_not_in_the_history(house: House) -> None:
+async def test_a_key_that_the_provider_repeats_is_seen_nowhere(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """S-52: planted in the text of an error, as providers do with a key they refuse."""
     key = "sk-scripted-0123456789"
     script = Script(replies=(FINE.after(faults.error(401, f"Incorrect API key provided: {key}. See your page.")),))
@@ -217,7 +218,7 @@ async def test_a_key_that_the_provider_repeats_is_in_no_event_and_not_in_the_his
         house.use(provider)
         handle = await house.start()
         result = await handle.result()
-        history = (await handle.fetch_history()).to_json()
+        everything = await visible(house, handle, caplog)
     assert result["reason_code"] == "llm.auth_error"
     assert "Incorrect API key provided: ***. See your page." in result["error"]
-    assert key not in history + repr(await house.events()) + repr(await house.store.turn(house.session, 1))
+    assert key not in everything
