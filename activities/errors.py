@@ -61,15 +61,18 @@ def handed_over() -> ApplicationError:
 
 @asynccontextmanager
 async def store_failures() -> AsyncIterator[None]:
-    """Translate what the store raises: an absent store is a wait, a turn that has ended is final."""
+    """Translate what the store raises: an absent store is a wait, a turn that has ended is final.
+
+    The chain ends here: it may run on into the failure that was being recorded, with its unredacted text.
+    """
     try:
         yield
     except (StoreUnavailableError, StoreVersionError) as error:
         detail = runtime_error(ReasonCode.RUNTIME_STORE_UNAVAILABLE, str(error))
-        raise transient(detail, STORE_RETRY) from error
+        raise transient(detail, STORE_RETRY) from None
     except TurnEndedError as error:
-        raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from error
+        raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
     except TurnMismatchError as error:
-        raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from error
+        raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
     except NotFoundError as error:
-        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from error
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None

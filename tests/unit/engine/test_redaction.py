@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.values import JsonValue
-from perdure.engine.redaction import DEEPEST_ARGUMENTS, MASK, is_masked, mask_arguments, redact_text
+from perdure.engine.redaction import DEEPEST_ARGUMENTS, MASK, hidden_values, is_masked, mask_arguments, redact_text
 
 SECRET = "hunter2-hunter2"
 KEYS = [
@@ -181,6 +181,20 @@ def test_a_credential_is_masked_at_any_depth(
     arguments = {**around, "planted": planted}
     assert is_masked(arguments)
     assert secret not in strings(mask_arguments(arguments))
+
+
+@given(st.dictionaries(st.text(), JSON), NAMES, JSON)
+def test_the_hidden_values_are_all_texts_that_masking_takes_out(
+    around: dict[str, JsonValue], name: str, secret: JsonValue
+) -> None:
+    """S-52: an exception that repeats an argument is redacted with them."""
+    arguments: dict[str, JsonValue] = {**around, "planted": [{name: secret}], "pin": secret}
+    assert hidden_values(arguments, ["pin"]) >= set(strings(secret)) - {MASK}
+    assert not hidden_values({"planted": [*strings(secret)]}) - set(strings(secret))
+
+
+def test_what_is_shown_is_not_hidden() -> None:
+    assert hidden_values({"user": "me", "to": ["you"], "n": 1, "password": {"old": "a", "new": ["b"]}}) == {"a", "b"}
 
 
 @given(st.dictionaries(st.text(), JSON))

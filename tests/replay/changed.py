@@ -1,0 +1,65 @@
+"""Workflows that are not the recorded one any more: what a careless change would look like to a running turn."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+from perdure.contracts.generations import Generate
+from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.turns import CommitTurn, TurnResult
+from perdure.contracts.values import JsonValue
+from perdure.engine import step as engine
+from workflows.agent_turn import AgentTurn
+
+
+@workflow.defn(name=AGENT_TURN)
+class WaitsBeforeItCommits(AgentTurn):
+    """One timer more."""
+
+    @workflow.init
+    def __init__(self, request: JsonValue = None) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: JsonValue = None) -> TurnResult:
+        """As recorded."""
+        return await super().run(request)
+
+    async def _commit(self, action: CommitTurn) -> TurnResult:
+        await workflow.sleep(timedelta(seconds=1))
+        return await super()._commit(action)
+
+
+@workflow.defn(name=AGENT_TURN)
+class GeneratesByAnotherName(AgentTurn):
+    """Another activity in the same place."""
+
+    @workflow.init
+    def __init__(self, request: JsonValue = None) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: JsonValue = None) -> TurnResult:
+        """As recorded."""
+        return await super().run(request)
+
+    async def _generate(self, action: Generate) -> None:
+        await workflow.execute_activity("generate_text", action, start_to_close_timeout=timedelta(seconds=1))
+
+
+@workflow.defn(name=AGENT_TURN)
+class CallsToolsOneByOne(AgentTurn):
+    """The same activities, not at once."""
+
+    @workflow.init
+    def __init__(self, request: JsonValue = None) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: JsonValue = None) -> TurnResult:
+        """As recorded."""
+        return await super().run(request)
+
+    async def _call_tools(self, action: engine.CallTools) -> None:
+        for planned, call in zip(self._state.pending, action.calls, strict=True):
+            await self._start(planned.tool, call)

@@ -1,0 +1,115 @@
+"""``make histories``: run every scenario on the real server and store the history of each run for this version.
+
+What the workflow reads is kept; what names the machine that recorded (identities, stack traces) is not.
+"""
+
+import asyncio
+import json
+import logging
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+import temporalio.client
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
+
+from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.client.connect import DATA_CONVERTER
+from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.values import JsonValue
+from perdure.testing import ScriptedProvider
+from tests.conftest import FAST
+from tests.house import House, become_a_user, eventually
+from tests.replay.scenarios import ROTATES_AFTER, SCENARIOS, Scenario, Stage
+from tests.workflow.bodies import Body
+from worker.sandbox import production_runner
+
+HISTORIES = Path(__file__).parent / "histories"
+"""A folder for each version, and in it a file for each run of each scenario."""
+
+OF_THIS_MACHINE = {"identity", "stackTrace", "source", "requestId", "binaryChecksum", "buildId"}
+"""Fields that no replay reads and that differ between machines and recordings."""
+
+
+def cleaned(value: JsonValue) -> JsonValue:
+    """The history without what names the machine."""
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {name: cleaned(item) for name, item in value.items() if name not in OF_THIS_MACHINE}
+    return value
+
+
+def written(history: WorkflowHistory) -> str:
+    """The history as JSON, one event a line."""
+    events = cleaned(json.loads(history.to_json())["events"])
+    assert isinstance(events, list)
+    return '{"events": [\n' + ",\n".join(json.dumps(event, sort_keys=True) for event in events) + "\n]}\n"
+
+
+async def record(scenario: Scenario, house: House) -> list[str]:
+    """Play the scenario; the histories of its runs, the oldest first."""
+    house.session = scenario.name
+    house.settings = house.settings.model_copy(update={"task_queue": DEFAULT_TASK_QUEUE})
+    body = Body()
+    provider = ScriptedProvider(scenario.script(), always=scenario.always)
+    async with provider, house.worker(scenario.agent(body), runner=production_runner()):
+        house.use(provider)
+        await scenario.drive(Stage(house, provider, body))
+        runs = await _ended(house)
+    histories = [await house.temporal.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
+    return [written(history) for history in histories]
+
+
+async def _ended(house: House) -> list[WorkflowExecution]:
+    """All runs of the session, the oldest first, once none runs any more."""
+
+    async def ended() -> list[WorkflowExecution] | None:
+        newest = await house.temporal.get_workflow_handle(house.session).describe()
+        found = [run async for run in house.temporal.list_workflows(f'WorkflowId = "{house.session}"')]
+        closed = all(run.status is not WorkflowExecutionStatus.RUNNING for run in (newest, *found))
+        return found if closed and newest.run_id in {run.run_id for run in found} else None
+
+    runs: list[WorkflowExecution] = await eventually(ended)
+    return sorted(runs, key=lambda run: run.start_time)
+
+
+async def record_all(folder: Path) -> None:
+    """Record every scenario into the folder; what was there of earlier recordings of this version goes."""
+    options = ServerOptions(
+        port=free_port(), dynamic_config={**FAST, "limit.historyCount.suggestContinueAsNew": str(ROTATES_AFTER)}
+    )
+    found: dict[str, str] = {}
+    async with EmbeddedServer(options) as server:
+        # The identity names sticky task queues too; by default it holds the machine's name.
+        temporal = await temporalio.client.Client.connect(
+            server.address, data_converter=DATA_CONVERTER, identity="recorder"
+        )
+        for scenario in SCENARIOS:
+            with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as scratch:
+                become_a_user(environment, server)
+                built = House.built(
+                    name=scenario.name, server=server, temporal=temporal, environment=environment, folder=Path(scratch)
+                )
+                async with built as house:
+                    histories = await record(scenario, house)
+            click.echo(f"{scenario.name}: {len(histories)}")
+            several = len(histories) > 1
+            for number, history in enumerate(histories, start=1):
+                found[f"{scenario.name}-{number}.json" if several else f"{scenario.name}.json"] = history
+    await asyncio.to_thread(_write, folder, found)
+
+
+def _write(folder: Path, histories: dict[str, str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, text in histories.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    logging.disable(logging.ERROR)  # failures are part of the scenarios
+    asyncio.run(record_all(HISTORIES / version("perdure")))

@@ -1,0 +1,185 @@
+"""The turns whose histories are stored: one for each way through the workflow."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from perdure import Agent, RetryPolicy, tool
+from perdure.contracts.names import AGENT_TURN
+from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
+from tests.house import House
+from tests.workflow.bodies import Body, happened
+
+ROTATES_AFTER = 60
+"""Events of a history after which the recording server suggests a fresh one."""
+
+
+@tool(catch=[ValueError])
+def count(number: int) -> str:
+    """Say the number; there is no negative one, and zero is a bug."""
+    if number == 0:
+        msg = "zero was not foreseen"
+        raise ArithmeticError(msg)
+    if number < 0:
+        msg = "there is no negative number"
+        raise ValueError(msg)
+    return f"number {number}"
+
+
+@tool
+def finish() -> str:
+    """End the turn."""
+    return "finished"
+
+
+@dataclass
+class Stage:
+    """What a scenario plays with: the house, the model, and a tool whose body is held."""
+
+    house: House
+    provider: ScriptedProvider
+    body: Body
+
+    async def start(self, **request: Any) -> Any:
+        """A running turn."""
+        return await self.house.start(**request)
+
+    async def send(self, prompt: str, **fields: Any) -> None:
+        """A message to the running turn."""
+        handle = self.house.temporal.get_workflow_handle(self.house.session)
+        await handle.execute_update("send", {"prompt": prompt, "request_id": prompt, **fields}, id=prompt)
+
+    async def in_the_tool(self, **request: Any) -> Any:
+        """A turn that runs the held tool."""
+        handle = await self.start(**request)
+        await happened(self.body.started)
+        return handle
+
+
+async def runs(stage: Stage) -> None:
+    await stage.start()
+
+
+async def runs_into_limits(stage: Stage) -> None:
+    await stage.start(max_steps=2)
+
+
+async def runs_into_the_tool_budget(stage: Stage) -> None:
+    await stage.start(budgets={"tool_calls": 1})
+
+
+async def runs_out_of_time(stage: Stage) -> None:
+    await stage.start(budgets={"seconds": 0.5})
+
+
+async def is_cancelled_while_the_model_is_asked(stage: Stage) -> None:
+    handle = await stage.start()
+    await stage.provider.wait_for_requests(1)
+    await handle.signal("cancel", {"reason": "no longer needed", "turn": 7})
+    await handle.signal("cancel", {"reason": "no longer needed", "turn": 1})
+
+
+async def is_cancelled_in_a_tool(stage: Stage) -> None:
+    handle = await stage.in_the_tool()
+    await handle.signal("cancel", "stop")
+
+
+async def is_cancelled_by_temporal(stage: Stage) -> None:
+    handle = await stage.in_the_tool()
+    await stage.send("second")
+    await stage.send("steered", steer=True)
+    await handle.cancel()
+
+
+async def gets_messages(stage: Stage) -> None:
+    await stage.in_the_tool()
+    await stage.send("second")
+    await stage.send("third")
+    stage.body.released.set()
+
+
+async def is_steered(stage: Stage) -> None:
+    await stage.in_the_tool()
+    await stage.send("be brief", steer=True)
+    stage.body.released.set()
+
+
+async def is_carried_along(stage: Stage) -> None:
+    await stage.in_the_tool(budgets={"seconds": 600})
+    await stage.send("second")
+    stage.body.released.set()
+
+
+async def is_refused(stage: Stage) -> None:
+    await stage.start(agent="nobody")
+
+
+async def is_no_request(stage: Stage) -> None:
+    house = stage.house
+    await house.temporal.start_workflow(
+        AGENT_TURN, {"promt": "typo"}, id=house.session, task_queue=house.settings.task_queue
+    )
+
+
+async def is_asked_again(stage: Stage) -> None:
+    await stage.house.run(request_id="a")
+    await stage.start(request_id="a")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A turn, or the turns of a chain, with a name that says what is special about them.
+
+    Attributes:
+        drive: Starts the turn and does what happens to it; its end is waited for afterwards.
+        settings: Of the agent.
+    """
+
+    name: str
+    replies: tuple[Reply, ...]
+    drive: Callable[[Stage], Awaitable[None]] = runs
+    settings: dict[str, Any] = field(default_factory=dict)
+    always: Fault | None = None
+
+    def agent(self, body: Body) -> Agent:
+        """The agent of this scenario."""
+        retry = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
+        tools = [count, finish, body.held()]
+        return Agent(name="tester", model="openai/scripted", tools=tools, retry=retry, **self.settings)
+
+    def script(self) -> Script:
+        """What the model says."""
+        return Script(replies=self.replies)
+
+
+COUNT = call(("count", {"number": 1}))
+THREE = call(("count", {"number": 1}), ("count", {"number": 2}), ("count", {"number": 3}))
+HELD = call(("held", {}))
+DONE = say("done")
+
+SCENARIOS = (
+    Scenario("parallel-tools", (THREE, COUNT, DONE)),
+    Scenario("tool-error", (call(("count", {"number": -1}), ("count", {"number": "x"}), ("nothing", {})), DONE)),
+    Scenario("tool-abort", (call(("count", {"number": 1}), ("count", {"number": 0})), DONE)),
+    Scenario("finish-tool", (COUNT, call(("finish", {}))), settings={"finish_tool": "finish"}),
+    Scenario("stalled", (COUNT, DONE), settings={"finish_tool": "finish"}),
+    Scenario("retry", (COUNT.after(faults.status(503), faults.status(429)), DONE)),
+    Scenario("model-error", (DONE,), always=faults.status(401)),
+    Scenario("max-steps", (COUNT, COUNT, DONE), runs_into_limits),
+    Scenario(
+        "tool-budget",
+        (COUNT, call(("count", {"number": 1}), ("count", {"number": 2})), DONE),
+        runs_into_the_tool_budget,
+    ),
+    Scenario("seconds-budget", (DONE.after(faults.hang()),), runs_out_of_time),
+    Scenario("cancelled-in-generation", (DONE.after(faults.hang()),), is_cancelled_while_the_model_is_asked),
+    Scenario("cancelled-in-tool", (call(("count", {"number": 1}), ("held", {})), DONE), is_cancelled_in_a_tool),
+    Scenario("cancelled-by-temporal", (HELD, DONE), is_cancelled_by_temporal),
+    Scenario("queued", (HELD, DONE, DONE, DONE), gets_messages),
+    Scenario("steered", (HELD, DONE), is_steered),
+    Scenario("rotated", (*[COUNT] * 4, HELD, *[COUNT] * 3, DONE, DONE), is_carried_along),
+    Scenario("refused", (DONE,), is_refused),
+    Scenario("malformed", (DONE,), is_no_request),
+    Scenario("repeated-request", (DONE,), is_asked_again),
+)

@@ -1,0 +1,63 @@
+"""Which way a model call takes, as a worker process makes it, and how long it may take."""
+
+import asyncio
+import os
+import sys
+from datetime import timedelta
+
+import pytest
+
+from activities.generate import DeadlineExceededError, _within
+from activities.model import Answer, complete
+from perdure.contracts.agents import AgentDefinition
+from perdure.testing import Script, ScriptedProvider, faults, say
+
+SWITCH = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
+
+ONE_CALL = """
+import asyncio
+from activities.model import complete
+from perdure.contracts.agents import AgentDefinition
+agent = AgentDefinition(name="a", model="openai/scripted")
+print(asyncio.run(complete(agent, [{"role": "user", "content": "hi"}])).text)
+"""
+
+
+@pytest.mark.parametrize(("switch", "with_sdk"), [(None, False), ("false", True)])
+async def test_a_call_goes_past_the_openai_sdk_unless_an_operator_says_otherwise(
+    switch: str | None, with_sdk: bool
+) -> None:
+    """The SDK walks every message through its types; its headers tell that it was used."""
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    environment |= {} if switch is None else {SWITCH: switch}
+    async with ScriptedProvider(Script(replies=(say("hello"),))) as provider, asyncio.timeout(60):
+        environment |= {"OPENAI_API_KEY": "sk-scripted-0123456789", "OPENAI_BASE_URL": provider.url}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", ONE_CALL, env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        written, _ = await process.communicate()
+        (request,) = provider.requests
+    assert written.decode().strip() == "hello"
+    assert ("x-stainless-lang" in request.headers) is with_sdk
+    assert ("openai" in request.headers["user-agent"].lower()) is with_sdk
+
+
+async def test_a_call_over_its_deadline_is_given_up_and_its_connection_closed() -> None:
+    """The reply comes a byte at a time: no silence is ever long enough for litellm's own time-out."""
+    async with ScriptedProvider(Script(replies=(say("x"),)), always=faults.drip(0.05)) as provider:
+        agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": provider.url})
+        call = complete(agent, [{"role": "user", "content": "hi"}])
+        with pytest.raises(DeadlineExceededError, match=r"generation_timeout \(0.4 s\)"):
+            await _within(timedelta(seconds=0.4), call)
+        await provider.wait_for_disconnect()
+    assert provider.request_count == 1
+
+
+async def test_a_time_out_inside_the_call_is_not_taken_for_the_deadline() -> None:
+    async def call() -> Answer:
+        msg = "the connection timed out"
+        raise TimeoutError(msg)
+
+    with pytest.raises(TimeoutError) as raised:
+        await _within(timedelta(seconds=60), call())
+    assert type(raised.value) is TimeoutError

@@ -1,0 +1,62 @@
+"""Workers that are told to stop finish what is short, and hand over what is not."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.testing import Script, ScriptedProvider, faults, say
+from tests.house import House
+from tests.workflow.killing import PAY, has_lines, lines_of, read, read_by_the_model, result_of, worker
+
+
+@pytest.fixture
+def lines(house: House) -> Path:
+    """The file in which each run of a tool's body leaves a line."""
+    return lines_of(house)
+
+
+async def test_a_worker_that_is_told_to_stop_lets_a_short_model_call_finish(house: House, lines: Path) -> None:
+    answer = say("done").after(faults.delay(1.0))
+    async with ScriptedProvider(Script(replies=(answer,))) as provider:
+        house.use(provider)
+        first = await worker(house)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        assert await first.stop() == 0
+        await worker(house)
+        result = await result_of(handle)
+        assert (provider.request_count, provider.disconnects) == (1, 0)
+    assert result["stop_reason"] == "finished"
+
+
+async def test_a_model_call_longer_than_the_grace_is_handed_over_without_using_a_try(house: House, lines: Path) -> None:
+    """S-17: the other worker sends it again; no retry is counted."""
+    answer = say("done").after(faults.hang(), faults.status(503), faults.status(503))
+    async with ScriptedProvider(Script(replies=(answer,))) as provider:
+        house.use(provider)
+        first = await worker(house, PERDURE_SHUTDOWN_GRACE="0.5")
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        await worker(house)
+        assert await first.stop() == 0
+        await provider.wait_for_disconnect()
+        result = await result_of(handle)
+        assert provider.request_count == 4
+    assert result["stop_reason"] == "finished"
+    assert [line["attempt"] for line in await house.events("generation_retry")] == [1, 2]
+
+
+async def test_a_tool_longer_than_the_grace_is_left_behind_and_not_run_again(house: House, lines: Path) -> None:
+    """S-31: the worker does stop, although the body blocks on."""
+    async with ScriptedProvider(PAY) as provider:
+        house.use(provider)
+        first = await worker(house, HOLD="1", PERDURE_SHUTDOWN_GRACE="0.5")
+        handle = await house.start()
+        await has_lines(lines, 1)
+        assert await first.stop() == 0
+        await worker(house)
+        result = await result_of(handle)
+    assert result["stop_reason"] == "finished"
+    assert len(read(lines)) == 1
+    (told,) = read_by_the_model(provider)
+    assert "tool.effect_unknown" in told

@@ -1,0 +1,182 @@
+"""Nothing of ours but the worker: another service starts, steers, cancels and finds turns with Temporal's own tool."""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+from perdure import Agent
+from perdure.cli.server import find_binary
+from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from tests.house import House, eventually
+from tests.workflow.bodies import Body, happened
+
+AGENT = Agent(name="tester", model="openai/scripted")
+
+
+async def temporal(*arguments: str) -> tuple[int, str]:
+    """The exit code and the output of ``temporal``; the address comes from its own environment variable."""
+    process = await asyncio.create_subprocess_exec(
+        find_binary(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def workflow(*arguments: str) -> Any:
+    """What a ``temporal workflow`` command prints as JSON."""
+    code, output = await temporal("workflow", *arguments, "--output", "json")
+    assert code == 0, output
+    return json.loads(output)
+
+
+async def start(house: House, **request: Any) -> None:
+    sent = json.dumps({"agent": "tester", "prompt": "go", **request})
+    queue = house.settings.task_queue
+    await workflow(
+        *("start", "--type", "AgentTurn", "--task-queue", queue, "--workflow-id", house.session, "--input", sent)
+    )
+
+
+async def listed(house: House, query: str) -> list[Any]:
+    found: list[Any] = await workflow("list", "--query", f'{query} AND WorkflowId = "{house.session}"')
+    return found
+
+
+async def attributes(house: House) -> dict[str, Any]:
+    """The search attributes of the session's newest run, as they stand in its own record."""
+    described = await workflow("describe", "--workflow-id", house.session)
+    fields = described["workflowExecutionInfo"].get("searchAttributes", {}).get("indexedFields", {})
+    return {
+        name: json.loads(base64.b64decode(payload["data"]))
+        for name, payload in fields.items()
+        if name.startswith("Perdure")
+    }
+
+
+async def test_start_and_result_need_nothing_of_ours(house: House) -> None:
+    async with ScriptedProvider(Script(replies=(say("hello"),))) as provider, house.worker(AGENT):
+        house.use(provider)
+        await start(house)
+        shown = await workflow("result", "--workflow-id", house.session)
+    assert shown["status"] == "COMPLETED"
+    result = shown["result"]
+    assert (result["stop_reason"], result["output"], result["session"]) == ("finished", "hello", house.session)
+    assert (result["reason_code"], result["error"]) == (None, None)
+
+
+async def test_a_malformed_input_is_answered_with_a_sentence(house: House) -> None:
+    async with house.worker(AGENT):
+        await start(house, promt="typo")
+        code, output = await temporal("workflow", "result", "--workflow-id", house.session)
+    assert code != 0
+    assert "promt: Extra inputs are not permitted" in output
+
+
+async def test_a_turn_is_cancelled_by_signal_and_then_found_by_its_stop_reason(house: House) -> None:
+    async with ScriptedProvider(always=faults.hang()) as provider, house.worker(AGENT):
+        house.use(provider)
+        await start(house, tenant="acme")
+        await provider.wait_for_requests(1)
+        assert await attributes(house) == {
+            "PerdureAgent": "tester",
+            "PerdureModel": "openai/scripted",
+            "PerdureState": "running",
+            "PerdureTenant": "acme",
+        }
+        reason = json.dumps({"reason": "no longer needed"})
+        code, output = await temporal(
+            *("workflow", "signal", "--workflow-id", house.session, "--name", "cancel", "--input", reason)
+        )
+        assert code == 0, output
+        shown = await workflow("result", "--workflow-id", house.session)
+        assert shown["result"]["error"] == "Operation aborted: no longer needed"
+        (found,) = await eventually(lambda: listed(house, 'PerdureStopReason = "cancelled"'))
+    assert found["execution"]["workflowId"] == house.session
+    assert await attributes(house) == {
+        "PerdureAgent": "tester",
+        "PerdureModel": "openai/scripted",
+        "PerdureState": "ended",
+        "PerdureTenant": "acme",
+        "PerdureStopReason": "cancelled",
+        "PerdureReasonCode": "runtime.aborted",
+        "PerdureSteps": 0,
+        "PerdureTokens": 0,
+        "PerdureCostUsd": 0,
+    }
+
+
+async def test_temporals_own_cancel_ends_as_canceled_and_is_found_by_both(house: House) -> None:
+    async with ScriptedProvider(always=faults.hang()) as provider, house.worker(AGENT):
+        house.use(provider)
+        await start(house)
+        await provider.wait_for_requests(1)
+        code, output = await temporal("workflow", "cancel", "--workflow-id", house.session)
+        assert code == 0, output
+        query = 'PerdureStopReason = "cancelled" AND ExecutionStatus = "Canceled"'
+        assert len(await eventually(lambda: listed(house, query))) == 1
+
+
+async def test_a_failed_turn_is_found_by_its_reason_code(house: House) -> None:
+    async with ScriptedProvider(always=faults.status(401)) as provider, house.worker(AGENT):
+        house.use(provider)
+        await start(house)
+        shown = await workflow("result", "--workflow-id", house.session)
+        assert shown["status"] == "COMPLETED"
+        query = 'PerdureStopReason = "error" AND PerdureReasonCode = "llm.auth_error"'
+        assert len(await eventually(lambda: listed(house, query))) == 1
+
+
+async def test_status_is_asked_and_a_message_is_sent_by_the_stock_commands(house: House) -> None:
+    """And the next turn begins without the stop reason and the reason code of the one before."""
+    body, second = Body(), Body()
+
+    def answer(request: ChatRequest) -> Reply:
+        last = request.messages[-1]["content"]
+        return call(("held" if last == "go" else "wait", {})) if last in {"go", "and then?"} else say("done")
+
+    agent = Agent(name="tester", model="openai/scripted", tools=[body.held(), second.held().with_(name="wait")])
+    async with ScriptedProvider(answer) as provider, house.worker(agent):
+        house.use(provider)
+        await start(house, budgets={"llm_calls": 1})
+        await happened(body.started)
+        queried = await workflow("query", "--workflow-id", house.session, "--type", "status")
+        (status,) = queried["queryResult"]
+        assert (status["turn"], status["activity"], status["state"]) == (1, "tools: held", "running")
+        message = json.dumps({"prompt": "and then?"})
+        sent = await workflow(
+            *("update", "execute", "--workflow-id", house.session, "--name", "send", "--input", message)
+        )
+        assert sent["result"] == {"turn": 2}
+        body.released.set()
+        await happened(second.started)
+        running = await attributes(house)
+        second.released.set()
+        shown = await workflow("result", "--workflow-id", house.session)
+    assert (running["PerdureState"], running["PerdureAgent"]) == ("running", "tester")
+    assert "PerdureStopReason" not in running
+    assert "PerdureReasonCode" not in running
+    assert (shown["result"]["turn"], shown["result"]["stop_reason"]) == (2, "finished")
+    first = (await house.store.turn(house.session, 1)).result
+    assert first is not None
+    assert (first.stop_reason, first.reason_code) == ("budget_exhausted", "budget.llm_calls_exhausted")
+    ended = await attributes(house)
+    assert (ended["PerdureStopReason"], ended["PerdureSteps"]) == ("finished", 2)
+    assert "PerdureReasonCode" not in ended
+
+
+async def test_a_refused_message_is_answered_with_a_sentence(house: House) -> None:
+    body = Body()
+    agent = Agent(name="tester", model="openai/scripted", tools=[body.held()])
+    script = Script(replies=(call(("held", {})), say("done")))
+    async with ScriptedProvider(script) as provider, house.worker(agent):
+        house.use(provider)
+        await start(house)
+        await happened(body.started)
+        code, output = await temporal(
+            *("workflow", "update", "execute", "--workflow-id", house.session, "--name", "send", "--input", '"hi"')
+        )
+        body.released.set()
+    assert code != 0
+    assert 'send {"prompt": "text"}' in output.replace("\\", "")

@@ -1,0 +1,206 @@
+"""What becomes of a tool call that fails: told to the model or the end of the turn, as author and agent say."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from perdure import Agent, tool
+from perdure.agents.tool import Catch, Tool
+from perdure.testing import Reply, Script, ScriptedProvider, call, say
+from tests.house import House
+
+DONE = say("done")
+
+
+class DerivedError(KeyError):
+    """A class that is caught by its base."""
+
+
+def agent(*tools: Tool[..., Any], **settings: Any) -> Agent:
+    return Agent(**{"name": "tester", "model": "openai/scripted", "tools": tools, **settings})
+
+
+async def played(house: House, using: Agent, *answers: Reply) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The result of a turn, and the tool messages that the model read last."""
+    async with ScriptedProvider(Script(replies=answers)) as provider, house.worker(using):
+        house.use(provider)
+        result = await house.run()
+        last = provider.requests[-1].request.messages
+    return result, [message for message in last if message["role"] == "tool"]
+
+
+def error_in(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    body: Mapping[str, Any] = json.loads(message["content"])["error"]
+    return body
+
+
+def raising(kind: str, catch: Catch = None) -> Tool[..., Any]:
+    """A tool that raises an exception of that class, the same object each time."""
+    errors = {"KeyError": KeyError("lost"), "DerivedError": DerivedError("lost"), "ValueError": ValueError("lost")}
+
+    @tool(catch=catch)
+    def work() -> str:
+        if kind == "JSONDecodeError":
+            json.loads("{broken")
+        if kind == "ValidationError":
+            TypeAdapter(int).validate_python("no number")
+        raise errors[kind]
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("kind", "catch"),
+    [
+        ("JSONDecodeError", None),
+        ("ValidationError", None),
+        ("JSONDecodeError", [KeyError]),
+        ("KeyError", [KeyError]),
+        ("DerivedError", [KeyError]),
+        ("ValueError", True),
+    ],
+)
+async def test_a_caught_exception_is_told_to_the_model_every_time(house: House, kind: str, catch: Catch) -> None:
+    """S-21: the second time like the first."""
+    ask = call(("work", {}))
+    result, results = await played(house, agent(raising(kind, catch)), ask, ask, DONE)
+    assert (result["stop_reason"], result["steps"]) == ("finished", 3)
+    assert [(error_in(read)["type"], error_in(read)["code"]) for read in results] == [
+        (kind, "tool.execution_error"),
+        (kind, "tool.execution_error"),
+    ]
+    assert [line["error"]["type"] for line in await house.events("tool_end")] == [kind, kind]
+    assert await house.events("tool_error") == []
+
+
+@pytest.mark.parametrize(("kind", "catch"), [("ValueError", None), ("ValueError", [KeyError]), ("KeyError", False)])
+async def test_an_exception_that_is_not_caught_ends_the_turn(house: House, kind: str, catch: Catch) -> None:
+    """S-20 S-21: a row titled with the tool's name, and stop reason error."""
+    result, _ = await played(house, agent(raising(kind, catch)), call(("work", {})), DONE)
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.execution_error")
+    (row,) = await house.events("tool_error")
+    assert (row["error"]["title"], row["error"]["type"]) == ("work", kind)
+    assert f"step 1, tool work: {kind}: " in result["error"]
+
+
+@pytest.mark.parametrize("kind", ["JSONDecodeError", "ValidationError"])
+async def test_catch_false_catches_not_even_the_default_classes(house: House, kind: str) -> None:
+    """S-21."""
+    result, _ = await played(house, agent(raising(kind, False)), call(("work", {})), DONE)
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.execution_error")
+
+
+async def test_when_one_call_aborts_the_turn_its_siblings_keep_their_results_and_a_prompt_goes_on(
+    house: House,
+) -> None:
+    """S-20 S-24 S-56: the next prompt's model reads the call, its error and the finished results."""
+
+    @tool
+    def fine(n: int) -> str:
+        return f"fine {n}"
+
+    asked = call(("fine", {"n": 1}), ("work", {}), ("fine", {"n": 2}), text="trying")
+    using = agent(raising("ValueError"), fine)
+    async with ScriptedProvider(Script(replies=(asked, say("back again")))) as provider, house.worker(using):
+        house.use(provider)
+        assert (await house.run(prompt="first"))["stop_reason"] == "error"
+        result = await house.run(prompt="second")
+        *conversation, last = provider.requests[-1].request.messages
+    assert (result["stop_reason"], result["turn"], result["output"]) == ("finished", 2, "back again")
+    assert (last["role"], last["content"]) == ("user", "second")
+    user, assistant, *results = (dict[str, Any](message) for message in conversation)
+    assert (user["content"], assistant["content"]) == ("first", "trying")
+    assert [read["tool_call_id"] for read in results] == [made["id"] for made in assistant["tool_calls"]]
+    assert [read["content"] for read in (results[0], results[2])] == ["fine 1", "fine 2"]
+    assert error_in(results[1]) == {"code": "tool.execution_error", "type": "ValueError", "message": "lost"}
+
+
+async def test_feed_back_tells_the_model_every_exception_and_goes_on(house: House) -> None:
+    """S-19: class name and text."""
+    using = agent(raising("ValueError"), on_tool_error="feed_back")
+    result, results = await played(house, using, call(("work", {})), DONE)
+    assert (result["stop_reason"], result["output"]) == ("finished", "done")
+    assert [error_in(read) for read in results] == [
+        {"code": "tool.execution_error", "type": "ValueError", "message": "lost"}
+    ]
+
+
+async def test_feed_back_ends_the_turn_after_ten_errors_in_a_row(house: House) -> None:
+    """S-19: its bound."""
+    using = agent(raising("ValueError"), on_tool_error="feed_back")
+    result, _ = await played(house, using, *[call(("work", {}))] * 20)
+    assert (result["stop_reason"], result["reason_code"], result["steps"]) == ("error", "tool.execution_error", 10)
+    assert result["error"].startswith("10 tool errors in a row; the last one, of work: lost")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('{"n": 1', "the arguments are no JSON object"),
+        ("[1]", "the arguments are no JSON object"),
+        ('{"n": "many"}', "n: Input should be a valid integer"),
+        ("{}", "n: Field required"),
+        ('{"n": 1, "m": 2}', "m: Extra inputs are not permitted"),
+    ],
+)
+@pytest.mark.parametrize("catch", [None, False])
+async def test_arguments_that_do_not_fit_come_back_to_the_model(
+    house: House, arguments: str, said: str, catch: Catch
+) -> None:
+    """S-22: whatever the tool catches; the body never runs."""
+    ran: list[int] = []
+
+    @tool(catch=catch)
+    def work(n: int) -> str:
+        ran.append(n)
+        return "worked"
+
+    result, results = await played(house, agent(work), call(("work", arguments)), DONE)
+    assert (result["stop_reason"], ran) == ("finished", [])
+    (error,) = [error_in(read) for read in results]
+    assert error["code"] == "tool.invalid_input"
+    assert said in error["message"]
+
+
+async def test_an_unknown_tool_comes_back_to_the_model_under_its_own_call_and_its_siblings_run(house: House) -> None:
+    """S-23: a tool message with the right call id."""
+
+    @tool
+    def work() -> str:
+        return "worked"
+
+    asked = call(("work", {}), ("wrok", {}))
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(agent(work)):
+        house.use(provider)
+        result = await house.run()
+        _, assistant, first, second = (dict[str, Any](message) for message in provider.requests[-1].request.messages)
+    assert result["stop_reason"] == "finished"
+    assert [made["id"] for made in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+    assert (first["content"], second["content"]) == ("worked", "there is no tool named 'wrok'; the tools are: work")
+    (row,) = await house.events("tool_error")
+    assert (row["tool"], row["error"]["code"]) == ("wrok", "tool.unknown_tool")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_tool_that_exits_the_process_ends_its_turn_and_not_the_worker(house: House, blocking: bool) -> None:
+    """S-25: sys.exit is an error of the tool like any other."""
+
+    @tool(name="leave")
+    def leave_sync() -> str:
+        sys.exit(3)
+
+    @tool(name="leave")
+    async def leave_async() -> str:
+        sys.exit(3)
+
+    using = agent(leave_sync if blocking else leave_async)
+    async with ScriptedProvider(Script(replies=(call(("leave", {})), DONE))) as provider, house.worker(using):
+        house.use(provider)
+        first, second = await house.run(), await house.run()
+    assert (first["stop_reason"], first["reason_code"]) == ("error", "tool.execution_error")
+    assert "tried to end the process: SystemExit(3)" in first["error"]
+    assert second["stop_reason"] == "finished"
