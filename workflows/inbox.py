@@ -94,10 +94,12 @@ class Inbox:
         message = asked.model_copy(update={"request_id": request_id})
         if asked.steer and self.state is not None and self.state.ending is None:
             if all(other.request_id != request_id for other in self.mail.steered):
+                self._need_room_for(message)
                 self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})
             return SendReceipt(turn=opened.turn)
         places = [other.request_id for other in self.mail.queued]
         if request_id not in places:
+            self._need_room_for(message)
             places.append(request_id)
             self.mail = self.mail.model_copy(update={"queued": (*self.mail.queued, message)})
         return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
@@ -109,6 +111,10 @@ class Inbox:
         except ValidationError as error:
             message = f'the input is no message: {one_line(error)}; send {{"prompt": "text"}}'
             raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+        self._need_room_for(asked)
+
+    def _need_room_for(self, asked: SendRequest) -> None:
+        """Refuse a message when too many wait: before it is taken in, and again when others came in with it."""
         waiting = (*self.mail.queued, *self.mail.steered, asked)
         # As they stand in a payload: one that is too large would keep the turn from ever going on.
         size = sum(len(message.model_dump_json().encode()) for message in waiting)

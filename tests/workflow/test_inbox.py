@@ -408,6 +408,24 @@ async def test_a_request_that_was_terminated_goes_on_when_it_is_started_again_an
     assert len(await house.events("tool_start")) == 1
 
 
+async def test_a_turn_that_was_terminated_is_closed_by_the_next_one_and_loses_nothing(house: House) -> None:
+    """Section A: every turn has a result, also one whose workflow could not record it."""
+    body = Body()
+    body.released.set()
+    script = Script(replies=(call(("held", {})), say("done").after(faults.hang())))
+    async with ScriptedProvider(script) as provider, house.worker(agent(body)):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(2)
+        await handle.terminate("by hand")
+        assert (await house.run(prompt="and now?"))["turn"] == 2
+    closed = (await house.store.turn(house.session, 1)).result
+    assert closed is not None
+    assert (closed.stop_reason, closed.reason_code, closed.steps) == ("error", "runtime.turn_closed", 1)
+    roles = [(m["role"], m.get("content")) for m in provider.requests[-1].request.messages]
+    assert [roles[0], *roles[2:]] == [("user", "go"), ("tool", "released"), ("user", "and now?")]
+
+
 async def test_a_wrong_expected_turn_number_is_refused(house: House) -> None:
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(SILENT):
         house.use(provider)

@@ -1,6 +1,7 @@
 """A long turn goes on in a fresh history when the server suggests it, and nobody can tell from the outside."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from temporalio.client import WorkflowExecutionStatus
 from perdure import Agent, tool
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
+from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.conftest import FAST
 from tests.house import House, eventually
@@ -104,7 +106,8 @@ async def test_what_waits_for_a_turn_that_rotates_is_carried_along(house: House)
         before = await _run_id(handle)
         body.released.set()
         result = await house.temporal.get_workflow_handle(house.session).result()
-        assert await _first_run_of_turn(house, before) == 1
+        rotated = house.temporal.get_workflow_handle(house.session, run_id=before)
+        assert (await _input_of_the_next_run(rotated))["carried"]["turn"]["turn"] == 1
     assert (result["turn"], result["output"]) == (3, "third")
     assert [record.result.output for record in await house.store.turns(house.session) if record.result] == [
         "first",
@@ -173,6 +176,29 @@ async def test_no_message_is_lost_while_turns_rotate(house: House) -> None:
     assert [text for text in said if text.startswith("hint")] == hints
 
 
+@BOTH_WAYS
+async def test_a_cancel_that_comes_before_the_first_task_of_the_next_run_is_not_lost(house: House, how: How) -> None:
+    """No worker has seen that run yet when the cancel is recorded."""
+    house.settings = house.settings.model_copy(update={"shutdown_grace": timedelta(0)})
+    script = Script(replies=(*steps(1, 6), say("late").after(faults.hang())))
+    async with ScriptedProvider(script) as provider:
+        house.use(provider)
+        async with house.worker(agent()):
+            handle = await house.start()
+            await provider.wait_for_requests(7)
+        # The same run once more, as the server had started it, before any worker is there.
+        first = house.temporal.get_workflow_handle(house.session, run_id=handle.first_execution_run_id)
+        carried = await _input_of_the_next_run(first)
+        await house.temporal.get_workflow_handle(house.session).terminate()
+        again = await house.temporal.start_workflow(
+            AGENT_TURN, carried, id=house.session, task_queue=house.settings.task_queue
+        )
+        await cancel(again, how)
+        async with house.worker(agent()):
+            assert (await cancelled(house, again, how)).turn == 1
+        assert provider.request_count == 7
+
+
 async def test_the_time_budget_of_a_turn_runs_on_through_its_rotations(house: House) -> None:
     """The deadline is counted from the turn's beginning, not from its run's."""
     script = Script(replies=(*steps(1, 6), say("late").after(faults.hang())))
@@ -193,13 +219,12 @@ async def _run_id(handle: Any) -> str:
     return str((await handle.describe()).run_id)
 
 
-async def _first_run_of_turn(house: House, run_id: str) -> int:
-    """The number of the turn that the run after this one carries: read from its input."""
-    history = await house.temporal.get_workflow_handle(house.session, run_id=run_id).fetch_history()
-    last = history.events[-1]
-    attributes = last.workflow_execution_continued_as_new_event_attributes
-    (asked,) = await DATA_CONVERTER.decode(attributes.input.payloads)
-    return int(asked["carried"]["turn"]["turn"])
+async def _input_of_the_next_run(run: Any) -> Any:
+    """What a run that has rotated handed on."""
+    last = (await run.fetch_history()).events[-1]
+    payloads = last.workflow_execution_continued_as_new_event_attributes.input.payloads
+    (carried,) = await DATA_CONVERTER.decode(payloads)
+    return carried
 
 
 async def _timers(house: House) -> list[float]:

@@ -180,3 +180,29 @@ async def test_a_refused_message_is_answered_with_a_sentence(house: House) -> No
         body.released.set()
     assert code != 0
     assert 'send {"prompt": "text"}' in output.replace("\\", "")
+
+
+async def test_a_turn_that_is_reset_pays_for_nothing_twice(house: House) -> None:
+    """S-80: the answers and the tool results after the reset point are found in the store."""
+    body = Body()
+    body.released.set()
+    agent = Agent(name="tester", model="openai/scripted", tools=[body.held()])
+    script = Script(replies=(call(("held", {})), call(("held", {})), say("done").after(faults.hang())))
+    async with ScriptedProvider(script) as provider, house.worker(agent):
+        house.use(provider)
+        await start(house)
+        await provider.wait_for_requests(3)
+        history = await house.temporal.get_workflow_handle(house.session).fetch_history()
+        tasks = [
+            event.event_id for event in history.events if event.HasField("workflow_task_completed_event_attributes")
+        ]
+        # The second workflow task is the one that has seen the turn open and asks for the first generation.
+        code, output = await temporal(
+            *("workflow", "reset", "--workflow-id", house.session, "--event-id", str(tasks[1]), "--reason", "try again")
+        )
+        assert code == 0, output
+        shown = await workflow("result", "--workflow-id", house.session)
+        assert provider.request_count == 4
+    assert (shown["result"]["turn"], shown["result"]["steps"], shown["result"]["output"]) == (1, 3, "done")
+    assert len(await house.events("tool_start")) == 2
+    assert len(await house.events("generation_end")) == 3
