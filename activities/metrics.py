@@ -6,6 +6,7 @@ from perdure.contracts.names import Metric
 
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+_BYTES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 _LONG = (1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 259_200)
 
 
@@ -34,6 +35,9 @@ class Metrics:
         )
         self.cancel_seconds = _histogram(
             registry, Metric.CANCEL_SECONDS, "From the cancel request to the commit of the turn", _SLOW
+        )
+        self.history_bytes = _histogram(
+            registry, Metric.HISTORY_BYTES, "History of a turn's last run when it ends", _BYTES, "agent"
         )
         self.store_seconds = _histogram(registry, Metric.STORE_SECONDS, "Store transactions", _FAST, "operation")
 

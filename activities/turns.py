@@ -88,6 +88,7 @@ class TurnActivities:
         if committed.first:
             seconds = (committed.ended_at - committed.started_at).total_seconds()
             self._metrics.turn_seconds.labels(result.agent).observe(seconds)
+            self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
             self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "").inc()
             if commit.cancel_requested_at is not None:
                 waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()

@@ -239,6 +239,7 @@ class AgentTurn(Inbox):
         ending = Ending(stop_reason=action.stop_reason, error=action.error)
         self.state = self._state.model_copy(update={"ending": ending})
         self.mail = self.mail.read(len(action.steered))
+        action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
         result = await self._uninterrupted(
             workflow.start_activity(stubs.commit_turn, action, summary=action.stop_reason, **options.bookkeeping())
         )

@@ -82,4 +82,5 @@ class Metric(StrEnum):
     TOOL_SECONDS = "perdure_tool_seconds"
     TOOLS_ABANDONED = "perdure_tools_abandoned_total"
     CANCEL_SECONDS = "perdure_cancel_seconds"
+    HISTORY_BYTES = "perdure_history_bytes"
     STORE_SECONDS = "perdure_store_seconds"

@@ -161,6 +161,7 @@ class CommitTurn(Value):
         failed: Results only the workflow knows, for calls whose activity could not record one.
         steered: Messages that came too late for a generation; they are kept in the transcript.
         aborted_step: The number of the generation that was cancelled, if one was.
+        history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
     """
 
     session: str
@@ -175,6 +176,7 @@ class CommitTurn(Value):
     steered: tuple[SendRequest, ...] = ()
     aborted_step: int | None = None
     cancel_requested_at: datetime | None = None
+    history_bytes: int = 0
 
 
 class TurnResult(Value):
