@@ -176,9 +176,10 @@ class AgentTurn(Inbox):
         return self.mail.cancel is not None or self._past_deadline
 
     async def _settled(self, running: list[Running]) -> list[Any]:
-        """The result or the ``ActivityError`` of each; when the turn is stopped first, they are cancelled.
+        """The result or the failure of each; when the turn is stopped first, they are cancelled.
 
-        The signal and the deadline only set values, which the condition reads.
+        The signal and the deadline only set values, which the condition reads. A result that comes in the activation
+        of the cancel is lost to asyncio's own ``CancelledError``; the commit finds it in the store.
         """
         try:
             await workflow.wait_condition(lambda: self._stopped or all(handle.done() for handle in running))
@@ -189,7 +190,8 @@ class AgentTurn(Inbox):
                 handle.cancel()
         settled = await self._uninterrupted(asyncio.gather(*running, return_exceptions=True))
         for outcome in settled:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, ActivityError):
+            expected = isinstance(outcome, ActivityError) or is_cancelled_exception(outcome)
+            if isinstance(outcome, BaseException) and not expected:
                 raise outcome
         return list(settled)
 

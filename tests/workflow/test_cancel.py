@@ -16,6 +16,7 @@ from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, REASONS, How, cancel, cancelled
+from tests.workflow.holding import HeldRunner
 
 HOURS = RetryPolicy(base=timedelta(hours=1), jitter=timedelta(0), max_time=None)
 
@@ -346,3 +347,52 @@ async def _in_history(handle: Any, how: How) -> None:
         return any(event.HasField(wanted) for event in history.events)
 
     await eventually(recorded)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("during", ["generation", "tool"])
+async def test_a_cancel_that_comes_together_with_the_end_of_the_work_ends_the_turn(
+    house: House, how: How, during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-57: the SDK drops a result that is cancelled in the activation that brings it; the store still has it."""
+    runner, body = HeldRunner(), Body()
+    storing, finish_generation = asyncio.Event(), house.store.finish_generation
+
+    async def slow(*arguments: Any) -> Any:
+        await storing.wait()
+        return await finish_generation(*arguments)
+
+    if during == "generation":
+        monkeypatch.setattr(house.store, "finish_generation", slow)
+    script = Script(replies=(call(("held", {}), text="half"),))
+    async with ScriptedProvider(script) as provider, house.worker(agent(body.held()), runner=runner):
+        house.use(provider)
+        handle = await house.start()
+        if during == "generation":
+            await provider.wait_for_requests(1)
+        else:
+            await happened(body.started)
+        runner.hold()
+        await handle.signal("cancel", {"turn": 99})
+        await happened(runner.held)
+        storing.set()
+        body.released.set()
+        await house.wait_for_event("generation_end" if during == "generation" else "tool_end")
+        await _nothing_runs(handle)
+        await cancel(handle, how)
+        runner.release()
+        result = await cancelled(house, handle, how)
+    assert (result.steps, result.output) == (1, "half")
+    said = [(message.role, message.content) for message in await house.store.transcript(house.session)]
+    of_tool = "Operation aborted: held was cancelled before it ran" if during == "generation" else "released"
+    assert said[1:] == [("assistant", "half"), ("tool", of_tool)]
+    assert body.started.is_set() == (during == "tool")
+
+
+async def _nothing_runs(handle: Any) -> None:
+    """Wait until the history holds the end of each activity."""
+
+    async def ended() -> bool:
+        return not (await handle.describe()).raw_description.pending_activities
+
+    await eventually(ended)
