@@ -1,22 +1,17 @@
 """Conversations as models read them, kept by the worker so that a step does not read the whole chain again."""
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from activities.errors import store_failures
-from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.messages import Message
+from perdure.engine.transcript import WireMessage, wire
 from perdure.store import Store
 
-WireMessage = dict[str, JsonValue]
-"""One message in OpenAI's chat format, which litellm takes for every provider."""
+__all__ = ["Conversations", "WireMessage", "wire"]
 
 KEPT_CHARACTERS = 200_000_000
 """Text kept in memory, over all sessions; the session unused for longest is forgotten first."""
-
-MAX_ARGUMENTS_SHOWN = 2_000
-"""Broken arguments are shown to the model up to this length."""
 
 
 @dataclass
@@ -74,39 +69,3 @@ class Conversations:
 
 def _size(messages: list[WireMessage]) -> int:
     return sum(len(str(message.get("content") or "")) + 200 for message in messages)
-
-
-def wire(message: Message) -> WireMessage:
-    """One message in OpenAI's chat format: role, content, calls, and nothing a provider might refuse."""
-    if isinstance(message, UserMessage):
-        return {"role": "user", "content": message.content}
-    if isinstance(message, ToolMessage):
-        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
-    return _assistant(message)
-
-
-def _assistant(message: AssistantMessage) -> WireMessage:
-    wired: WireMessage = {"role": "assistant", "content": message.content or None}
-    if message.tool_calls:
-        wired["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    elif not message.content:
-        wired["content"] = ""
-    if message.thinking:
-        wired["thinking_blocks"] = list(message.thinking)
-    return wired
-
-
-def _sendable(arguments: str) -> str:
-    """Arguments as a JSON object: some providers refuse the whole conversation if a past call has broken ones."""
-    try:
-        json_object(arguments or "{}")
-    except ValueError:
-        return json.dumps({"invalid_arguments": arguments[:MAX_ARGUMENTS_SHOWN]})
-    return arguments or "{}"

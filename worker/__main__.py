@@ -8,7 +8,7 @@ import click
 
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.tool import ToolDefinitionError
-from perdure.client.errors import ServerUnreachableError
+from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.settings import SettingsError, known_secrets, load_settings
 from perdure.store import StoreError
 from worker.agents import AgentLoadError, load_agents
@@ -41,7 +41,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
 
     try:
         asyncio.run(run(settings, agents))
-    except AddressError as error:
+    except (AddressError, TemporalConfigError) as error:
         return _fail(error, USAGE)
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
         return _fail(error, UNREACHABLE)

@@ -36,14 +36,14 @@ async def connected(*, store: bool = True) -> AsyncIterator[Client]:
 
 
 @contextlib.asynccontextmanager
-async def opened_store() -> AsyncIterator[Store]:
-    """The store alone, for verbs that need no server.
+async def opened_store(settings: Settings | None = None) -> AsyncIterator[Store]:
+    """The store alone, for verbs that need no server; ``settings`` None reads ``PERDURE_*``.
 
     Raises:
         UnreachableError: The store's file is not there.
         StoreError: The store does not answer.
     """
-    settings = load_settings()
+    settings = settings or load_settings()
     _check_file(settings)
     store = await Store.open(settings.store_url)
     try:

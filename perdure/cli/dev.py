@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import urllib.request
@@ -27,6 +28,7 @@ from perdure.cli.server import (
     stop_process,
     wait_process,
 )
+from perdure.client.connect import load_config
 from perdure.settings import Settings, load_settings
 
 FOLDER = Path(".perdure")
@@ -78,13 +80,23 @@ async def _dev(options: ServerOptions, agents: tuple[str, ...], root: Path, sett
         stack.push_async_callback(server.stop)
         log = FOLDER / "worker.log"
         with open_log(log) as output:
-            environment = worker_environment(root, TEMPORAL_ADDRESS=server.address)
+            environment = {name: value for name, value in worker_environment(root).items() if not _of_temporal(name)}
+            environment |= own_server(server.address)
             worker = spawn(worker_command(agents), output=output, env=environment)
         stack.push_async_callback(_stop_worker, worker, settings, stop)
         if await stop.instead_of(_ready(worker, settings, log)):
             return
         _say_where(server, settings)
         await _watch(server, worker, log, stop)
+
+
+def _of_temporal(name: str) -> bool:
+    return name.startswith("TEMPORAL_")
+
+
+def own_server(address: str) -> dict[str, str]:
+    """What leads a process to this server, and keeps it from a profile that the user has for a cluster."""
+    return {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 
 class _Stop:
@@ -208,6 +220,14 @@ def _say_where(server: EmbeddedServer, settings: Settings) -> None:
     rows.append(("logs", str(FOLDER)))
     for name, value in rows:
         click.echo(f"{name:8} {value}")
-    prefix = "" if server.options.port == DEFAULT_PORT else f"TEMPORAL_ADDRESS={server.address} "
+    wanted = own_server(server.address) if _leads_elsewhere(server) else {}
+    prefix = "".join(f"{name}={value} " for name, value in wanted.items())
     click.echo(f"\nready; run a job from this folder with:\n  {prefix}perdure run AGENT 'what it is to do'")
     click.echo("Ctrl+C stops everything")
+
+
+def _leads_elsewhere(server: EmbeddedServer) -> bool:
+    """Whether ``perdure run`` would go to another server, or to this one with the key of another."""
+    config = load_config()
+    local = {server.address, server.address.replace("127.0.0.1", "localhost")}
+    return config.get("target_host") not in local or bool(set(config) - {"target_host"})

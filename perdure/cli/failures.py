@@ -7,13 +7,14 @@ from perdure.client.errors import (
     RequestRefusedError,
     ServerUnreachableError,
     SessionIdleError,
+    TemporalConfigError,
     UnknownSessionError,
 )
 from perdure.settings import SettingsError
 from perdure.store.errors import NotFoundError, StoreError
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
-_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError)
+_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError, TemporalConfigError)
 
 
 def describe(error: Exception) -> CliError | None:

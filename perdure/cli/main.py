@@ -16,10 +16,18 @@ VERBS: dict[str, str] = {
     "cancel": "Cancel the running turn of a session.",
     "show": "What a session did: its turns and the conversation.",
     "list": "The sessions, newest first.",
+    "export": "A transcript or event log for other programs.",
     "agents": "The agents that workers have registered.",
     "setup": "Register the search attributes on a cluster.",
+    "doctor": "Check settings, server, worker and store, with fixes.",
+    "errors": "The reason codes and what they mean.",
 }
-"""Each verb is ``perdure.cli.<verb>.command``; the text is the short help of the list."""
+"""Each verb with the short help of the list; :func:`module` says where its ``command`` is."""
+
+
+def module(verb: str) -> str:
+    """The module of a verb: ``perdure.cli.<verb>``, except that ``errors`` there are what the verbs raise."""
+    return f"perdure.cli.{'reasons' if verb == 'errors' else verb}"
 
 
 class LazyGroup(click.Group):
@@ -33,7 +41,7 @@ class LazyGroup(click.Group):
         """Load a verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"perdure.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(module(cmd_name)).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -38,17 +38,27 @@ async def register(client: Client) -> list[str]:
     Raises:
         CliError: One of that name has another type.
     """
-    operator, namespace = client.temporal.operator_service, client.temporal.namespace
-    wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
-    with rpc_errors():
-        listed = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=namespace))
-        there = listed.custom_attributes
-        other = sorted(name for name in wanted if name in there and there[name] != wanted[name])
-        if other:
-            msg = f"{', '.join(other)}: registered with another type; remove it, or set PERDURE_SEARCH_ATTRIBUTES=off"
-            raise CliError(msg)
-        missing = {name: kind for name, kind in wanted.items() if name not in there}
-        if missing:
-            request = AddSearchAttributesRequest(namespace=namespace, search_attributes=missing)
-            await operator.add_search_attributes(request)
+    missing = await missing_attributes(client)
+    if missing:
+        request = AddSearchAttributesRequest(namespace=client.temporal.namespace, search_attributes=missing)
+        with rpc_errors():
+            await client.temporal.operator_service.add_search_attributes(request)
     return sorted(missing)
+
+
+async def missing_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
+    """The search attributes that the namespace has not, with their types.
+
+    Raises:
+        CliError: One of that name has another type.
+    """
+    request = ListSearchAttributesRequest(namespace=client.temporal.namespace)
+    with rpc_errors():
+        listed = await client.temporal.operator_service.list_search_attributes(request)
+    wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
+    there = listed.custom_attributes
+    other = sorted(name for name in wanted if name in there and there[name] != wanted[name])
+    if other:
+        msg = f"{', '.join(other)}: registered with another type; remove it, or set PERDURE_SEARCH_ATTRIBUTES=off"
+        raise CliError(msg)
+    return {name: kind for name, kind in wanted.items() if name not in there}

@@ -9,6 +9,7 @@ from perdure.client.errors import (
     ServerUnreachableError,
     SessionBusyError,
     SessionIdleError,
+    TemporalConfigError,
     TurnClosedError,
     UnknownSessionError,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "ServerUnreachableError",
     "SessionBusyError",
     "SessionIdleError",
+    "TemporalConfigError",
     "Turn",
     "TurnClosedError",
     "TurnOptions",

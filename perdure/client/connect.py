@@ -9,11 +9,14 @@ from datetime import timedelta
 import temporalio.client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import DataConverter
-from temporalio.envconfig import ClientConfig
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.errors import ServerRefusedError, ServerUnreachableError
+from perdure.client.errors import ServerRefusedError, ServerUnreachableError, TemporalConfigError
+
+DEFAULT_ADDRESS = "localhost:7233"
+"""Where Temporal's own tools look for a server."""
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long a first connection may take before the server counts as unreachable."""
@@ -37,19 +40,42 @@ def _quiet_runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=quiet))
 
 
-async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client:
-    """Connect by Temporal's own environment configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
+def load_config() -> ClientConnectConfig:
+    """Where Temporal's own environment configuration leads (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
 
     Raises:
+        TemporalConfigError: It cannot be read.
+    """
+    try:
+        config = ClientConfig.load_client_connect_config()
+    except (RuntimeError, ValueError, OSError) as error:
+        # The first line alone: those after it quote the file, which holds keys.
+        msg = f"Temporal's configuration cannot be read: {str(error).splitlines()[0]}; check the TEMPORAL_* variables"
+        raise TemporalConfigError(msg) from None
+    config.setdefault("target_host", DEFAULT_ADDRESS)
+    return config
+
+
+async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client:
+    """Connect by Temporal's own environment configuration.
+
+    Raises:
+        TemporalConfigError: The configuration cannot be read, or the address is none.
         ServerUnreachableError: Nothing answers at the address.
     """
-    config = ClientConfig.load_client_connect_config()
+    config = load_config()
     runtime = runtime or _quiet_runtime()
-    address = config.setdefault("target_host", "localhost:7233")
+    address = config.get("target_host", DEFAULT_ADDRESS)
     try:
         return await temporalio.client.Client.connect(
             **config, data_converter=DATA_CONVERTER, runtime=runtime, connect_timeout=CONNECT_TIMEOUT
         )
+    except ValueError as error:
+        msg = f"TEMPORAL_ADDRESS: {address!r} is no HOST:PORT ({error})"
+        raise TemporalConfigError(msg) from error
+    except OSError as error:
+        msg = f"a file of Temporal's configuration cannot be read: {error}; check the TEMPORAL_* variables"
+        raise TemporalConfigError(msg) from error
     except (RuntimeError, RPCError) as error:
         msg = (
             f"no Temporal server answers at {address}; start one with 'perdure dev', "

@@ -9,6 +9,10 @@ class ServerUnreachableError(ClientError):
     """The Temporal server cannot be reached."""
 
 
+class TemporalConfigError(ClientError):
+    """Temporal's own configuration, ``TEMPORAL_*`` or a profile, cannot be used."""
+
+
 class ServerRefusedError(ClientError):
     """The Temporal server answered with an error: no permission, an unknown namespace, a limit."""
 

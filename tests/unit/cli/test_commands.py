@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli import child
-from perdure.cli.main import VERBS, cli
+from perdure.cli.main import VERBS, cli, module
 from perdure.cli.server import free_port
 
 
@@ -61,12 +61,12 @@ def test_the_help_lists_every_verb_without_loading_any() -> None:
         "except SystemExit as end:\n    assert end.code == 0"
     )
     assert not {"temporalio", "sqlalchemy", "alembic", "litellm", "mcp"} & loaded
-    assert not {f"perdure.cli.{verb}" for verb in VERBS} & loaded
+    assert not {module(verb) for verb in VERBS} & loaded
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "failures"])
-def test_no_verb_ever_loads_the_workers_code(verb: str) -> None:
-    loaded = loaded_by(f"import perdure.cli.{verb}")
+@pytest.mark.parametrize("name", [*map(module, VERBS), "perdure.cli.failures"])
+def test_no_verb_ever_loads_the_workers_code(name: str) -> None:
+    loaded = loaded_by(f"import {name}")
     assert not {"litellm", "mcp", "workflows", "activities", "worker", "perdure.testing"} & loaded
 
 
@@ -97,7 +97,22 @@ def test_a_server_that_is_not_there_is_exit_8(args: list[str]) -> None:
     assert_one_line(perdure(*args), 8, os.environ["TEMPORAL_ADDRESS"], "perdure dev")
 
 
-@pytest.mark.parametrize("args", [["list"], ["agents"], ["show", "s"]])
+@pytest.mark.parametrize(
+    ("variable", "value", "part"),
+    [
+        ("TEMPORAL_ADDRESS", "localhost:99999", "'localhost:99999' is no HOST:PORT"),
+        ("TEMPORAL_PROFILE", "nowhere", "Profile 'nowhere' not found"),
+        ("TEMPORAL_TLS_SERVER_CA_CERT_PATH", "/no/such/file", "/no/such/file"),
+    ],
+)
+def test_a_temporal_configuration_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, part: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert_one_line(perdure("cancel", "s"), 2, "TEMPORAL_", part)
+
+
+@pytest.mark.parametrize("args", [["list"], ["agents"], ["show", "s"], ["export", "s", "--format", "jsonl"]])
 def test_a_store_that_is_not_there_is_exit_8_and_is_not_created(args: list[str], tmp_path: Path) -> None:
     assert_one_line(perdure(*args), 8, ".perdure/store.db", "PERDURE_STORE_URL")
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,8 @@ class Ready(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args): pass
 pathlib.Path("worker.pid").write_text(str(os.getpid()))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-print("the worker says", os.environ["TEMPORAL_ADDRESS"], sys.argv[1:], flush=True)
+temporal = {name: value for name, value in os.environ.items() if name.startswith("TEMPORAL_")}
+print("the worker says", temporal, sys.argv[1:], flush=True)
 if "broken" in sys.argv:
     sys.exit(4)
 host, port = os.environ["PERDURE_METRICS_ADDRESS"].split(":")
@@ -112,3 +113,25 @@ def test_a_worker_that_cannot_start_shows_its_last_words(
     assert done.returncode == 1
     assert "ended with code 4: the worker says" in done.stderr
     assert "--agents', 'broken'" in done.stderr
+
+
+def test_a_profile_for_a_cluster_does_not_reach_the_embedded_server_and_its_worker(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    profile = {
+        "TEMPORAL_ADDRESS": "cluster.example:7233",
+        "TEMPORAL_API_KEY": "key-of-the-cluster",
+        "TEMPORAL_TLS": "1",
+    }
+    with subprocess.Popen(
+        command, env={**environment, **profile}, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        (hint,) = [line for line in iter(process.stdout.readline, "Ctrl+C stops everything\n") if "perdure run" in line]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    said = (tmp_path / ".perdure" / "worker.log").read_text()
+    assert "key-of-the-cluster" not in said
+    assert f"'TEMPORAL_CONFIG_FILE': '{os.devnull}'" in said
+    assert hint.strip().startswith("TEMPORAL_ADDRESS=127.0.0.1:")
+    assert f"TEMPORAL_CONFIG_FILE={os.devnull} " in hint

@@ -1,0 +1,250 @@
+"""What ``perdure doctor`` asks, and what it makes of the answers: one finding for each check.
+
+The checks of the server and of the store are independent of each other, and may take as long as they like: the doctor
+has a deadline for both.
+"""
+
+import os
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.cli.connection import opened_store
+from perdure.cli.errors import ExitCode
+from perdure.cli.failures import describe
+from perdure.cli.setup import missing_attributes
+from perdure.client import Client
+from perdure.client.connect import load_config, rpc_errors
+from perdure.client.errors import ServerUnreachableError, TemporalConfigError
+from perdure.settings import PREFIX, Settings
+from perdure.store.engine import Address
+from perdure.store.errors import StoreError
+from perdure.store.records import RegisteredAgent
+from perdure.store.schema import REVISION
+
+USUAL_KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "azure": ("AZURE_API_KEY",),
+    "bedrock": ("AWS_ACCESS_KEY_ID",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_AI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "huggingface": ("HUGGINGFACE_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY",),
+    "replicate": ("REPLICATE_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+}
+"""The variables litellm reads the key of a provider from; any one of them will do."""
+
+_SAID = re.compile(r'(?:message|error): "([^"]*)"')
+"""Where the Temporal client's texts hold what the other end, or the system, said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        ok: Whether all is well; None if it could not be checked, or is no more than a hint.
+        fix: What to do, where there is something to do.
+        code: The exit code that a check that failed asks for.
+        version: Of what was checked, where it has one.
+    """
+
+    check: str
+    ok: bool | None
+    text: str
+    fix: str = ""
+    code: ExitCode = ExitCode.ERROR
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Temporal's own settings lead, and the key they hold."""
+
+    address: str
+    api_key: str
+
+
+def read_settings() -> tuple[Settings, list[Finding]]:
+    """Our settings, those that cannot be used replaced by their defaults so that the other checks can go on."""
+    found: list[Finding] = []
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        # Without the value, which may be a secret in the wrong variable.
+        wrong = {str(one["loc"][0]): one["msg"].replace(repr(one["input"]), "it") for one in error.errors()}
+        settings = Settings(**{name: Settings.model_fields[name].default for name in wrong})
+        for name, message in wrong.items():
+            fix = "correct or unset it; its default is used below"
+            found.append(_wrong("settings", f"{PREFIX}{name.upper()}: {message}", fix))
+    try:
+        Address(settings.store_url)
+    except StoreError as error:
+        text, _, fix = str(error).partition("; ")
+        found.append(_wrong("settings", f"PERDURE_STORE_URL: {text}", fix))
+    return settings, found or [Finding(check="settings", ok=True, text="all PERDURE_* can be used")]
+
+
+def read_cluster() -> tuple[Cluster | None, Finding]:
+    """Temporal's own settings; None if they cannot be read."""
+    try:
+        config = load_config()
+    except TemporalConfigError as error:
+        return None, _wrong("Temporal settings", *str(error).split("; ", 1))
+    cluster = Cluster(address=config.get("target_host", ""), api_key=config.get("api_key") or "")
+    namespace = config.get("namespace", "default")
+    text = f"address {cluster.address}, namespace {namespace}, {'with' if cluster.api_key else 'without'} an API key"
+    return cluster, Finding(check="Temporal settings", ok=True, text=text)
+
+
+async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterator[Finding]:
+    """Whether the server, the namespace, its search attributes and a worker are there."""
+    later = ("namespace", "search attributes", "worker")
+    if cluster is None:
+        for finding in _unchecked("its address is not known", "server", *later):
+            yield finding
+        return
+    try:
+        client = await Client.connect(settings)
+        yield await _server(client, cluster)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
+        yield _no_connection(error)
+        for finding in _unchecked("the server cannot be asked", *later):
+            yield finding
+        return
+    namespace = await _tried("namespace", _namespace(client))
+    yield namespace
+    if namespace.code is ExitCode.UNREACHABLE and not namespace.ok:
+        for finding in _unchecked("the namespace is not there", *later[1:]):
+            yield finding
+        return
+    yield await _tried("search attributes", _search_attributes(client))
+    yield await _tried("worker", _worker(client))
+
+
+async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
+    """Whether the store can be read, which agents are registered in it, and the keys their models need."""
+    try:
+        async with opened_store(settings) as store:
+            agents = await store.agents()
+    except Exception as error:  # noqa: BLE001 - as above
+        yield failed("store", error)
+        for finding in _unchecked("the store cannot be read", "agents", "keys"):
+            yield finding
+        return
+    yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {REVISION}")
+    for finding in look_at_agents(agents):
+        yield finding
+
+
+def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
+    """The agents that are registered, and a hint on the key of each provider of their models."""
+    models = {agent.name: agent.model for agent in agents}
+    if not models:
+        fix = "start a worker with 'perdure worker --agents MODULE', or 'perdure dev --agents MODULE' on this machine"
+        yield Finding(check="agents", ok=False, text="no worker has registered any agent in this store", fix=fix)
+    else:
+        yield Finding(check="agents", ok=True, text=", ".join(sorted(models)))
+    for provider in sorted({model.partition("/")[0] if "/" in model else "" for model in models.values()}):
+        yield _key(provider)
+
+
+def _key(provider: str) -> Finding:
+    names = USUAL_KEYS.get(provider)
+    if names is None:
+        text = f"{provider}: the usual variable is not known" if provider else "a model is named without its provider"
+        return Finding(check="keys", ok=None, text=text, fix="litellm's documentation says what the worker needs")
+    there = next((name for name in names if os.environ.get(name)), None)
+    if there is not None:
+        return Finding(check="keys", ok=True, text=f"{provider}: {there} is set here; workers read their own")
+    text = f"{provider}: {' or '.join(names)} is not set here; workers read their own"
+    return Finding(check="keys", ok=None, text=text, fix=f"set {names[0]} where the worker starts, unless it is there")
+
+
+async def _server(client: Client, cluster: Cluster) -> Finding:
+    with rpc_errors():
+        info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest())
+    text = f"Temporal server {info.server_version} answers at {cluster.address}"
+    return Finding(check="server", ok=True, text=text, version=info.server_version)
+
+
+async def _namespace(client: Client) -> Finding:
+    name = client.temporal.namespace
+    try:
+        with rpc_errors():
+            await client.temporal.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=name))
+    except Exception as error:
+        if not isinstance(error.__cause__, RPCError) or error.__cause__.status != RPCStatusCode.NOT_FOUND:
+            raise
+        fix = f"create it with 'temporal operator namespace create --namespace {name}', or set TEMPORAL_NAMESPACE"
+        text = f"the server has no namespace {name}"
+        return Finding(check="namespace", ok=False, text=text, fix=fix, code=ExitCode.UNREACHABLE)
+    return Finding(check="namespace", ok=True, text=name)
+
+
+async def _search_attributes(client: Client) -> Finding:
+    check = "search attributes"
+    if client.settings.search_attributes == "off":
+        return Finding(check=check, ok=True, text="not used, by PERDURE_SEARCH_ATTRIBUTES=off")
+    missing = await missing_attributes(client)
+    if missing:
+        fix = "run 'perdure setup' once, or set PERDURE_SEARCH_ATTRIBUTES=off; no worker starts before"
+        return Finding(check=check, ok=False, text=f"{', '.join(sorted(missing))}: not registered", fix=fix)
+    return Finding(check=check, ok=True, text="all are registered")
+
+
+async def _worker(client: Client) -> Finding:
+    await client.check_worker()
+    return Finding(check="worker", ok=True, text=f"one polls the task queue {client.settings.task_queue!r}")
+
+
+async def _tried(check: str, asking: Coroutine[None, None, Finding]) -> Finding:
+    try:
+        return await asking
+    except Exception as error:  # noqa: BLE001 - as above
+        return failed(check, error)
+
+
+def failed(check: str, error: Exception) -> Finding:
+    """The finding of a check that ended in an error."""
+    described = describe(error)
+    if described is None:
+        return Finding(check=check, ok=False, text=f"{type(error).__name__}: {_first_line(error)}")
+    text, _, fix = described.message.partition("; ")
+    return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode(described.exit_code))
+
+
+def _no_connection(error: Exception) -> Finding:
+    """Why the server was not reached, with what the system or the other end said."""
+    text, _, fix = str(error).partition("; ")
+    said = _SAID.findall(str(error.__cause__)) if isinstance(error, ServerUnreachableError) else []
+    if not said:
+        return failed("server", error)
+    return Finding(check="server", ok=False, text=f"{text} ({said[-1]})", fix=fix, code=ExitCode.UNREACHABLE)
+
+
+def _wrong(check: str, text: str, fix: str) -> Finding:
+    return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode.USAGE)
+
+
+def _unchecked(why: str, *checks: str) -> Iterator[Finding]:
+    for check in checks:
+        yield Finding(check=check, ok=None, text=f"not checked: {why}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]

@@ -1,0 +1,112 @@
+"""``perdure export``: a transcript or an event log for other programs."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import groupby
+
+import click
+
+from perdure.cli.connection import opened_store, run
+from perdure.cli.live import print_json
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.messages import Message
+from perdure.contracts.values import JsonValue
+from perdure.engine.transcript import openai_messages, openai_tools
+from perdure.store import Store, TurnRecord
+from perdure.store.records import StepRecord
+
+PAGE = 500
+"""Events read at once."""
+
+Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
+"""What one line of the output holds."""
+
+_ENDED = ("stop_reason", "reason_code", "error", "steps", "usage", "cost_usd", "unpriced_calls")
+"""What a record says of a turn's end; null while the turn runs."""
+
+Export = Callable[[Store, str, int | None], AsyncIterator[Exported]]
+
+
+async def _conversation(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    """The conversation as it is now, or as it was at the end of the turn, as one array."""
+    last = turn or (await store.session(session)).turn
+    definition = await store.definition((await store.turn(session, last)).definition)
+    yield openai_messages(await store.transcript(session, turn=turn), definition.instructions)
+
+
+async def _records(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    """A record for each turn."""
+    # In this order: a turn that begins meanwhile is left out whole.
+    turns = await store.turns(session)
+    now = await store.session(session)
+    messages = messages_by_turn(await store.steps(session), now.tip or now.head)
+    for record in turns:
+        if turn in {None, record.turn}:
+            definition = await store.definition(record.definition)
+            yield turn_record(record, definition, messages.get(record.turn, []))
+
+
+async def _events(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    """The event log."""
+    after = 0
+    while page := await store.events(session, after=after, limit=PAGE):
+        for envelope in page:
+            if turn in {None, envelope.turn}:
+                yield envelope.line()
+        after = page[-1].seq
+
+
+FORMATS: dict[str, Export] = {"openai": _conversation, "jsonl": _records, "events": _events}
+
+
+@click.command("export")
+@click.argument("session")
+@click.option(
+    "--format", "to", type=click.Choice(list(FORMATS)), required=True, help="What to write; see above for each."
+)
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
+def command(*, session: str, to: str, turn: int | None) -> None:
+    """Write the transcript of SESSION to standard output, as JSON.
+
+    \b
+    openai  the conversation as one array of OpenAI chat messages, system prompt first
+    jsonl   a line for each turn: its messages after the system prompt, its tools, how it ended
+    events  the event log, a line for each event
+
+    Arguments that are masked in the transcript stay masked.
+    """  # noqa: D301  # \b is click's mark of lines that stay as they are
+
+    async def main() -> None:
+        async with opened_store() as store:
+            await store.session(session)
+            if turn is not None:
+                await store.turn(session, turn)
+            async for line in FORMATS[to](store, session, turn):
+                print_json(line)
+
+    run(main())
+
+
+def messages_by_turn(steps: Iterable[StepRecord], tip: str | None) -> dict[int, list[Message]]:
+    """The messages of the conversation that ends at ``tip``, by the turn that added them."""
+    known = {step.id: step for step in steps}
+    chain: list[StepRecord] = []
+    while tip is not None and tip in known:
+        chain.append(known[tip])
+        tip = known[tip].parent
+    return {
+        turn: [message for step in of_turn for message in step.messages]
+        for turn, of_turn in groupby(reversed(chain), key=lambda step: step.turn)
+    }
+
+
+def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:
+    """A turn as one record: a conversation that begins with the system prompt, its tools, and how it ended."""
+    about = turn.model_dump(mode="json", include={"session", "turn", "agent", "definition", "started_at", "ended_at"})
+    ended: dict[str, JsonValue] = dict.fromkeys(_ENDED)
+    if turn.result is not None:
+        ended |= turn.result.model_dump(mode="json", include=set(_ENDED))
+    return {
+        "messages": [*openai_messages(messages, definition.instructions)],
+        "tools": openai_tools(definition.tools),
+        "metadata": {**about, "model": definition.model, **ended},
+    }

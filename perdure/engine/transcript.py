@@ -1,0 +1,80 @@
+"""Messages in OpenAI's chat format: what the worker sends to models, and what ``perdure export`` writes."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.values import JsonValue, json_object
+
+WireMessage = dict[str, JsonValue]
+"""One message in OpenAI's chat format, which litellm takes for every provider."""
+
+MAX_ARGUMENTS_SHOWN = 2_000
+"""Broken arguments are shown to the model up to this length."""
+
+
+def openai_messages(messages: Sequence[Message], instructions: str = "") -> list[WireMessage]:
+    """A conversation for another program: the system prompt first, every result right after its call.
+
+    Blocks that only one provider understands are left out, and so is a result whose call is not in the conversation.
+    """
+    prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
+    wired = (wire(message) for message in _results_after_calls(messages))
+    return prompt + [{name: part for name, part in one.items() if name != "thinking_blocks"} for one in wired]
+
+
+def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
+    """Declarations of tools for another program."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in tools
+    ]
+
+
+def wire(message: Message) -> WireMessage:
+    """One message in OpenAI's chat format: role, content, calls, and nothing a provider might refuse."""
+    if isinstance(message, UserMessage):
+        return {"role": "user", "content": message.content}
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    return _assistant(message)
+
+
+def _results_after_calls(messages: Sequence[Message]) -> Iterator[Message]:
+    results = {message.call_id: message for message in messages if isinstance(message, ToolMessage)}
+    for message in messages:
+        if not isinstance(message, ToolMessage):
+            yield message
+        if isinstance(message, AssistantMessage):
+            yield from (results[call.id] for call in message.tool_calls if call.id in results)
+
+
+def _assistant(message: AssistantMessage) -> WireMessage:
+    wired: WireMessage = {"role": "assistant", "content": message.content or None}
+    if message.tool_calls:
+        wired["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    elif not message.content:
+        wired["content"] = ""
+    if message.thinking:
+        wired["thinking_blocks"] = list(message.thinking)
+    return wired
+
+
+def _sendable(arguments: str) -> str:
+    """Arguments as a JSON object: some providers refuse the whole conversation if a past call has broken ones."""
+    try:
+        json_object(arguments or "{}")
+    except ValueError:
+        return json.dumps({"invalid_arguments": arguments[:MAX_ARGUMENTS_SHOWN]})
+    return arguments or "{}"
