@@ -2,6 +2,7 @@
 
 import json
 
+from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, call, faults, say
 
 FOLDER = "perdure/engine"
@@ -11,36 +12,47 @@ def answer(request: ChatRequest) -> Reply:
     """The answer to a request, from the request alone: sent again, it gets the same one."""
     match request.index:
         case 0:
-            overview = (("list_files", {"folder": FOLDER}), ("count_lines", {"path": "README.md"}))
-            return call(*overview, text="First an overview: two calls at once.")
+            return call(
+                ("list_files", {"folder": FOLDER}),
+                ("count_lines", {"path": "README.md"}),
+                text="First an overview: two calls at once.",
+            )
         case 1:
             reply = call(("read_file", {"path": "docs/no-such-page.md"}), text="Now a page that may explain it.")
             return reply.after(faults.status(429, headers={"retry-after": "2"}, body=_RATE_LIMIT))
         case 2:
             reply = call(
-                ("search", {"text": "def ", "folder": FOLDER}), text="No such page; I search the code instead."
+                ("search_text", {"text": "def ", "folder": FOLDER}),
+                text="There is no such page; I search the code instead.",
             )
             return reply.after(faults.hang())  # the worker is killed here, and another one asks again
         case 3:
             return call(("write_report", {"text": report(request)}), text="I write down what I found.")
         case _:
-            return say(f"The engine has {len(_found(request, 0))} files; the report is in {_results(request)[-1]}.")
+            count = len(_modules(request))
+            return say(f"{FOLDER} has {count} modules; the report is in {_results(request)[-1]}.")
 
 
-_RATE_LIMIT = {"error": {"message": "Rate limit reached, please slow down", "type": "requests", "code": "rate_limit"}}
+_RATE_LIMIT: JsonValue = {
+    "error": {"message": "Rate limit reached, please slow down", "type": "requests", "code": "rate_limit"}
+}
 
 
 def report(request: ChatRequest) -> str:
     """A report made of what the tools returned."""
-    files, lines, functions = _found(request, 0), _results(request)[1], _found(request, 3)
-    rows = [f"- {name}: {sum(hit.startswith(name) for hit in functions)} functions" for name in files]
-    return "\n".join([f"# {FOLDER}", "", f"README.md has {lines} lines.", "", *rows, ""])
+    lines, functions = _results(request)[1], _list(request, 3)
+    rows = [f"- {name}: {sum(hit.startswith(f'{name}:') for hit in functions)} functions" for name in _modules(request)]
+    return "\n".join([f"# {FOLDER}", "", *rows, "", f"README.md has {lines} lines.", ""])
+
+
+def _modules(request: ChatRequest) -> list[str]:
+    return [name for name in _list(request, 0) if name.endswith(".py")]
 
 
 def _results(request: ChatRequest) -> list[str]:
     return [str(message["content"]) for message in request.messages if message["role"] == "tool"]
 
 
-def _found(request: ChatRequest, index: int) -> list[str]:
+def _list(request: ChatRequest, index: int) -> list[str]:
     found: list[str] = json.loads(_results(request)[index])
     return found

@@ -10,7 +10,18 @@ import pytest
 from perdure.cli.errors import ExitCode
 from perdure.cli.live import EXIT_CODES
 from perdure.cli.main import cli
-from perdure.contracts.turns import StopReason
+from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_MAX_STEPS
+from perdure.contracts.names import SearchAttribute
+from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT
+from perdure.contracts.turns import (
+    MAX_OUTPUT_CHARACTERS,
+    MAX_PROMPT_BYTES,
+    MAX_WAITING_BYTES,
+    MAX_WAITING_MESSAGES,
+    StopReason,
+)
+from perdure.engine.outputs import OFFLOAD_CHARACTERS
 from perdure.settings import PREFIX, Settings
 from worker.agents import load_agents
 
@@ -42,8 +53,8 @@ def test_every_verb_and_option_it_shows_exists() -> None:
 
 
 def test_the_exit_codes_are_the_ones_of_the_code() -> None:
-    shown = {int(code): text for code, text in re.findall(r"^\| (\d) \| (\w+)", README, re.MULTILINE)}
-    assert set(shown) == {code.value for code in ExitCode if code is not ExitCode.INTERRUPTED}
+    shown = {int(code): text for code, text in re.findall(r"^\| (\d+) \| (\w+)", README, re.MULTILINE)}
+    assert set(shown) == {code.value for code in ExitCode}
     for reason in StopReason:
         assert shown[EXIT_CODES[reason].value] == reason
 
@@ -58,8 +69,43 @@ def test_the_settings_are_the_ones_of_the_code_with_their_defaults() -> None:
         assert default == written, name
 
 
+def test_the_retry_knobs_are_the_ones_of_the_code_with_their_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", README, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(RetryPolicy.model_fields)
+    for name, default, dawn in rows:
+        assert default == in_words(getattr(RetryPolicy.dreadnode(), name)), name
+        assert dawn == in_words(getattr(RetryPolicy.dawn(), name)), name
+
+
+def in_words(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    return "none" if value is None else str(value)
+
+
+def test_the_limits_are_the_ones_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| ([^|`]+|`output` of a result) \| ([^|]+) \| [^|]+ \|$", README, re.MULTILINE))
+    assert rows["model calls of a turn"] == f"{DEFAULT_MAX_STEPS:,}"
+    assert rows["time of a model call"] == in_words(DEFAULT_GENERATION_TIMEOUT)
+    assert rows["time of a tool call"] == in_words(DEFAULT_TOOL_TIMEOUT)
+    assert rows["a prompt or message"] == f"{MAX_PROMPT_BYTES // 1024} KiB"
+    waiting = f"{MAX_WAITING_MESSAGES}, and {MAX_WAITING_BYTES // 1024} KiB in all"
+    assert rows["messages waiting at a running turn"] == waiting
+    assert rows["a tool's output in the conversation"] == f"{OFFLOAD_CHARACTERS:,} characters"
+    assert rows["`output` of a result"] == f"{MAX_OUTPUT_CHARACTERS:,} characters"
+
+
+def test_the_search_attributes_are_the_ones_of_the_code() -> None:
+    assert set(re.findall(r"`(Perdure[A-Z]\w+)`", README)) == set(SearchAttribute)
+
+
+def test_every_target_of_make_it_shows_exists() -> None:
+    targets = set(re.findall(r"^(\w+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^    |`)make (\w+)", README, re.MULTILINE)) <= targets
+
+
 def test_every_link_to_a_file_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,51 @@
+"""What the architecture page says of the cost of a turn, counted in recorded histories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HISTORIES = ROOT / "tests" / "replay" / "histories" / "0.1.0"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+TURN, ACTIVITY = 19, 6
+
+
+def events(name: str) -> list[str]:
+    history = json.loads((HISTORIES / f"{name}.json").read_text(encoding="utf-8"))
+    return [event["eventType"].removeprefix("EVENT_TYPE_") for event in history["events"]]
+
+
+@pytest.mark.parametrize("name", ["repeated-request-1", "finish-tool", "tool-error", "max-steps", "stalled", "retry"])
+def test_a_turn_costs_19_events_and_each_activity_six(name: str) -> None:
+    """The calls of these turns come one after the other; ``retry`` has a generation that was sent again."""
+    written = events(name)
+    calls = written.count("ACTIVITY_TASK_SCHEDULED") - 2
+    assert len(written) == TURN + ACTIVITY * calls
+
+
+def test_parallel_calls_share_workflow_tasks() -> None:
+    written = events("parallel-tools")
+    calls = written.count("ACTIVITY_TASK_SCHEDULED") - 2
+    assert TURN + 3 * calls <= len(written) <= TURN + ACTIVITY * calls
+
+
+def test_a_steered_message_costs_two_events_and_a_workflow_task() -> None:
+    written = events("steered")
+    calls = written.count("ACTIVITY_TASK_SCHEDULED") - 2
+    assert len(written) == TURN + ACTIVITY * calls + 2 + 3
+
+
+def test_a_rotation_costs_five_events() -> None:
+    """The turn has a time budget in both of its runs, and took one message for the turn after it."""
+    written = [*events("rotated-1"), *events("rotated-2")]
+    calls = written.count("ACTIVITY_TASK_SCHEDULED") - 2
+    timers, message, rotation = 2 * 2, 2 + 3, 5
+    assert len(written) == TURN + ACTIVITY * calls + timers + message + rotation
+
+
+def test_the_page_says_so() -> None:
+    assert f"two upserts of search attributes | {TURN} |" in PAGE
+    assert f"| `generate` | {ACTIVITY}: three of the activity" in PAGE
+    assert f"| one tool call | {ACTIVITY} |" in PAGE
