@@ -5,6 +5,7 @@ import is in the architecture page; it reads no clock but Temporal's and draws n
 """
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -316,7 +317,7 @@ def _detail(error: ActivityError, title: str) -> ErrorDetail:
     """What is known about a failed activity: its own detail if it sent one, else what Temporal says of it."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        if cause.details:
+        with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
             return ErrorDetail.model_validate(cause.details[0])
         code = cause.type or ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")

@@ -33,7 +33,7 @@ def started(state: TurnState) -> None:
     """A turn begins; what the turn before left behind is unset."""
     if not state.search_attributes:
         return
-    known = workflow.info().typed_search_attributes
+    known = {pair.key.name for pair in workflow.info().typed_search_attributes}
     updates: list[SearchAttributeUpdate[Any]] = [
         AGENT.value_set(state.policy.agent),
         MODEL.value_set(state.policy.model),
@@ -41,7 +41,7 @@ def started(state: TurnState) -> None:
     ]
     if state.tenant:
         updates.append(TENANT.value_set(state.tenant))
-    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE) if known.get(key) is not None)
+    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE, COST_USD) if key.name in known)
     workflow.upsert_search_attributes(updates)
 
 
@@ -55,8 +55,10 @@ def ended(state: TurnState, result: TurnResult) -> None:
         STOP_REASON.value_set(result.stop_reason),
         STEPS.value_set(result.steps),
         TOKENS.value_set(result.usage.total_tokens),
-        COST_USD.value_set(float(result.cost_usd)),
     ]
+    # A sum of unknown prices is no cost of zero.
+    if result.cost_usd or not result.unpriced_calls:
+        updates.append(COST_USD.value_set(float(result.cost_usd)))
     if result.reason_code:
         updates.append(REASON_CODE.value_set(result.reason_code))
     workflow.upsert_search_attributes(updates)

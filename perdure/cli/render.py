@@ -10,6 +10,12 @@ from perdure.contracts import events
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.turns import StopReason, TurnResult
 
+SMALLEST = Decimal("0.0001")
+"""The smallest amount of money that is shown as a number."""
+
+PREVIEW_CHARACTERS = 100
+"""So much of a tool's result stands in its line; `perdure show` has the rest."""
+
 
 class Tone(StrEnum):
     """What a line is; the terminal gives it a colour."""
@@ -42,7 +48,9 @@ def clean(text: str) -> str:
 
 
 def money(amount: Decimal) -> str:
-    """US dollars with two to four decimals."""
+    """US dollars with two to four decimals; what is less is said to be less."""
+    if 0 < amount < SMALLEST:
+        return f"<${SMALLEST}"
     text = f"{amount:,.4f}".rstrip("0")
     whole, _, decimals = text.partition(".")
     return f"${whole}.{decimals:0<2}"
@@ -97,7 +105,9 @@ def _tool_start(_: events.Envelope, event: events.ToolStart) -> Iterator[Line]:
 
 def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
     if event.error is None:
-        yield Line(f"✓ {event.tool} {event.seconds:.1f} s", Tone.GOOD)
+        preview = " ".join(event.result.split())
+        shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
+        yield Line(f"✓ {event.tool} {event.seconds:.1f}s {shown}".rstrip(), Tone.GOOD)
     else:
         yield from error_lines(event.error.model_copy(update={"title": event.tool}))
 

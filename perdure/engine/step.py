@@ -165,7 +165,7 @@ def _ended_by_text(state: TurnState, generation: Generation) -> TurnState:
 def keep_listening(state: TurnState, mail: Mailbox) -> TurnState:
     """Take back an ending by text when messages were steered in meanwhile: the model has to read them first."""
     by_text = state.ending is not None and state.ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
-    if by_text and mail.steered and state.step < state.policy.max_steps:
+    if by_text and mail.steered and _limit_reached(state) is None:
         return state.model_copy(update={"ending": None})
     return state
 

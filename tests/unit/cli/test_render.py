@@ -52,7 +52,12 @@ def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
     start = events.ToolStart(call_id="c", tool="read_file", arguments='{"path":\n "a"}')
     done = events.ToolEnd(call_id="c", tool="read_file", result="text", seconds=0.12)
     assert shown(start) == ['→ read_file {"path": "a"}']
-    assert shown(done) == ["✓ read_file 0.1 s"]
+    assert shown(done) == ["✓ read_file 0.1s text"]
+
+
+def test_the_line_of_a_tool_shows_the_beginning_of_its_result() -> None:
+    done = events.ToolEnd(call_id="c", tool="read_file", result="one\n\ntwo " + 99 * "x", seconds=3)
+    assert shown(done) == ["✓ read_file 3.0s one two " + 91 * "x" + "…"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,8 @@ def test_the_tone_of_a_failed_end_is_bad() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [("0", "$0.00"), ("0.01", "$0.01"), ("0.0123", "$0.0123"), ("1234.5", "$1,234.50")]
+    ("amount", "text"),
+    [("0", "$0.00"), ("0.00003", "<$0.0001"), ("0.01", "$0.01"), ("0.0123", "$0.0123"), ("1234.5", "$1,234.50")],
 )
 def test_money_has_two_to_four_decimals(amount: str, text: str) -> None:
     assert money(Decimal(amount)) == text

@@ -301,9 +301,12 @@ def test_a_message_that_was_steered_in_takes_an_ending_by_text_back() -> None:
     assert (played.generations, played.commit.stop_reason, played.mail.steered) == (2, StopReason.FINISHED, ())
 
 
-def test_a_message_that_comes_too_late_for_the_last_step_is_kept_for_the_transcript() -> None:
-    played = play([Move(steered=2)], max_steps=1)
+@pytest.mark.parametrize("limit", [{"max_steps": 1}, {"budgets": {"llm_calls": 1}}])
+def test_a_message_that_comes_too_late_for_the_last_step_is_kept_for_the_transcript(limit: dict[str, Any]) -> None:
+    """The answer stands, whichever limit keeps the model from reading more."""
+    played = play([Move(steered=2)], **limit)
     assert (played.generations, len(played.commit.steered)) == (1, 2)
+    assert played.commit.stop_reason is StopReason.FINISHED
 
 
 def test_a_steered_message_does_not_take_back_an_error() -> None:
