@@ -33,7 +33,7 @@ def started(state: TurnState) -> None:
     """A turn begins; what the turn before left behind is unset."""
     if not state.search_attributes:
         return
-    known = {pair.key.name for pair in workflow.info().typed_search_attributes}
+    known = workflow.info().typed_search_attributes
     updates: list[SearchAttributeUpdate[Any]] = [
         AGENT.value_set(state.policy.agent),
         MODEL.value_set(state.policy.model),
@@ -41,7 +41,9 @@ def started(state: TurnState) -> None:
     ]
     if state.tenant:
         updates.append(TENANT.value_set(state.tenant))
-    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE, COST_USD) if key.name in known)
+    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE) if known.get(key) is not None)
+    if known.get(COST_USD) is not None:
+        updates.append(COST_USD.value_unset())
     workflow.upsert_search_attributes(updates)
 
 

@@ -28,6 +28,7 @@ from perdure.contracts.turns import (
     TurnResult,
     TurnStatus,
 )
+from perdure.contracts.values import JsonValue
 from perdure.settings import Settings
 from perdure.store import NotFoundError, Store
 
@@ -72,7 +73,7 @@ class StandIn:
         self.turn: int | None = None
         self.refused = ""
         self.queued = list(request.queued)
-        self.released = False
+        self.released = isinstance(request.carried, dict) and bool(request.carried["released"])
         self.cancelled = False
 
     @workflow.run
@@ -99,7 +100,7 @@ class StandIn:
             return opened.ended
         self.turn = opened.turn
         if request.prompt.startswith("rotate") and carried is None:
-            turn = {"turn": {"request_id": opening.request_id}}
+            turn: JsonValue = {"turn": {"request_id": opening.request_id}, "released": self.released}
             workflow.continue_as_new(request.model_copy(update={"carried": turn}))
         if any(word in request.prompt for word in ("hold", "deaf", "crash")):
             await workflow.wait_condition(lambda: self.released or self.cancelled)
