@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blo
 os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
 
 import litellm
+from litellm._internal_context import is_internal_call  # pyright: ignore[reportMissingTypeStubs]
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 
 from activities.conversations import WireMessage
@@ -137,6 +138,17 @@ def require_key(definition: AgentDefinition) -> None:
         raise MissingKeyError(msg)
 
 
+def _is_listened_to() -> bool:
+    """Whether an agent's module has given litellm callbacks, such as a tracer."""
+    return bool(
+        litellm.callbacks
+        or litellm.success_callback
+        or litellm.failure_callback
+        or litellm._async_success_callback  # noqa: SLF001 - where litellm moves those that are coroutines
+        or litellm._async_failure_callback  # noqa: SLF001
+    )
+
+
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
 
@@ -147,6 +159,8 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
         Exception: Whatever litellm raises; ``activities.failures`` knows them.
     """
     require_key(definition)
+    # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
+    is_internal_call.set(not _is_listened_to())
     tools = [
         {
             "type": "function",

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 
 from perdure import Agent, ToolContext, tool
 
@@ -28,4 +29,22 @@ def block_for(seconds: float, context: ToolContext) -> str:
     return "blocked"
 
 
-agent = Agent(name="bench", model="openai/bench", instructions="Read.", tools=[read_page, wait_for, block_for])
+TOOLS = [read_page, wait_for, block_for]
+
+agent = Agent(name="bench", model="openai/gpt-4o-mini", instructions="Read.", max_steps=10_000, tools=TOOLS)
+
+instructed = Agent(
+    name="instructed",
+    model="openai/gpt-4o-mini",
+    instructions="Read each page. ".ljust(200_000, "."),
+    max_steps=10_000,
+    tools=TOOLS,
+)
+
+patient = Agent(
+    name="patient",
+    model="openai/gpt-4o-mini",
+    instructions="Wait.",
+    generation_timeout=timedelta(hours=2),
+    tools=TOOLS,
+)

@@ -1,4 +1,8 @@
-"""The floor: a bare workflow of two no-op activities a step, on the same server with the same worker settings."""
+"""The floor: a bare workflow of two no-op activities a step, on the same server with the same worker settings.
+
+``python -m benchmarks.floor`` runs it as the SDK does by default, in its sandbox; with ``bare`` as argument, without
+one, as our worker runs its workflow.
+"""
 
 import asyncio
 import sys
@@ -6,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from temporalio import activity, workflow
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 with workflow.unsafe.imports_passed_through():  # not the workflow's business: reloading it would slow the floor
     from perdure.client.connect import connect
 
 TASK_QUEUE = "floor"
+BARE = "bare"
 TIMEOUT = timedelta(seconds=30)
 
 
@@ -34,12 +40,13 @@ class Floor:
         return steps
 
 
-async def main() -> None:
+async def main(queue: str) -> None:
     """Poll until killed; prints a line when it does."""
     client = await connect()
     worker = Worker(
         client,
-        task_queue=TASK_QUEUE,
+        task_queue=queue,
+        workflow_runner=UnsandboxedWorkflowRunner() if queue == BARE else SandboxedWorkflowRunner(),
         workflows=[Floor],
         activities=[no_op],
         workflow_task_executor=ThreadPoolExecutor(8),
@@ -53,4 +60,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(BARE if BARE in sys.argv else TASK_QUEUE))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import temporalio.client
 
@@ -11,6 +12,9 @@ from perdure.client.connect import DATA_CONVERTER
 from tests.house import House, become_a_user
 
 pytest_plugins = ["tests.plugins.no_skips"]
+
+hypothesis.settings.register_profile("no_clock", deadline=None)  # a busy machine is slow, not wrong
+hypothesis.settings.load_profile("no_clock")
 
 FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
 """Timers of tests may be short: by default the server rounds each up to a second."""

@@ -1,23 +1,28 @@
-"""What workflow code shares with the host process.
+"""How workflow code runs: as it is in production, inside Temporal's sandbox in tests.
 
-Production shares the library: reloading it for each run costs a hundred times more, and its determinism is held up by
-import contracts and banned calls. Tests run the strict runner as well, which loads engine and agents inside.
+The sandbox costs a third of a worker's CPU time. All it could find in production are faults of ours, for users write no
+workflow code; those are found before, by import contracts, banned calls, the replay of histories, and the strict runner.
 """
 
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-SHARED = ("perdure", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
-"""Modules that are passed through in production."""
+SHARED = (
+    "perdure.contracts",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions",
+    "typing_inspection",
+)
+"""Modules that the strict runner shares with the host process: contracts are values without behaviour."""
 
-SHARED_STRICTLY = ("perdure.contracts", *SHARED[1:])
-"""Modules that are passed through in the strict runner: contracts are values without behaviour."""
 
-
-def production_runner() -> SandboxedWorkflowRunner:
+def production_runner() -> WorkflowRunner:
     """The runner of a worker."""
+    return UnsandboxedWorkflowRunner()
+
+
+def strict_runner() -> WorkflowRunner:
+    """The runner of tests: it loads engine and workflow anew for each run, and refuses a clock or a random number."""
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*SHARED))
-
-
-def strict_runner() -> SandboxedWorkflowRunner:
-    """The runner of tests: a clock or a random number in the engine is refused."""
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*SHARED_STRICTLY))

@@ -8,12 +8,13 @@ from datetime import timedelta
 
 import temporalio.client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
-from temporalio.converter import DataConverter
+from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import ServerRefusedError, ServerUnreachableError, TemporalConfigError
+from perdure.client.failures import PlainFailureConverter
 
 DEFAULT_ADDRESS = "localhost:7233"
 """Where Temporal's own tools look for a server."""
@@ -22,14 +23,24 @@ CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long a first connection may take before the server counts as unreachable."""
 
 
-class CompactPayloadConverter(PydanticPayloadConverter):
-    """JSON by pydantic, without fields that were never set: they are their defaults on the other end too."""
+_COMPACT = PydanticPayloadConverter(ToJsonOptions(exclude_unset=True))
+
+
+class CompactPayloadConverter(CompositePayloadConverter):
+    """JSON by pydantic, without fields that were never set: they are their defaults on the other end too.
+
+    The SDK makes a converter for each activation; they share one set of type adapters.
+    """
 
     def __init__(self) -> None:
-        super().__init__(ToJsonOptions(exclude_unset=True))
+        super().__init__(*_COMPACT.converters.values())
 
 
-DATA_CONVERTER = dataclasses.replace(DataConverter.default, payload_converter_class=CompactPayloadConverter)
+DATA_CONVERTER = dataclasses.replace(
+    DataConverter.default,
+    payload_converter_class=CompactPayloadConverter,
+    failure_converter_class=PlainFailureConverter,
+)
 """The one data converter of workers, clients and replay."""
 
 

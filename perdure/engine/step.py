@@ -57,7 +57,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         call_ids=state.call_ids,
         failed=state.failed,
         steered=mail.steered,
-    )
+    ).sparse()
 
 
 def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
