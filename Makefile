@@ -5,13 +5,15 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 UV ?= uv
 LOCK_DATE ?= $(shell python3 -c 'import datetime as d; print(d.datetime.now(d.timezone.utc).date() - d.timedelta(days=14))')
+FAULTS ?= 200
+SEED ?= 1
 LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check replay histories schemas lock clean
+.PHONY: help setup demo test check replay chaos bench flat profile histories schemas lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -47,6 +49,18 @@ check: $(STAMP) ## format, lint, types, import rules, packaging; changes no file
 
 replay: $(STAMP) ## replay every stored history against the current code
 	$(PYTHON) -m pytest tests/replay
+
+chaos: $(STAMP) ## meet 200 seeded faults (FAULTS=…, SEED=…): every job must end as if there had been none
+	$(PYTHON) -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+bench: $(STAMP) ## measure a step, beside a bare workflow of two no-op activities a step in the same run
+	$(PYTHON) -m benchmarks.bench
+
+flat: $(STAMP) ## run one turn of 5,000 steps, and compare what its first and its last steps cost
+	$(PYTHON) -m benchmarks.flat
+
+profile: $(STAMP) ## show where the milliseconds of a step go (py-spy)
+	$(PYTHON) -m benchmarks.profile
 
 histories: $(STAMP) ## record a history of each scenario for the current version
 	$(PYTHON) -m tests.replay.record

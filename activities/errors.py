@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -19,7 +20,10 @@ MAX_MESSAGE = 2_000
 """Longest failure message: people read it in one row of the Temporal UI."""
 
 STORE_RETRY = timedelta(seconds=2)
-"""Wait before an activity tries an absent store again."""
+"""Wait before an activity tries an absent store again, times the attempts it has made."""
+
+LONGEST_STORE_RETRY = timedelta(minutes=10)
+"""Upper bound of that wait; ``workflows.options.LOST_WORKER_MARGIN`` attempts sit out a store that is away for days."""
 
 
 def permanent(detail: ErrorDetail) -> ApplicationError:
@@ -63,13 +67,14 @@ def handed_over() -> ApplicationError:
 async def store_failures() -> AsyncIterator[None]:
     """Translate what the store raises: an absent store is a wait, a turn that has ended is final.
 
-    The chain ends here: it may run on into the failure that was being recorded, with its unredacted text.
+    The wait grows with the time that the store has been away. The chain ends here: it may run on into the failure that
+    was being recorded, with its unredacted text.
     """
     try:
         yield
     except (StoreUnavailableError, StoreVersionError) as error:
         detail = runtime_error(ReasonCode.RUNTIME_STORE_UNAVAILABLE, str(error))
-        raise transient(detail, STORE_RETRY) from None
+        raise transient(detail, min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)) from None
     except TurnEndedError as error:
         raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
     except TurnMismatchError as error:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from perdure.contracts.values import JsonValue, Value
+from perdure.engine.outputs import whole_characters
 from perdure.engine.redaction import redact_text
 from perdure.engine.retries import FailureFacts, parse_retry_after
 
@@ -72,7 +73,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
     """The text without secrets, and without what lies behind its first 50,000 characters."""
-    return redact_text(text[:LONGEST_RAW_TEXT], secrets)
+    return redact_text(whole_characters(text[:LONGEST_RAW_TEXT]), secrets)
 
 
 def _status(error: BaseException) -> int | None:

@@ -9,19 +9,20 @@ import json
 import random
 import re
 import time
-from collections.abc import Awaitable, Collection
-from datetime import UTC, datetime, timedelta
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Collection
+from datetime import datetime, timedelta
+from typing import NoReturn, TypeVar
 
 from temporalio import activity
 
 from activities.conversations import Conversations, WireMessage, wire
 from activities.definitions import Definitions
-from activities.errors import handed_over, permanent, store_failures, transient
+from activities.errors import permanent, store_failures, transient
 from activities.failures import facts_of
 from activities.heartbeat import beating
 from activities.metrics import Metrics
 from activities.model import Answer, complete
+from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import (
@@ -42,7 +43,8 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, User
 from perdure.contracts.names import Activity
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
-from perdure.engine.redaction import MASK, is_masked, mask_arguments, redact_text
+from perdure.engine.outputs import head_and_tail, whole_characters
+from perdure.engine.redaction import MASK, mask_arguments, redact_text
 from perdure.engine.retries import FailureFacts, classify, decide
 from perdure.store import LedgerCall, StepRecord, Store
 
@@ -55,11 +57,26 @@ ARGUMENTS_CHARACTERS = 400
 CONTENT_CHARACTERS = 30_000
 """Longest text of an answer in an event."""
 
+BROKEN_CHARACTERS = 30_000
+"""Longest arguments that are no JSON in the conversation; the tool's error tells the model what is wrong with them."""
+
+MAX_CALLS = 500
+"""Most tool calls of one answer: a server takes 2,000 running activities of a workflow, and 2 MB from one activity."""
+
+LARGE_ARGUMENTS = 200_000
+"""Masking more than so many characters takes longer than a blink."""
+
+T = TypeVar("T")
+
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class DeadlineExceededError(TimeoutError):
     """The model call took longer than the agent's generation_timeout."""
+
+
+class TooManyCallsError(Exception):
+    """The answer asks for more tool calls than a workflow can have at once."""
 
 
 class GenerateActivity:
@@ -83,8 +100,8 @@ class GenerateActivity:
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
-        definition = await self._definitions.get(request.definition)
         async with beating():
+            definition = await self._definitions.get(request.definition)
             messages = await self._conversations.read(request.session, request.parent)
             async with store_failures():
                 begun = await self._store.begin_generation(request, _starting(request, definition, len(messages)))
@@ -106,34 +123,30 @@ class GenerateActivity:
             answer = await _within(
                 definition.generation_timeout, complete(definition, [*prompt, *messages, *map(wire, new)])
             )
-        except asyncio.CancelledError:
-            if activity.is_worker_shutdown():
-                raise handed_over() from None
-            raise
+            _check_calls(answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
-            facts = facts_of(error, datetime.now(UTC), self._secrets)
-            await self._failed(request, definition, facts, time.monotonic() - began)
+            failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
+            await self._failed(request, definition, facts_of(error, failed_at, self._secrets), failed_at)
         seconds = time.monotonic() - began
-        step, ledger = _step(request, definition, new, answer, self._secrets)
-        async with store_failures():
-            stored = await self._store.finish_generation(
-                step, ledger, _finished(request, definition, step, answer, seconds)
-            )
+        step, ledger = await _off_the_loop_if_large(
+            answer, lambda: _step(request, definition, new, answer, self._secrets)
+        )
+        finished = _finished(request, definition, step, answer, seconds)
+        stored = await until_stored(lambda: self._store.finish_generation(step, ledger, finished))
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._count(definition, answer, seconds)
         return _generation(stored)
 
     async def _failed(
-        self, request: Generate, definition: AgentDefinition, facts: FailureFacts, seconds: float
+        self, request: Generate, definition: AgentDefinition, facts: FailureFacts, failed_at: datetime
     ) -> NoReturn:
         """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.
 
         The number of the try is counted from the step's recorded retries, so an attempt lost with its worker uses
-        none up; time is Temporal's: the start of the attempt plus what has passed since.
+        none up; time is Temporal's, the start of the attempt plus what has passed since: a worker's clock may be wrong.
         """
         async with store_failures():
             before = await self._store.retries(request.session, request.turn, request.step)
-        failed_at = activity.info().started_time + timedelta(seconds=seconds)
         first = next((e.event.failed_at for e in before if isinstance(e.event, GenerationRetry)), failed_at)
         code = classify(facts)
         attempt = len(before) + 1
@@ -188,6 +201,19 @@ async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
             raise
         msg = f"the model did not answer within generation_timeout ({limit.total_seconds():g} s)"
         raise DeadlineExceededError(msg) from error
+
+
+def _check_calls(answer: Answer) -> None:
+    if len(answer.calls) > MAX_CALLS:
+        msg = f"the answer asks for {len(answer.calls):,} tool calls at once, the limit is {MAX_CALLS}"
+        raise TooManyCallsError(msg)
+
+
+async def _off_the_loop_if_large(answer: Answer, work: Callable[[], T]) -> T:
+    """The result of the work; on a thread if the arguments are so long that masking them would hold up the beats."""
+    if sum(len(call.arguments) for call in answer.calls) <= LARGE_ARGUMENTS:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def _event(request: Generate, key: str, event: Event) -> NewEvent:
@@ -254,11 +280,13 @@ def _shown(arguments: str, names: Collection[str], secrets: Collection[str]) -> 
         parsed = json_object(arguments)
     except ValueError:
         # Broken: what belongs to a name cannot be told for sure.
-        shown = MASK if any(name in arguments for name in names) else redact_text(arguments, secrets)
+        some = head_and_tail(arguments, BROKEN_CHARACTERS)
+        shown = MASK if any(name in arguments for name in names) else redact_text(some, secrets)
         return shown, shown != arguments
-    if not is_masked(parsed, names, secrets):
+    masked = mask_arguments(parsed, names, secrets)
+    if masked == parsed:
         return arguments, False
-    return json.dumps(mask_arguments(parsed, names, secrets), ensure_ascii=False), True
+    return whole_characters(json.dumps(masked, ensure_ascii=False)), True
 
 
 def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
@@ -310,11 +338,13 @@ def _generation(step: StepRecord) -> Generation:
         finish_reason=step.finish_reason,
         usage=step.usage,
         cost_usd=step.cost_usd,
-    )
+    ).sparse()
 
 
 def _detail(request: Generate, definition: AgentDefinition, facts: FailureFacts, code: ReasonCode) -> ErrorDetail:
     """The failure as one sentence that stands alone: step, model, cause, and what the provider said."""
     status = f" (HTTP {facts.status})" if facts.status else ""
-    message = f"step {request.step}, {definition.model}: {REASONS[code].text}{status}: {facts.text}"
+    reason, semicolon, advice = REASONS[code].text.partition("; ")
+    said = facts.text.rstrip(".") if advice else facts.text
+    message = f"step {request.step}, {definition.model}: {reason}{status}: {said}{semicolon}{advice}"
     return ErrorDetail(code=code, title="generation", message=message[:2_000], type=facts.class_name)

@@ -1,28 +1,57 @@
-"""The beat of a running activity: how a cancel reaches it, and how a lost worker is noticed."""
+"""The beat of a running activity: how a cancel reaches it, how a lost worker is noticed, and how it is handed over."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 
 from temporalio import activity
+
+from activities.errors import handed_over
 
 BEAT_SECONDS = 1.0
 """Seconds between two beats. Temporal hands a cancel over with the answer to a beat."""
 
 
+class _Beat:
+    note = ""
+
+
+_running: ContextVar[_Beat] = ContextVar("perdure_beat")
+
+
 @asynccontextmanager
 async def beating() -> AsyncIterator[None]:
-    """Beat every second until the block ends; what runs in the block must leave the event loop free."""
+    """Beat every second until the block ends; what runs in the block must leave the event loop free.
 
-    async def beat() -> None:
+    A block that this worker's shutdown cuts off fails at once, so that another worker goes on: the server refuses a
+    cancel that nobody asked it for, and would only notice the silence. A worker that shuts down begins none.
+    """
+    if activity.is_worker_shutdown():
+        raise handed_over()
+    beat = _Beat()
+
+    async def beats() -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            activity.heartbeat()
+            activity.heartbeat(*filter(None, [beat.note]))
 
-    task = asyncio.create_task(beat())
+    token = _running.set(beat)
+    task = asyncio.create_task(beats())
     try:
         yield
+    except asyncio.CancelledError:
+        why = activity.cancellation_details()
+        if why is not None and why.worker_shutdown and not why.cancel_requested:
+            raise handed_over() from None
+        raise
     finally:
+        _running.reset(token)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def note(text: str) -> None:
+    """Let the beats say this: it stands at the pending activity in the Temporal UI, until the text is empty again."""
+    _running.get().note = text

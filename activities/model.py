@@ -28,6 +28,7 @@ from activities.conversations import WireMessage
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.values import JsonValue
+from perdure.engine.outputs import whole_characters
 
 SILENCE_SECONDS = 600.0
 """litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
@@ -138,15 +139,18 @@ def require_key(definition: AgentDefinition) -> None:
         raise MissingKeyError(msg)
 
 
+_CALLBACKS = (
+    "callbacks",
+    "success_callback",
+    "failure_callback",
+    "_async_success_callback",  # where litellm moves those that are coroutines
+    "_async_failure_callback",
+)
+
+
 def _is_listened_to() -> bool:
     """Whether an agent's module has given litellm callbacks, such as a tracer."""
-    return bool(
-        litellm.callbacks
-        or litellm.success_callback
-        or litellm.failure_callback
-        or litellm._async_success_callback  # noqa: SLF001 - where litellm moves those that are coroutines
-        or litellm._async_failure_callback  # noqa: SLF001
-    )
+    return any(getattr(litellm, name) for name in _CALLBACKS)
 
 
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
@@ -184,9 +188,12 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types
     choice = response.choices[0]
     message = choice.message
     extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
-    text: str = message.content or extra.get("refusal") or ""
+    text = whole_characters(message.content or extra.get("refusal") or "")
     calls = tuple(
-        WireCall(name=str(call.function.name or ""), arguments=str(call.function.arguments or "{}"))
+        WireCall(
+            name=whole_characters(str(call.function.name or "")),
+            arguments=whole_characters(str(call.function.arguments or "{}")),
+        )
         for call in message.tool_calls or ()
     )
     finish_reason = str(choice.finish_reason or "")

@@ -7,13 +7,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
+from activities.failures import redact
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import json_object
-from perdure.engine.redaction import hidden_values, redact_text
+from perdure.engine.outputs import whole_characters
+from perdure.engine.redaction import hidden_values
 from perdure.store import Artifact, LostCall
 
 PREVIEW_CHARACTERS = 4_000
@@ -96,7 +98,8 @@ def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
 
 def outcome(message: ToolMessage) -> ToolOutcome:
     """What the workflow is told of a result."""
-    return ToolOutcome(call_id=message.call_id, preview=message.content[:PREVIEW_CHARACTERS], error=message.error)
+    preview = message.content[:PREVIEW_CHARACTERS]
+    return ToolOutcome(call_id=message.call_id, preview=preview, error=message.error).sparse()
 
 
 def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def as_text(value: object) -> str:
         InvalidOutputError: The value has no JSON form.
     """
     if isinstance(value, str):
-        return value
+        return whole_characters(value)
     try:
         return to_json(value, inf_nan_mode="constants").decode()
     except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -154,7 +157,7 @@ def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
     """The exception of a body as facts: code, class, redacted text."""
-    text = redact_text(str(error), secrets)[:ERROR_CHARACTERS] or "no message"
+    text = redact(str(error), secrets)[:ERROR_CHARACTERS] or "no message"
     return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=type(error).__name__)
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 from activities.bodies import Bodies, CallContext
 from activities.definitions import Definitions
-from activities.errors import behind, handed_over, permanent, runtime_error, store_failures, transient
+from activities.errors import behind, permanent, runtime_error, transient
 from activities.heartbeat import beating
 from activities.metrics import Metrics
+from activities.storing import until_stored
 from activities.tool_results import (
     Attempt,
     ToolTimeoutError,
@@ -71,6 +73,10 @@ class ToolActivities:
     async def call_tool(self, args: Sequence[RawValue]) -> ToolOutcome:
         """Run one tool call and store its result under its call id."""
         call: CallTool = activity.payload_converter().from_payload(args[0].payload, CallTool)
+        async with beating():
+            return await self._carried_out(call)
+
+    async def _carried_out(self, call: CallTool) -> ToolOutcome:
         info = activity.info()
         definition = await self._definitions.get(call.definition)
         tool, declaration = self._tool(definition, info.activity_type)
@@ -78,17 +84,15 @@ class ToolActivities:
         attempt = Attempt(call, declaration, claimant)
         claim = await self._claim(attempt, rerun=declaration.idempotent and info.attempt <= MAX_RERUNS)
         if claim.message is not None:
+            if claim.aborted and claim.message.error is not None:  # by an attempt that was lost before it could say so
+                raise _abort(attempt, claim.message.error)
             return outcome(claim.message)
         began = time.monotonic()
         try:
-            async with beating():
-                text = await self._run(tool, attempt, claim.arguments)
-        except asyncio.CancelledError:
-            if activity.is_worker_shutdown():
-                raise handed_over() from None
-            raise
+            text = await self._run(tool, attempt, claim.arguments)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
-            detail = error_detail(declaration, error, self._secrets | masked_values(declaration, claim.arguments))
+            hidden = await asyncio.to_thread(masked_values, declaration, claim.arguments)  # slow for large ones
+            detail = error_detail(declaration, error, self._secrets | hidden)
             return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
         return await self._succeeded(attempt, text, time.monotonic() - began)
 
@@ -107,8 +111,8 @@ class ToolActivities:
 
     async def _claim(self, attempt: Attempt, *, rerun: bool) -> Claim:
         call = attempt.call
-        async with store_failures():
-            return await self._store.claim_call(
+        return await until_stored(
+            lambda: self._store.claim_call(
                 session=call.session,
                 turn=call.turn,
                 step=call.step,
@@ -118,6 +122,7 @@ class ToolActivities:
                 start=attempt.started(),
                 lost=attempt.lost(),
             )
+        )
 
     async def _run(self, tool: Tool[..., Any], attempt: Attempt, raw: str) -> str:
         """Check the arguments, run the body within its time-out, and write its result as text."""
@@ -170,8 +175,7 @@ class ToolActivities:
         await self._finish(attempt, message, events, None)
         self._count(detail.title, detail.code, seconds)
         if aborts:
-            sentence = f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message}"
-            raise permanent(detail.model_copy(update={"message": sentence})) from behind(detail, error)
+            raise _abort(attempt, detail) from behind(detail, error)
         return outcome(message)
 
     async def _finish(
@@ -179,8 +183,8 @@ class ToolActivities:
     ) -> None:
         """Store the result; that of an attempt which has lost its claim is dropped."""
         call = attempt.call
-        async with store_failures():
-            kept = await self._store.finish_call(
+        kept = await until_stored(
+            lambda: self._store.finish_call(
                 session=call.session,
                 turn=call.turn,
                 call_id=call.call_id,
@@ -189,9 +193,19 @@ class ToolActivities:
                 events=events,
                 artifact=artifact,
             )
+        )
         if not kept:
             activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
 
     def _count(self, tool: str, result: str, seconds: float) -> None:
         self._metrics.tool_calls.labels(tool, result).inc()
         self._metrics.tool_seconds.labels(tool).observe(seconds)
+
+
+def _abort(attempt: Attempt, detail: ErrorDetail) -> ApplicationError:
+    """The failure of a call that ends the turn."""
+    sentence = (
+        f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message.rstrip('.')}; it ended "
+        "the turn, because the tool's catch does not list it and the agent's on_tool_error is 'abort'"
+    )
+    return permanent(detail.model_copy(update={"message": sentence}))

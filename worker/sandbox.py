@@ -1,7 +1,7 @@
 """How workflow code runs: as it is in production, inside Temporal's sandbox in tests.
 
 The sandbox costs a third of a worker's CPU time. All it could find in production are faults of ours, for users write no
-workflow code; those are found before, by import contracts, banned calls, the replay of histories, and the strict runner.
+workflow code; those are found before, by import contracts, banned calls, replayed histories, and the strict runner.
 """
 
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner

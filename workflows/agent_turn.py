@@ -111,7 +111,9 @@ class AgentTurn(Inbox):
             )
         except ActivityError as error:
             self.opened = Refused(_detail(error, "runtime"))
-            return _refused(opening, self.opened.error)
+            refused = _refused(opening, self.opened.error)
+            visibility.refused(refused)
+            return refused
         last_turn = max(opened.turn, opened.last_turn)
         self.opened = Opened(turn=opened.turn, request_id=opening.request_id, last_turn=last_turn)
         if opened.ended is not None:
@@ -168,7 +170,7 @@ class AgentTurn(Inbox):
             call,
             result_type=ToolOutcome,
             task_queue=policy.task_queue,
-            summary=call.arguments[: visibility.SUMMARY_CHARACTERS],
+            summary=visibility.tool_summary(call),
             **options.tool_call(policy),
         )
 
@@ -237,14 +239,16 @@ class AgentTurn(Inbox):
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
-        self.activity = "commit_turn"
         # From here on a message is for the next turn, also when a limit ends this one.
         ending = Ending(stop_reason=action.stop_reason, error=action.error)
         self.state = self._state.model_copy(update={"ending": ending})
         self.mail = self.mail.read(len(action.steered))
+        visibility.now_doing(self, action)
         action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
         result = await self._uninterrupted(
-            workflow.start_activity(stubs.commit_turn, action, summary=action.stop_reason, **options.bookkeeping())
+            workflow.start_activity(
+                stubs.commit_turn, action, summary=visibility.commit_summary(action), **options.bookkeeping()
+            )
         )
         visibility.ended(self._state, result)
         return result

@@ -16,10 +16,13 @@ from perdure.contracts.tools import ToolPolicy
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """A worker that has not beaten for so long is lost; activities beat every second."""
 
-GRACE = timedelta(seconds=60)
-"""Time beyond an activity's own deadline before the server gives the attempt up."""
+GRACE = timedelta(minutes=15)
+"""Time beyond an activity's own deadline before the server gives the attempt up: room to wait for an absent store.
 
-LOST_WORKER_MARGIN = 500
+A worker that is lost or stuck is noticed by its missing beats, long before.
+"""
+
+LOST_WORKER_MARGIN = 1000
 """Attempts beyond the policy's own, for lost workers and an absent store."""
 
 STEADY = timedelta(seconds=1)

@@ -3,6 +3,8 @@
 An upsert costs an event, so it happens at the start and at the end of a turn only; current details cost none.
 """
 
+import json
+import re
 from typing import Any
 
 from temporalio import workflow
@@ -10,13 +12,21 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from perdure.contracts.generations import Generate
 from perdure.contracts.names import SearchAttribute
-from perdure.contracts.turns import RunState, TurnResult
+from perdure.contracts.tools import CallTool
+from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.engine import step as engine
 from perdure.engine.state import TurnState
 from workflows.inbox import Inbox
 
 SUMMARY_CHARACTERS = 120
 """Longest summary of an activity: it is shown in one row."""
+
+SUMMARY_BYTES = 350
+"""Largest summary as JSON; the server's own limit is 400 with what it is wrapped in."""
+
+_MARKS = re.compile(r"[\\`*_<>\[\]#|~]")
+_ESCAPED = r"\\\g<0>"
+"""What Markdown would take for marks: the text of an error is shown as it is."""
 
 AGENT = SearchAttributeKey.for_keyword(SearchAttribute.AGENT)
 MODEL = SearchAttributeKey.for_keyword(SearchAttribute.MODEL)
@@ -49,7 +59,7 @@ def started(state: TurnState) -> None:
 
 def ended(state: TurnState, result: TurnResult) -> None:
     """The turn has ended; its result becomes searchable."""
-    workflow.set_current_details(_details(state, f"ended: **{result.stop_reason}**", result.error))
+    workflow.set_current_details(_details(state, _ended(result, _why(state, result))))
     if not state.search_attributes:
         return
     updates: list[SearchAttributeUpdate[Any]] = [
@@ -66,9 +76,32 @@ def ended(state: TurnState, result: TurnResult) -> None:
     workflow.upsert_search_attributes(updates)
 
 
+def refused(result: TurnResult) -> None:
+    """The request never became a turn: nothing is known of it that could be searched for."""
+    workflow.set_current_details(_ended(result, result.error or ""))
+
+
 def generation_summary(state: TurnState, action: Generate) -> str:
     """The summary of a ``generate`` activity."""
-    return f"step {action.step} · {state.policy.model}"[:SUMMARY_CHARACTERS]
+    return _in_one_row(f"step {action.step} · {state.policy.model}")
+
+
+def tool_summary(call: CallTool) -> str:
+    """The summary of a tool's activity: the arguments, masked as they are everywhere in the history."""
+    return _in_one_row(call.arguments)
+
+
+def commit_summary(action: CommitTurn) -> str:
+    """The summary of the ``commit_turn`` activity, with which the timeline ends."""
+    code = f" · {action.error.code}" if action.error else ""
+    return _in_one_row(f"{action.stop_reason}{code}")
+
+
+def _in_one_row(text: str) -> str:
+    text = text[:SUMMARY_CHARACTERS]
+    while len(json.dumps(text, ensure_ascii=False).encode()) > SUMMARY_BYTES:
+        text = text[:-10]
+    return text
 
 
 def now_doing(inbox: Inbox, action: engine.Action) -> None:
@@ -76,24 +109,50 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
     state = inbox.state
     if state is None:
         return
+    why = ""
     if isinstance(action, engine.CallTools):
         inbox.activity = "tools: " + ", ".join(planned.tool for planned in state.pending)
     elif isinstance(action, Generate):
         inbox.activity = f"generate, step {action.step}"
-    workflow.set_current_details(_details(state, inbox.activity, None))
+    else:
+        inbox.activity, why = "commit_turn", f", {commit_summary(action)}"
+    since = f"since {workflow.now():%H:%M:%S} UTC"
+    workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}"))
 
 
-def _details(state: TurnState, doing: str, error: str | None) -> str:
-    """Markdown for the workflow's page."""
+def _details(state: TurnState, headline: str) -> str:
+    """Markdown for the workflow's page: what matters most comes first, as the box there shows a few lines only."""
     policy, spent = state.policy, state.spent
-    rows = [
-        f"**{policy.agent}** · turn {state.turn} · {policy.model}",
+    if not spent.unpriced_calls:
+        cost = f"${spent.cost_usd:.4f}"
+    elif spent.cost_usd:
+        cost = f"${spent.cost_usd:.4f} and {spent.unpriced_calls} calls of unknown price"
+    else:
+        cost = "price unknown"
+    rows = (
+        headline,
         "",
-        f"- now: {doing}",
-        f"- steps: {state.step} of {policy.max_steps}",
-        f"- tokens: {spent.usage.total_tokens:,} · cost: ${spent.cost_usd:.4f}"
-        + (f" ({spent.unpriced_calls} calls of unknown price)" if spent.unpriced_calls else ""),
-    ]
-    if error:
-        rows.append(f"- error: {error}")
+        f"- {state.step} of {policy.max_steps} steps · {spent.usage.total_tokens:,} tokens · {cost}",
+        f"- turn {state.turn} of agent {policy.agent} · {policy.model}",
+    )
     return "\n".join(rows)
+
+
+def _ended(result: TurnResult, why: str) -> str:
+    code = f" · {result.reason_code}" if result.reason_code else ""
+    sentence = f"\n\n{_MARKS.sub(_ESCAPED, why)}" if why else ""
+    return f"**ended: {result.stop_reason}**{code}{sentence}"
+
+
+def _why(state: TurnState, result: TurnResult) -> str:
+    """Why the turn ended, as one sentence; of a finished one there is nothing to say."""
+    if result.error:
+        return result.error
+    if result.stop_reason == StopReason.MAX_STEPS_REACHED:
+        return f"all {state.policy.max_steps} steps are used; another message to the session goes on"
+    if result.stop_reason == StopReason.STALLED:
+        return (
+            f"the model answered with text and did not call {state.policy.finish_tool}, which ends the work; "
+            "another message to the session goes on"
+        )
+    return ""

@@ -3,20 +3,28 @@
 import click
 
 from perdure.cli.connection import connected, run
+from perdure.cli.live import print_json
 
 
 @click.command("cancel")
 @click.argument("session")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the turn.")
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only if turn N is the one that runs.")
-def command(*, session: str, reason: str, turn: int | None) -> None:
-    """Cancel the running turn of SESSION; one that is idle is left as it is."""
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def command(*, session: str, reason: str, turn: int | None, as_json: bool) -> None:
+    """Cancel the running turn of SESSION; one that is idle is left as it is.
+
+    With --json the object has session, and sent: false if no turn runs.
+    """
 
     async def main() -> bool:
         async with connected(store=False) as client:
             return await client.cancel(session, reason, turn)
 
-    if run(main()):
+    sent = run(main())
+    if as_json:
+        print_json({"session": session, "sent": sent})
+    elif sent:
         click.echo(f"cancel sent to session {session}; 'perdure follow {session}' shows the turn's end")
     else:
         click.echo(f"no turn of session {session} runs; nothing to cancel")

@@ -88,15 +88,20 @@ def command(*, session: str, to: str, turn: int | None) -> None:
 
 def messages_by_turn(steps: Iterable[StepRecord], tip: str | None) -> dict[int, list[Message]]:
     """The messages of the conversation that ends at ``tip``, by the turn that added them."""
-    known = {step.id: step for step in steps}
-    chain: list[StepRecord] = []
-    while tip is not None and tip in known:
-        chain.append(known[tip])
-        tip = known[tip].parent
     return {
         turn: [message for step in of_turn for message in step.messages]
-        for turn, of_turn in groupby(reversed(chain), key=lambda step: step.turn)
+        for turn, of_turn in groupby(chain(steps, tip), key=lambda step: step.turn)
     }
+
+
+def chain(steps: Iterable[StepRecord], tip: str | None) -> list[StepRecord]:
+    """The steps of the conversation that ends at ``tip``, in order; others are left over from lost attempts."""
+    known = {step.id: step for step in steps}
+    backwards: list[StepRecord] = []
+    while tip is not None and tip in known:
+        backwards.append(known[tip])
+        tip = known[tip].parent
+    return backwards[::-1]
 
 
 def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:

@@ -1,15 +1,40 @@
 """``perdure list``: the sessions."""
 
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
+
+_ENDED = ("stop_reason", "reason_code", "error", "steps", "cost_usd")
+"""What a line of JSON says of the end of a turn; null while it runs."""
+
+
+class Since(click.ParamType[datetime]):
+    """A moment, or so long ago."""
+
+    name = "when"
+    _AGO = re.compile(r"(\d{1,6})([smhdw])")
+    _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}  # noqa: RUF012
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read ``30m``, ``12h``, ``3d``, or an ISO date or time, which is local unless it says otherwise."""
+        try:
+            if (ago := self._AGO.fullmatch(str(value))) is not None:
+                return datetime.now(UTC) - timedelta(**{self._UNITS[ago[2]]: int(ago[1])})
+            return datetime.fromisoformat(str(value)).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is no time; give for example 30m, 12h, 3d, 2026-11-21 or 2026-11-21T14:30", param, ctx
+            )
 
 
 @click.command("list")
@@ -19,13 +44,31 @@ from perdure.store import SessionRecord, TurnRecord
     type=click.Choice([reason.value for reason in StopReason]),
     help="Only sessions whose last turn ended so.",
 )
-@click.option("--agent", metavar="A", help="Only sessions of this agent.")
+@click.option("--reason-code", metavar="CODE", help="Only sessions whose last turn ended with this code.")
+@click.option("--agent", metavar="A", help="Only sessions whose last turn was of this agent.")
+@click.option(
+    "--since", type=Since(), metavar="WHEN", help="Only sessions whose last turn began since then: 12h, 3d, …"
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
 )
 @click.option("--json", "as_json", is_flag=True, help="One session a line, as JSON.")
-def command(*, state: str | None, stop_reason: str | None, agent: str | None, limit: int, as_json: bool) -> None:
-    """List the sessions, the ones that changed last first."""
+def command(  # noqa: PLR0913  # one for each option of the command line
+    *,
+    state: str | None,
+    stop_reason: str | None,
+    reason_code: str | None,
+    agent: str | None,
+    since: datetime | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List the sessions, those whose last turn began last first; filters add up.
+
+    With --json each line has session, agent, turn (its last), created_at, updated_at, state, started_at and ended_at of
+    that turn, and of its end stop_reason, reason_code, error, steps and cost_usd: null while it runs.
+    """
+    _check_code(reason_code)
 
     async def main() -> Sequence[tuple[SessionRecord, TurnRecord]]:
         async with opened_store() as store:
@@ -33,6 +76,8 @@ def command(*, state: str | None, stop_reason: str | None, agent: str | None, li
                 agent=agent,
                 state=RunState(state) if state is not None else None,
                 stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
+                reason_code=reason_code,
+                since=since,
                 limit=limit,
             )
 
@@ -43,21 +88,33 @@ def command(*, state: str | None, stop_reason: str | None, agent: str | None, li
         else:
             show(_line(session, last))
     if not sessions and not as_json:
-        click.echo("no sessions; start one with 'perdure run AGENT PROMPT'")
+        filtered = any(value is not None for value in (state, stop_reason, reason_code, agent, since))
+        click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
+
+
+def _check_code(code: str | None) -> None:
+    """A misspelt code would find nothing; codes of exceptions are made at run time."""
+    if code is not None and code not in set(ReasonCode) and not code.startswith("exception."):
+        msg = f"there is no reason code {code!r}; 'perdure errors' lists them"
+        raise click.UsageError(msg)
 
 
 def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
-    result = last.result
+    ended: dict[str, JsonValue] = dict.fromkeys(_ENDED)
+    if last.result is not None:
+        ended |= last.result.model_dump(mode="json", include=set(_ENDED))
     return {
         **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
         "state": RunState.RUNNING if session.open_turn is not None else RunState.ENDED,
-        "stop_reason": result.stop_reason if result is not None else None,
-        "reason_code": result.reason_code if result is not None else None,
+        **last.model_dump(mode="json", include={"started_at", "ended_at"}),
+        **ended,
     }
 
 
 def _line(session: SessionRecord, last: TurnRecord) -> Line:
-    ended = last.result.stop_reason if last.result is not None else RunState.RUNNING
-    tone = Tone.BAD if ended == StopReason.ERROR else Tone.PLAIN
-    when = f"{session.updated_at:%Y-%m-%d %H:%M}"
+    ended: str = last.result.stop_reason if last.result is not None else RunState.RUNNING
+    if last.result is not None and last.result.reason_code is not None:
+        ended = f"{ended} ({last.result.reason_code})"
+    tone = Tone.BAD if ended.startswith(StopReason.ERROR) else Tone.PLAIN
+    when = f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}"
     return Line(f"{session.session} · {session.agent} · turn {session.turn} · {ended} · {when}", tone)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,12 +11,14 @@ from datetime import timedelta
 
 import click
 
-from perdure.cli.errors import CliError, ExitCode
+from perdure.cli.errors import CliError, ExitCode, UnreachableError
 from perdure.cli.render import Line, Tone, clean, lines
-from perdure.client import Turn
+from perdure.client import ServerUnreachableError, Turn
+from perdure.client.patience import logger as client_log
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentEnd, AgentError, Envelope
 from perdure.contracts.turns import StopReason, TurnResult
+from perdure.store import StoreUnavailableError
 
 SECOND_PRESS = timedelta(seconds=3)
 """A second Ctrl+C within this time quits at once."""
@@ -58,15 +61,17 @@ def print_json(value: object) -> None:
 
 
 class Printer:
-    """Prints the events of a turn, and keeps how it ended."""
+    """Prints the events of a turn, and keeps how it ended and the number of the last one."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.end: AgentEnd | None = None
+        self.after = 0
         self._failure: list[Line] = []
 
     def event(self, envelope: Envelope) -> None:
         """Print one event."""
+        self.after = envelope.seq
         if isinstance(envelope.event, AgentEnd):
             self.end = envelope.event
         if self.as_json:
@@ -112,8 +117,36 @@ async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool)
 
 
 async def _print_events(turn: Turn, printer: Printer, after: int) -> None:
-    async for envelope in turn.events(after=after):
-        printer.event(envelope)
+    printer.after = after
+    with _saying_what_is_waited_for(printer):
+        try:
+            async for envelope in turn.events(after=after):
+                printer.event(envelope)
+        except (StoreUnavailableError, ServerUnreachableError) as error:
+            again = f"'perdure follow {turn.session} --after {printer.after}' goes on where this ended"
+            raise UnreachableError(f"{error}; {again}") from error
+
+
+@contextlib.contextmanager
+def _saying_what_is_waited_for(printer: Printer) -> Iterator[None]:
+    """A server or a store that is away for a while is sat out by the client, which logs it."""
+    notes = _Notes(printer)
+    client_log.addHandler(notes)
+    try:
+        yield
+    finally:
+        client_log.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Log records as notes on stderr."""
+
+    def __init__(self, printer: Printer) -> None:
+        super().__init__(logging.WARNING)
+        self._printer = printer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._printer.note(record.getMessage())
 
 
 def refused(result: TurnResult) -> int:

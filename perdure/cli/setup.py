@@ -6,6 +6,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import CliError
+from perdure.cli.live import print_json
 from perdure.client import Client
 from perdure.client.connect import rpc_errors
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
@@ -18,10 +19,12 @@ _TYPES = {
 
 
 @click.command("setup")
-def command() -> None:
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def command(*, as_json: bool) -> None:
     """Register perdure's search attributes in the namespace. Doing it again changes nothing.
 
-    Temporal Cloud takes them through its own console or command line instead.
+    Temporal Cloud takes them through its own console or command line instead. With --json the object has registered,
+    the names that were missing.
     """
 
     async def main() -> list[str]:
@@ -29,6 +32,9 @@ def command() -> None:
             return await register(client)
 
     added = run(main())
+    if as_json:
+        print_json({"registered": list(added)})
+        return
     click.echo(f"registered {', '.join(added)}" if added else "all search attributes are registered already")
 
 

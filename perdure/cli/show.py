@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import click
 
 from perdure.cli.connection import opened_store, run
+from perdure.cli.export import chain
 from perdure.cli.live import print_json, show
-from perdure.cli.render import Line, Tone, clean, tally
+from perdure.cli.render import Line, Tone, clean, money, tally
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.turns import StopReason
-from perdure.store import TurnRecord
+from perdure.store import StepRecord, TurnRecord
 
 
 @click.command("show")
@@ -17,40 +18,59 @@ from perdure.store import TurnRecord
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N.")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
 def command(*, session: str, turn: int | None, as_json: bool) -> None:
-    """Show the turns of SESSION with their results, and the conversation."""
+    """Show the turns of SESSION: how each ended, its messages, and what each step used.
 
-    async def main() -> tuple[Sequence[TurnRecord], Sequence[Message]]:
+    With --json the object has session, turns (each with its request, times and result), steps (turn, step,
+    finish_reason, usage, cost_usd, and the messages that were new) and messages (those of the steps, in order).
+    """
+
+    async def main() -> tuple[Sequence[TurnRecord], Sequence[StepRecord]]:
         async with opened_store() as store:
             await store.session(session)
+            # In this order: a turn that begins meanwhile is left out whole.
             turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
-            return turns, await store.transcript(session, turn=turn)
+            now = await store.session(session)
+            return turns, chain(await store.steps(session), now.tip or now.head)
 
-    turns, messages = run(main())
+    turns, conversation = run(main())
+    steps = [step for step in conversation if step.turn in {record.turn for record in turns}]
     if as_json:
+        about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages"}
         print_json(
             {
                 "session": session,
                 "turns": [record.model_dump(mode="json") for record in turns],
-                "messages": [message.model_dump(mode="json") for message in messages],
+                "steps": [step.model_dump(mode="json", include=about) for step in steps],
+                "messages": [message.model_dump(mode="json") for step in steps for message in step.messages],
             }
         )
         return
     for record in turns:
         show(turn_line(record))
-    for message in messages:
-        for line in message_lines(message):
-            show(line)
+        for step in steps:
+            if step.turn == record.turn:
+                for line in step_lines(step):
+                    show(line)
 
 
 def turn_line(record: TurnRecord) -> Line:
     """One line on a turn and how it ended."""
-    head = f"turn {record.turn} · {record.agent} · {record.started_at:%Y-%m-%d %H:%M:%S}"
+    head = f"turn {record.turn} · {record.agent} · {record.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
     result = record.result
     if result is None:
         return Line(f"{head} · running", Tone.HEAD)
     why = f" ({result.reason_code}: {clean(' '.join(result.error.split()))})" if result.error else ""
     tone = Tone.BAD if result.stop_reason == StopReason.ERROR else Tone.HEAD
     return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}", tone)
+
+
+def step_lines(step: StepRecord) -> Iterator[Line]:
+    """The messages of a step, and what its model call used if it was one."""
+    for message in step.messages:
+        yield from message_lines(message)
+    if step.messages and isinstance(step.messages[-1], AssistantMessage):
+        cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
+        yield Line(f"step {step.step} · {step.usage.total_tokens:,} tokens · {cost}", Tone.QUIET)
 
 
 def message_lines(message: Message) -> Iterator[Line]:

@@ -19,6 +19,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client import labels
 from perdure.client.connect import connect, rpc_errors
 from perdure.client.errors import (
     NoWorkerError,
@@ -27,7 +28,8 @@ from perdure.client.errors import (
     SessionIdleError,
     UnknownSessionError,
 )
-from perdure.client.runs import PAUSE, Run, Runs
+from perdure.client.patience import PAUSE
+from perdure.client.runs import Run, Runs
 from perdure.client.turn import Place, Turn
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
@@ -36,25 +38,21 @@ from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
     SESSION_ID_PATTERN,
     CancelRequest,
-    RunState,
     SendReceipt,
     SendRequest,
-    StopReason,
     TurnRequest,
     TurnStatus,
 )
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
-from perdure.store.records import RegisteredAgent, SessionRecord, TurnRecord
+from perdure.store.records import RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
 
 ATTEMPTS = 20
 """How often a call that met a turn just as it ended is made again, half a second apart at most."""
 
 SEND_TIMEOUT = timedelta(seconds=30)
 """How long a worker may take until it has taken a message."""
-
-SUMMARY_CHARACTERS = 200
 
 _CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
 """What an update fails with when the workflow closes under it, or was started less than a moment ago."""
@@ -130,7 +128,6 @@ class Client:
         """
         session = _session_id(agent) if session is None else session
         request = _request(session, {"agent": agent, "prompt": prompt, **options})
-        summary = f"{agent}: {prompt.strip().partition(chr(10))[0]}"[:SUMMARY_CHARACTERS]
         for _ in range(ATTEMPTS):
             with rpc_errors():
                 try:
@@ -141,7 +138,8 @@ class Client:
                         task_queue=self.settings.task_queue,
                         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                         id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                        static_summary=summary,
+                        static_summary=labels.summary(request),
+                        static_details=labels.details(session),
                     )
                     return self._turn(session, request.request_id, handle.result_run_id)
                 except WorkflowAlreadyStartedError:
@@ -203,7 +201,8 @@ class Client:
                 task_queue=self.settings.task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=message.prompt.strip().partition("\n")[0][:SUMMARY_CHARACTERS],
+                static_summary=labels.summary(request),
+                static_details=labels.details(session),
             )
             with rpc_errors():
                 try:
@@ -307,16 +306,10 @@ class Client:
         return status
 
     async def sessions(
-        self,
-        *,
-        agent: str | None = None,
-        state: RunState | None = None,
-        stop_reason: StopReason | None = None,
-        limit: int = 50,
+        self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
     ) -> list[tuple[SessionRecord, TurnRecord]]:
         """Sessions with their last turns, those that began last first."""
-        store = await self.store()
-        return list(await store.sessions(agent=agent, state=state, stop_reason=stop_reason, limit=limit))
+        return list(await (await self.store()).sessions(limit=limit, **wanted))
 
     async def turns(self, session: str) -> list[TurnRecord]:
         """All turns of a session, the open one included.

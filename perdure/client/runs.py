@@ -1,6 +1,5 @@
 """The Temporal side of a session: which run is current, what it was asked, how it closed. No store here."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.connect import UNREACHABLE, rpc_errors
 from perdure.client.errors import ServerUnreachableError
+from perdure.client.patience import SERVER, Wait, patiently
 from perdure.contracts.names import Query, Signal
 from perdure.contracts.turns import CancelRequest, TurnRequest, TurnResult, TurnStatus
 
@@ -31,12 +31,6 @@ POLLER_AGE = timedelta(seconds=75)
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 """How long a worker may take to answer a query; a turn that no worker holds cannot answer."""
-
-PATIENCE = timedelta(seconds=60)
-"""How long somebody who waits for a turn sits out a server or a store that does not answer."""
-
-PAUSE = timedelta(milliseconds=500)
-"""Between two attempts to reach what does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +113,7 @@ class Runs:
             ServerUnreachableError: The server did not answer for a minute.
         """
         handle = self.temporal.get_workflow_handle(session, run_id=run_id, result_type=TurnResult)
-        deadline: float | None = None
+        wait = Wait(SERVER)
         while True:
             try:
                 return Close(result=await handle.result(follow_runs=False))
@@ -133,12 +127,10 @@ class Runs:
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     return Close(failure=f"Temporal no longer has the run of session {session!r}")
-                now = asyncio.get_running_loop().time()
-                deadline = deadline or now + PATIENCE.total_seconds()
-                if error.status not in UNREACHABLE or now > deadline:
-                    with rpc_errors():
+                with rpc_errors():
+                    if error.status not in UNREACHABLE:
                         raise
-            await asyncio.sleep(PAUSE.total_seconds())
+                    await wait.go_on(error)
 
     async def _reset_to(self, session: str, run_id: str) -> str:
         """The run that took over when an operator reset this one."""
@@ -185,14 +177,7 @@ class Runs:
 
     async def patiently_running(self, session: str, run_id: str) -> bool:
         """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE.total_seconds()
-        while True:
-            try:
-                return await self.is_running(session, run_id)
-            except ServerUnreachableError:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(PAUSE.total_seconds())
+        return await patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
 
 
 def _cause(session: str, cause: BaseException) -> str:

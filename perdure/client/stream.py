@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from perdure.client.runs import PATIENCE, PAUSE
+from perdure.client.patience import STORE, patiently
 from perdure.contracts.events import Envelope
 from perdure.store import Store
 from perdure.store.errors import StoreUnavailableError
@@ -19,16 +19,9 @@ PAGE = 500
 Result = TypeVar("Result")
 
 
-async def patiently(call: Callable[[], Awaitable[Result]]) -> Result:
+async def from_store(call: Callable[[], Awaitable[Result]]) -> Result:
     """Make a call to the store, and make it again while the store does not answer, for up to a minute."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE.total_seconds()
-    while True:
-        try:
-            return await call()
-        except StoreUnavailableError:
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(PAUSE.total_seconds())
+    return await patiently(STORE, StoreUnavailableError, call)
 
 
 class EventReader:
@@ -48,7 +41,7 @@ class EventReader:
 
     async def read(self) -> list[Envelope]:
         """What has come since the last read; nothing if nothing has."""
-        events = await patiently(partial(self._store.events, self._session, after=self.after, limit=PAGE))
+        events = await from_store(partial(self._store.events, self._session, after=self.after, limit=PAGE))
         if events:
             self.after = events[-1].seq
             self._pause, self.quiet = SHORTEST_PAUSE, timedelta(0)
@@ -64,7 +57,7 @@ class EventReader:
         low, high = self.after, last
         while high - low > PAGE:
             middle = (low + high) // 2
-            found = await patiently(partial(self._store.events, self._session, after=middle, limit=1))
+            found = await from_store(partial(self._store.events, self._session, after=middle, limit=1))
             if found and found[0].turn < turn:
                 low = middle + 1
             else:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from perdure.client.errors import TurnClosedError
 from perdure.client.runs import Close, Runs
-from perdure.client.stream import SHORTEST_PAUSE, EventReader, patiently
+from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
 from perdure.contracts.events import Envelope
 from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.store import Store
@@ -92,7 +92,8 @@ class Turn:
         store = await self._open_store()
         reader = EventReader(store, self.session, after)
         if await self._record() is not None and self._turn is not None:
-            await reader.skip_to(self._turn, (await store.session(self.session)).last_seq)
+            last = (await from_store(lambda: store.session(self.session))).last_seq
+            await reader.skip_to(self._turn, last)
         close: Close | None = None
         look = FIRST_LOOK
         while True:
@@ -163,7 +164,7 @@ class Turn:
             return await store.turn_by_request(self.session, self.request_id)
 
         try:
-            record = await patiently(look)
+            record = await from_store(look)
         except NotFoundError:
             return None
         if record is not None:

@@ -44,6 +44,7 @@ class ReasonCode(StrEnum):
     REQUEST_TURN_MISMATCH = "request.turn_mismatch"
 
     RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
+    RUNTIME_STORE_REFUSED = "runtime.store_refused"
     RUNTIME_TOOL_MISSING = "runtime.tool_missing"
     RUNTIME_ABORTED = "runtime.aborted"
     RUNTIME_TURN_ENDED = "runtime.turn_ended"
@@ -78,12 +79,20 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_NETWORK_ERROR: _transient("the provider could not be reached or failed on its side"),
     ReasonCode.LLM_TIMEOUT: _transient("the provider did not answer in time"),
     ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call"),
-    ReasonCode.LLM_AUTH_ERROR: _permanent("the provider refused the key; set a valid one in the worker's environment"),
+    ReasonCode.LLM_AUTH_ERROR: _permanent(
+        "the provider refused the key; set a valid one in the worker's environment and start it again"
+    ),
     ReasonCode.LLM_REQUEST_ERROR: _permanent("the provider refused the request as invalid"),
-    ReasonCode.LLM_QUOTA_EXHAUSTED: _permanent("the account's quota or credit is used up"),
-    ReasonCode.LLM_CONTEXT_OVERFLOW: _permanent("the conversation is longer than the model's context window"),
+    ReasonCode.LLM_QUOTA_EXHAUSTED: _permanent(
+        "the account's quota or credit is used up; raise it with the provider, or choose another model"
+    ),
+    ReasonCode.LLM_CONTEXT_OVERFLOW: _permanent(
+        "the conversation is longer than the model's context window; choose a model with a larger one, or a new session"
+    ),
     ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
-    ReasonCode.LLM_MISSING_KEY: _permanent("no key for the provider is set in the worker's environment"),
+    ReasonCode.LLM_MISSING_KEY: _permanent(
+        "no key for the provider is set in the worker's environment; set it and start the worker again"
+    ),
     ReasonCode.TOOL_UNKNOWN: _permanent("the model asked for a tool that the agent does not have"),
     ReasonCode.TOOL_INVALID_INPUT: _permanent("the arguments do not fit the tool's schema"),
     ReasonCode.TOOL_INVALID_OUTPUT: _permanent("the tool returned a value that cannot be written as JSON"),
@@ -101,7 +110,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent("no worker on this task queue has an agent of that name"),
     ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent("there is no session of that id, and no agent was named"),
     ReasonCode.REQUEST_TURN_MISMATCH: _permanent("the session is at another turn than the caller expected"),
-    ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient("the transcript store cannot be reached or is locked"),
+    ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient(
+        "the transcript store cannot be reached, is locked or its disk is full; the turn waits until it can be used"
+    ),
+    ReasonCode.RUNTIME_STORE_REFUSED: _permanent("the transcript store refused a value it cannot hold"),
     ReasonCode.RUNTIME_TOOL_MISSING: _transient(
         "this worker has not the tool the definition names, or another version"
     ),

@@ -6,6 +6,15 @@ OFFLOAD_CHARACTERS = 30_000
 _KEPT_AT_EACH_END = 15_000
 
 
+def whole_characters(text: str) -> str:
+    """The text with halves of characters (lone surrogates) replaced: models and tools send them, no store has them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def head_and_tail(text: str, limit: int) -> str:
     """The text cut to at most ``limit`` characters: its beginning, its end, and a note between them if it fits."""
     if len(text) <= limit:

@@ -33,7 +33,7 @@ _FLAG = rf"--?(?:[a-z]+-)?(?:{_CREDENTIAL}|token|secret|pass)"
 _FLAG_ALONE = re.compile(_FLAG, re.IGNORECASE)
 
 _SHAPES = (
-    re.compile(r"\b(?:sk|pk|rk)[-_](?=[\w*\-]{0,300}[\d*])[\w*\-]{8,}"),  # also with stars, as echoed in 401s
+    re.compile(r"\b(?:sk|pk|rk)[-_](?=[A-Za-z_\-]{0,60}+[\d*])[\w*\-]{8,}"),  # also with stars, as echoed in 401s
     re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
     re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"),

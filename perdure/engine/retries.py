@@ -117,6 +117,7 @@ _SETTLED: dict[str, ReasonCode] = {
     "MissingKeyError": ReasonCode.LLM_MISSING_KEY,
     "EmptyAnswerError": ReasonCode.LLM_EMPTY,
     "DeadlineExceededError": ReasonCode.LLM_TIMEOUT,
+    "TooManyCallsError": ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE,
 }
 """Classes that say more than any status: raised for one reason only, by litellm or by our own call."""
 

@@ -164,7 +164,8 @@ def claim_call(
     if row is None:
         raise NotFoundError(_no_call(call))
     if row.state == "ended":
-        return Claim(state="ended", message=load_tool_message(row.message))
+        aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
+        return Claim(state="ended", message=load_tool_message(row.message), aborted=aborted)
     if row.state == "claimed" and row.claimant != claimant and not rerun:
         connection.execute(_END, _ending(call, lost.message, locked.now))
         locked.append(*lost.events)

@@ -99,6 +99,10 @@ class LockedSession:
         msg = f"turn {turn} of session {self.session!r} has ended, nothing may be written for it any more"
         raise TurnEndedError(msg)
 
+    def has_event(self, key: str) -> bool:
+        """Whether an event of that key stands in the log."""
+        return self.connection.scalar(_STORED_KEYS, {"session": self.session, "keys": [key]}) is not None
+
     def append(self, *events: NewEvent) -> None:
         """Add events to what ``save`` writes; of one key, the first counts."""
         for event in events:

@@ -1,15 +1,17 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
-from sqlalchemy import Connection, Select, bindparam, select
+from collections.abc import Iterator
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, select
 
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
-from perdure.contracts.turns import RunState, StopReason
+from perdure.contracts.turns import RunState
 from perdure.store import schema
 from perdure.store.closing import find_turn
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import conversation
-from perdure.store.records import Artifact, SessionRecord, StepRecord, TurnRecord
+from perdure.store.records import Artifact, SessionFilter, SessionRecord, StepRecord, TurnRecord
 from perdure.store.rows import envelope, session_record, step_record, turn_record
 
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
@@ -40,24 +42,30 @@ def session(connection: Connection, session: str) -> SessionRecord:
     return session_record(row)
 
 
-def sessions(
-    connection: Connection, *, agent: str | None, state: RunState | None, stop_reason: StopReason | None, limit: int
-) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
+def sessions(connection: Connection, wanted: SessionFilter, limit: int) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
     """Sessions with their last turns, those that began last first."""
     # The start of the last turn and not the last write orders them: that index is written once a turn.
-    statement = _last_turns().order_by(schema.turns.c.started_at.desc()).limit(limit)
-    if agent is not None:
-        statement = statement.where(schema.turns.c.agent == agent)
-    if state is not None:
-        running = schema.sessions.c.open_turn.is_not(None)
-        statement = statement.where(running if state is RunState.RUNNING else ~running)
-    if stop_reason is not None:
-        statement = statement.where(schema.turns.c.stop_reason == stop_reason.value)
+    statement = _last_turns().where(*_conditions(wanted)).order_by(schema.turns.c.started_at.desc()).limit(limit)
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
     records = {row.session: session_record(row) for row in found}
     return tuple((records[row.session], turn_record(row)) for row in listed)
+
+
+def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
+    turns = schema.turns.c
+    if (agent := wanted.get("agent")) is not None:
+        yield turns.agent == agent
+    if (state := wanted.get("state")) is not None:
+        running = schema.sessions.c.open_turn.is_not(None)
+        yield running if state is RunState.RUNNING else ~running
+    if (stop_reason := wanted.get("stop_reason")) is not None:
+        yield turns.stop_reason == stop_reason.value
+    if (reason_code := wanted.get("reason_code")) is not None:
+        yield turns.reason_code == reason_code
+    if (since := wanted.get("since")) is not None:
+        yield turns.started_at >= since
 
 
 def _last_turns() -> Select[*tuple[object, ...]]:

@@ -2,14 +2,14 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, TypedDict
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
-from perdure.contracts.turns import TurnResult
+from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
 
 
@@ -70,11 +70,13 @@ class Claim(Value):
 
     Attributes:
         state: ``run``: the body may run, with ``arguments``. ``ended``: it may not; ``message`` is its result.
+        aborted: The call ended in a way that ends the turn: ``tool_error`` stands in the log.
     """
 
     state: Literal["run", "ended"]
     arguments: str = "{}"
     message: ToolMessage | None = None
+    aborted: bool = False
 
 
 class Opened(Value):
@@ -139,6 +141,16 @@ class TurnRecord(Value):
     started_at: datetime
     ended_at: datetime | None
     result: TurnResult | None
+
+
+class SessionFilter(TypedDict, total=False):
+    """Which sessions are listed, by their last turns; ``since`` leaves out those that began before."""
+
+    agent: str | None
+    state: RunState | None
+    stop_reason: StopReason | None
+    reason_code: str | None
+    since: datetime | None
 
 
 class Artifact(Value):

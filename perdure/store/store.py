@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -18,7 +18,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage
-from perdure.contracts.turns import CommitTurn, OpenTurn, RunState, StopReason
+from perdure.contracts.turns import CommitTurn, OpenTurn
 from perdure.store import closing, generations, ledger, log, reads
 from perdure.store import opening as openings
 from perdure.store.engine import POSTGRESQL_CONNECTIONS, SQLITE_READERS, WRITES, Address, connect, translated
@@ -33,6 +33,7 @@ from perdure.store.records import (
     LostCall,
     Opened,
     RegisteredAgent,
+    SessionFilter,
     SessionRecord,
     StepRecord,
     TurnRecord,
@@ -305,20 +306,10 @@ class Store:
         return await self._read("session", lambda connection: reads.session(connection, session))
 
     async def sessions(
-        self,
-        *,
-        agent: str | None = None,
-        state: RunState | None = None,
-        stop_reason: StopReason | None = None,
-        limit: int = 50,
+        self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first."""
-        return await self._read(
-            "sessions",
-            lambda connection: reads.sessions(
-                connection, agent=agent, state=state, stop_reason=stop_reason, limit=limit
-            ),
-        )
+        return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit))
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
         """A turn by its number.

@@ -22,6 +22,50 @@ agent = AgentDefinition(name="a", model="openai/scripted")
 print(asyncio.run(complete(agent, [{"role": "user", "content": "hi"}])).text)
 """
 
+TWO_CALLS = """
+import asyncio, litellm
+from litellm.integrations.custom_logger import CustomLogger
+from litellm.litellm_core_utils.litellm_logging import Logging
+from activities.model import complete
+from perdure.contracts.agents import AgentDefinition
+
+agent = AgentDefinition(name="a", model="openai/scripted")
+written = Logging.async_success_handler
+
+async def record(self, *args, **kwargs):
+    print("record")
+    return await written(self, *args, **kwargs)
+
+Logging.async_success_handler = record
+
+class Tracer(CustomLogger):
+    async def async_log_success_event(self, kwargs, response_obj, start_time, end_time):
+        print("traced")
+        seen.set()
+
+async def main():
+    global seen
+    seen = asyncio.Event()
+    await complete(agent, [{"role": "user", "content": "hi"}])
+    await asyncio.create_task(asyncio.sleep(0))
+    print("unheard")
+    litellm.callbacks.append(Tracer())
+    await complete(agent, [{"role": "user", "content": "hi"}])
+    await asyncio.wait_for(seen.wait(), 30)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_log_record_of_a_call_is_made_for_a_tracer_only() -> None:
+    async with ScriptedProvider(Script(replies=(say("one"), say("two")))) as provider, asyncio.timeout(60):
+        environment = {**os.environ, "OPENAI_API_KEY": "sk-scripted-0123456789", "OPENAI_BASE_URL": provider.url}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", TWO_CALLS, env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        written, _ = await process.communicate()
+    assert written.decode().split("\n")[:3] == ["unheard", "record", "traced"]
+
 
 @pytest.mark.parametrize(("switch", "with_sdk"), [(None, False), ("false", True)])
 async def test_a_call_goes_past_the_openai_sdk_unless_an_operator_says_otherwise(

@@ -58,10 +58,14 @@ async def test_a_turn_gives_its_number_its_events_and_its_result(client: Client)
 
 
 @pytest.mark.usefixtures("worker")
-async def test_the_workflow_shows_agent_and_first_line_of_the_prompt(client: Client, session: str) -> None:
-    await (await client.start("writer", "first line\nsecond", session=session)).result()
+async def test_the_workflow_names_agent_and_limits_and_no_word_of_the_prompt(client: Client, session: str) -> None:
+    await (await client.start("writer", "hunter2", session=session, model="openai/other", max_steps=7)).result()
     description = await client.temporal.get_workflow_handle(session).describe()
-    assert await description.static_summary() == "writer: first line"
+    assert await description.static_summary() == "writer · openai/other · at most 7 steps"
+    details = await description.static_details()
+    assert details is not None
+    assert f"perdure show {session}" in details
+    assert "hunter2" not in details
 
 
 @pytest.mark.usefixtures("worker")

@@ -1,9 +1,10 @@
 """How long outputs are cut for the model."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded, whole_characters
 
 
 @given(st.text(max_size=400), st.integers(1, 300))
@@ -38,3 +39,18 @@ def test_an_offloaded_output_keeps_15_000_characters_at_each_end_and_a_handle() 
     assert kept.startswith("h" * 15_000 + "\n\n…")
     assert kept.endswith("…\n\n" + "t" * 15_000)
     assert "4,000 characters (2,000 lines) left out; the whole output is artifact art_1" in kept
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("", ""),
+        ("plain", "plain"),
+        ("grüße 😀", "grüße 😀"),
+        ("half \ud83d", "half \ufffd"),
+        ("\ude00 other half", "\ufffd other half"),
+        ("two halves \ud83d\ude00", "two halves 😀"),
+    ],
+)
+def test_halves_of_characters_are_replaced_and_pairs_joined(text: str, whole: str) -> None:
+    assert whole_characters(text) == whole

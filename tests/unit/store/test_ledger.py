@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import ToolError
 from perdure.store import Artifact, NotFoundError, Store
 from tests.unit.store.given import (
     SESSION,
@@ -97,6 +98,20 @@ async def test_an_ended_call_gives_its_result_to_whoever_asks(store: Store) -> N
     again = await claim(store, "w2", rerun=True)
 
     assert (again.state, again.message) == ("ended", result())
+
+
+async def test_whoever_asks_for_a_call_that_ended_the_turn_is_told_so(store: Store) -> None:
+    await planned(store)
+    await claim(store, "w1")
+    error = ErrorDetail(code=ReasonCode.TOOL_EXECUTION_ERROR, title="search", message="no")
+    failure = new_event("1/c1/tool_error", ToolError(call_id="c1", tool="search", error=error))
+    await store.finish_call(
+        session=SESSION, turn=1, call_id="c1", claimant="w1", message=result(error=error), events=[failure]
+    )
+
+    again = await claim(store, "w2", rerun=True)
+
+    assert (again.state, again.message, again.aborted) == ("ended", result(error=error), True)
 
 
 async def test_recording_the_same_result_again_is_harmless(store: Store) -> None:

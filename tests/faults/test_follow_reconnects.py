@@ -1,0 +1,115 @@
+"""``perdure follow`` over a restart of the server or the store: one line each way, no event lost or repeated."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import temporalio.client
+
+from perdure import Agent
+from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.client.connect import DATA_CONVERTER
+from perdure.testing import Script, ScriptedProvider, faults, say
+from tests.conftest import FAST
+from tests.house import WAIT_SECONDS, House, become_a_user, eventually
+
+AGENT = Agent(name="tester", model="openai/scripted")
+HELD = Script(replies=(say("done").after(faults.hang()),))
+"""The first call of the model gets no answer; the one after it does."""
+
+
+class Follower:
+    """``perdure follow`` in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+
+    def said(self, name: str) -> list[str]:
+        return (self.folder / name).read_text().splitlines()
+
+    async def shows(self, name: str, part: str) -> None:
+        async def there() -> bool:
+            return any(part in line for line in self.said(name))
+
+        await eventually(there)
+
+    async def ends(self) -> int:
+        return await asyncio.to_thread(self.process.wait, WAIT_SECONDS)
+
+
+@contextmanager
+def following(house: House) -> Iterator[Follower]:
+    command = [sys.executable, "-m", "perdure.cli", "follow", house.session, "--json"]
+    with (house.folder / "out").open("wb") as out, (house.folder / "err").open("wb") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, env=os.environ.copy())
+    house.processes.append(process)
+    yield Follower(process, house.folder)
+
+
+def assert_whole(follower: Follower) -> None:
+    events: list[dict[str, Any]] = [json.loads(line) for line in follower.said("out")]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert (events[-1]["type"], events[-1]["stop_reason"]) == ("agent_end", "finished")
+
+
+@pytest.fixture
+async def lasting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[House]:
+    """A house whose server keeps its executions in a file, so that it can be killed."""
+    options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
+    async with EmbeddedServer(options) as server:
+        become_a_user(monkeypatch, server)
+        temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
+        async with House.built(
+            name=request.node.name, server=server, temporal=temporal, environment=monkeypatch, folder=tmp_path
+        ) as house:
+            yield house
+
+
+async def test_a_server_that_is_killed_and_started_again(lasting: House) -> None:
+    async with ScriptedProvider(HELD) as provider, lasting.worker(AGENT):
+        lasting.use(provider)
+        await lasting.start()
+        await provider.wait_for_requests(1)
+        with following(lasting) as follower:
+            await follower.shows("out", "generation_start")
+            os.kill(lasting.server.pid or 0, signal.SIGKILL)
+            await lasting.server.wait()
+            await follower.shows("err", "the Temporal server does not answer")
+            await lasting.server.start()
+            assert await follower.ends() == 0
+    assert follower.said("err") == [
+        "perdure: the Temporal server does not answer; trying again for 60 s",
+        "perdure: the Temporal server answers again",
+    ]
+    assert_whole(follower)
+
+
+async def test_a_store_that_is_stopped_and_started_again(fleet: House, postgresql: Any) -> None:
+    async with ScriptedProvider(HELD) as provider, fleet.worker(AGENT):
+        fleet.use(provider)
+        handle = await fleet.start()
+        await provider.wait_for_requests(1)
+        with following(fleet) as follower:
+            await follower.shows("out", "generation_start")
+            await asyncio.to_thread(postgresql.stop)
+            await follower.shows("err", "the transcript store does not answer")
+            await asyncio.to_thread(postgresql.ensure_postgres_running)
+            await follower.shows("err", "answers again")
+            await handle.signal("cancel", {"reason": "enough"})
+            assert await follower.ends() == 6
+    assert follower.said("err") == [
+        "perdure: the transcript store does not answer; trying again for 60 s",
+        "perdure: the transcript store answers again",
+    ]
+    assert json.loads(follower.said("out")[-1])["stop_reason"] == "cancelled"

@@ -1,0 +1,57 @@
+"""Writes that wait for the store inside an attempt, in Temporal's own environment for activities."""
+
+from datetime import timedelta
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.errors import LONGEST_STORE_RETRY, STORE_RETRY
+from activities.heartbeat import beating
+from activities.storing import PATIENCE, until_stored
+from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
+from workflows.options import GRACE, LOST_WORKER_MARGIN
+
+
+def test_a_claim_and_a_result_may_both_wait_within_one_attempt() -> None:
+    assert 2 * PATIENCE < GRACE
+
+
+def test_a_turn_sits_out_a_store_that_is_away_for_days() -> None:
+    waits = [min(STORE_RETRY * attempt, LONGEST_STORE_RETRY) for attempt in range(1, LOST_WORKER_MARGIN)]
+    assert sum(waits, timedelta(0)) > timedelta(days=3)
+
+
+async def stored_after(*failures: Exception) -> str:
+    """What a write gives that fails so at first."""
+    left = list(failures)
+
+    async def write() -> str:
+        if left:
+            raise left.pop(0)
+        return "stored"
+
+    async def work() -> str:
+        async with beating():
+            return await until_stored(write)
+
+    result: str = await ActivityEnvironment().run(work)
+    return result
+
+
+async def test_an_absent_store_is_asked_again_in_the_same_attempt() -> None:
+    assert await stored_after(StoreUnavailableError("locked")) == "stored"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (StoreError("refused a statement: string or blob too big"), "runtime.store_refused"),
+        (ValueError("cannot be written as JSON"), "runtime.store_refused"),
+        (TurnEndedError("turn 1 has ended"), "runtime.turn_ended"),
+    ],
+)
+async def test_what_the_store_will_never_take_is_final(failure: Exception, code: str) -> None:
+    with pytest.raises(ApplicationError) as raised:
+        await stored_after(failure)
+    assert (raised.value.type, raised.value.non_retryable) == (code, True)
