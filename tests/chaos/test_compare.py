@@ -1,0 +1,113 @@
+"""The comparison itself: what a fault may change, and that everything else is noticed."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.compare import differences
+from tests.chaos.faults import Fault, Kind, Point
+from tests.chaos.outcome import Asked, Outcome
+from tests.chaos.trace import Line
+
+STRUCK_AT = 5.0
+
+
+def line(label: str, at: float, *, call: str = "", struck: bool = False, pid: int = 1) -> Line:
+    return Line(pid=pid, at=at, label=label, n=1, call_id=call, struck=struck)
+
+
+def result(call: str, *, unknown: bool = False) -> dict[str, Any]:
+    told = (
+        {"content": "lost", "error": {"code": "tool.effect_unknown"}} if unknown else {"content": "ok", "error": None}
+    )
+    return {"role": "tool", "call_id": call, "name": call.split("-")[0], **told}
+
+
+def outcome(*, unknown: str = "") -> Outcome:
+    """A turn with a call of ``pay`` and one of ``put``."""
+    calls = ("pay-1", "put-2")
+    results = [result(call, unknown=call == unknown) for call in calls]
+    ends = [
+        {"type": "tool_end", "call_id": one["call_id"], "result": one["content"], "error": one["error"]}
+        for one in results
+    ]
+    return Outcome(
+        results=[{"stop_reason": "finished"}],
+        result={"stop_reason": "finished"},
+        transcript=[{"role": "assistant", "tool_calls": [{"id": call} for call in calls]}, *results],
+        events=ends,
+        retries=[1],
+        answered=[1.0, 9.0],
+        asked=(Asked(0, 0.5), Asked(1, 8.0)),
+        effects=Counter(f"{call.split('-')[0]} SESSION/1/{call}" for call in calls),
+        numbers=[1, 2],
+        kinds={1: ["agent_start", "agent_end"]},
+        steps=3,
+        trace=[line("before claim_call", 4.0, call=call) for call in calls]
+        + [line("before effect", STRUCK_AT, struck=True)],
+    )
+
+
+def broken(found: Outcome, kind: Kind = Kind.KILL) -> list[str]:
+    fault = Fault(scenario="tools", kind=kind, point=Point(label="before effect", n=1))
+    return differences(outcome(), found, fault)
+
+
+def test_the_same_outcome_breaks_no_rule() -> None:
+    assert broken(outcome()) == []
+
+
+def test_the_effect_of_an_unsafe_tool_that_was_interrupted_may_be_unknown() -> None:
+    found = outcome(unknown="pay-1")
+    assert broken(found) == []
+    assert broken(replace(found, effects=Counter({"put SESSION/1/put-2": 2}))) == []
+
+
+def test_a_request_may_be_repeated_while_its_answer_is_not_stored() -> None:
+    assert broken(replace(outcome(), asked=(Asked(0, 0.5), Asked(1, 8.0), Asked(1, 8.5)))) == []
+
+
+def _ended_before_the_fault(found: Outcome) -> Outcome:
+    return replace(found, trace=[*found.trace, line("after finish_call", 4.5, call="pay-1")])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (replace(outcome(), results=[{"stop_reason": "error"}]), "stop record of turn 1"),
+        (replace(outcome(), result=None), "the workflow's result"),
+        (replace(outcome(), transcript=outcome().transcript[:-1]), "message 3"),
+        (replace(outcome(), events=outcome().events[:-1]), "event 2"),
+        (replace(outcome(), steps=4), "the store has 4 steps"),
+        (replace(outcome(), numbers=[1, 3]), "the log is numbered [1, 3]"),
+        (replace(outcome(), kinds={1: ["agent_start", "agent_end", "agent_end"]}), "ends 2 times"),
+        (replace(outcome(), effects=outcome().effects + Counter({"pay SESSION/1/pay-1": 1})), "2 effects of an unsafe"),
+        (replace(outcome(), effects=Counter({"put SESSION/1/put-2": 1})), "effects are missing"),
+        (replace(outcome(), effects=outcome().effects + Counter({"pay SESSION/1/other": 1})), "the calm run has not"),
+        (replace(outcome(), asked=(*outcome().asked, Asked(0, 1.5))), "answer 0 was stored, and paid again"),
+        (replace(outcome(), asked=outcome().asked[:1]), "requests of the calm run that are missing"),
+        (replace(outcome(), asked=outcome().asked * 4), "requests beyond the calm run's"),
+        (replace(outcome(), retries=[1, 1]), "the retries are numbered [1, 1]"),
+        (replace(outcome(), retries=[1, 2]), "2 retries are recorded"),
+        (outcome(unknown="put-2"), "although it may run again"),
+        (_ended_before_the_fault(outcome(unknown="pay-1")), "although the fault did not strike while it ran"),
+    ],
+)
+def test_any_other_difference_is_named(found: Outcome, said: str) -> None:
+    assert any(said in rule for rule in broken(found))
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda found: outcome(unknown="pay-1"),
+        lambda found: replace(found, asked=(*found.asked, Asked(1, 8.5))),
+    ],
+)
+def test_a_worker_that_drains_or_waits_for_its_store_loses_nothing(lose: Callable[[Outcome], Outcome]) -> None:
+    assert broken(lose(outcome()), Kind.TERM) != []
+    assert broken(lose(outcome()), Kind.AWAY) != []
+    assert broken(lose(outcome()), Kind.KILL) == []
