@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from temporalio import activity
@@ -14,7 +14,21 @@ BEAT_SECONDS = 1.0
 
 
 class _Beat:
-    note = ""
+    """A timer that sets itself again: most activities end before it is due, and a task for each would cost more."""
+
+    def __init__(self) -> None:
+        self.note = ""
+        self._timer: asyncio.TimerHandle
+
+    def start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self.start()
+        activity.heartbeat(*filter(None, [self.note]))
 
 
 _running: ContextVar[_Beat] = ContextVar("perdure_beat")
@@ -30,14 +44,8 @@ async def beating() -> AsyncIterator[None]:
     if activity.is_worker_shutdown():
         raise handed_over()
     beat = _Beat()
-
-    async def beats() -> None:
-        while True:
-            await asyncio.sleep(BEAT_SECONDS)
-            activity.heartbeat(*filter(None, [beat.note]))
-
     token = _running.set(beat)
-    task = asyncio.create_task(beats())
+    beat.start()
     try:
         yield
     except asyncio.CancelledError:
@@ -47,9 +55,7 @@ async def beating() -> AsyncIterator[None]:
         raise
     finally:
         _running.reset(token)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        beat.stop()
 
 
 def note(text: str) -> None:

@@ -120,7 +120,7 @@ class ToolActivities:
                 claimant=attempt.claimant,
                 rerun=rerun,
                 start=attempt.started(),
-                lost=attempt.lost(),
+                lost=attempt.lost,
             )
         )
 

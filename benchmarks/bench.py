@@ -24,7 +24,9 @@ from perdure.contracts.names import AGENT_TURN
 from worker.sandbox import production_runner
 from workflows.agent_turn import AgentTurn
 
-LENGTHS = (20, 100, 300)
+LENGTHS = {20: 10, 100: 3, 300: 1}
+"""Steps of a turn, and rounds."""
+
 JOBS, JOB_STEPS = 40, 10
 Figures = dict[str, Any]
 
@@ -57,33 +59,39 @@ async def seconds_in_model_and_tools(stage: Stage, session: str) -> float:
 async def lengths(stage: Stage, worker: Process, floor: Process) -> Figures:
     """Milliseconds and CPU a step at several lengths, gross and net of model and tools.
 
-    Floor, ours and floor again, so that a machine that gets slower meanwhile does not count for one of them.
+    Each round is floor, ours, bare and floor again, so that a machine that gets slower meanwhile does not count for
+    one of them; short lengths have several rounds, of which the sums count.
     """
     figures: Figures = {}
     await turn(stage, "warm", "steps=20")
     for queue in (TASK_QUEUE, BARE):
         await floor_run(stage, 20, "warm", queue)
-    for steps in LENGTHS:
-        below = await floor_run(stage, steps, f"{steps}-before")
-        cpu, session = worker.cpu_seconds(), f"length-{steps}"
-        result, gross = await turn(stage, session, f"steps={steps}")
-        assert result["steps"] == steps, result
-        ours_cpu = worker.cpu_seconds() - cpu
-        net = gross - await seconds_in_model_and_tools(stage, session)
-        bare = await floor_run(stage, steps, str(steps), BARE)
-        cpu = floor.cpu_seconds()
-        below = (below + await floor_run(stage, steps, f"{steps}-after")) / 2
-        floor_cpu = floor.cpu_seconds() - cpu
+    for steps, rounds in LENGTHS.items():
+        below = gross = net = bare = ours_cpu = floor_cpu = 0.0
+        for round_ in range(rounds):
+            name = f"{steps}-{round_}"
+            cpu = floor.cpu_seconds()
+            below += await floor_run(stage, steps, f"{name}-before") / 2
+            floor_cpu += floor.cpu_seconds() - cpu
+            cpu = worker.cpu_seconds()
+            result, seconds = await turn(stage, f"length-{name}", f"steps={steps}")
+            assert result["steps"] == steps, result
+            ours_cpu += worker.cpu_seconds() - cpu
+            gross += seconds
+            net += seconds - await seconds_in_model_and_tools(stage, f"length-{name}")
+            bare += await floor_run(stage, steps, name, BARE)
+            below += await floor_run(stage, steps, f"{name}-after") / 2
+        a_step = 1000 / (steps * rounds)
         figures[str(steps)] = {
             "net_ratio": net / below,
             "gross_ratio": gross / below,
             "net_to_bare": net / bare,
-            "floor_ms": 1000 * below / steps,
-            "bare_ms": 1000 * bare / steps,
-            "net_ms": 1000 * net / steps,
-            "gross_ms": 1000 * gross / steps,
-            "floor_cpu_ms": 1000 * floor_cpu / steps,
-            "cpu_ms": 1000 * ours_cpu / steps,
+            "floor_ms": below * a_step,
+            "bare_ms": bare * a_step,
+            "net_ms": net * a_step,
+            "gross_ms": gross * a_step,
+            "floor_cpu_ms": floor_cpu * a_step,
+            "cpu_ms": ours_cpu * a_step,
         }
     return figures
 
@@ -109,7 +117,7 @@ async def _job(stage: Stage, name: str, job: str) -> None:
 
 async def history(stage: Stage) -> Figures:
     """Events and bytes of history a step, and the time to replay a turn of 100 steps."""
-    handle = stage.temporal.get_workflow_handle("length-100")
+    handle = stage.temporal.get_workflow_handle("length-100-0")
     fetched = await handle.fetch_history()
     events = list(fetched.events)
     replayer = Replayer(workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=production_runner())
@@ -176,7 +184,7 @@ async def measured() -> Figures:
             worker = await stage.worker()
             memory = {"idle_mb": worker.megabytes()}
             figures: Figures = {"step": await lengths(stage, worker, floor)}
-            memory["after_420_steps_mb"] = worker.megabytes()
+            memory["after_lengths_mb"] = worker.megabytes()
             figures["throughput"] = await throughput(stage)
             figures["history"] = await history(stage)
             figures["store"] = await store_bytes(stage)

@@ -8,6 +8,8 @@ import asyncio
 import re
 import sys
 
+import uvloop
+
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, call, say
 
 
@@ -38,4 +40,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -1,10 +1,10 @@
 """``python -m worker --agents MODULE …``: a worker for a cluster."""
 
-import asyncio
 import os
 import sys
 
 import click
+import uvloop
 
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.tool import ToolDefinitionError
@@ -40,7 +40,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
     from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
 
     try:
-        asyncio.run(run(settings, agents))
+        uvloop.run(run(settings, agents))
     except (AddressError, TemporalConfigError) as error:
         return _fail(error, USAGE)
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:

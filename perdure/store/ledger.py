@@ -1,6 +1,6 @@
 """The ledger of tool calls: claimed before the body runs, ended once, never changed after."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -156,7 +156,7 @@ def _rejection(call: LedgerCall) -> str | None:
 
 
 def claim_call(
-    connection: Connection, call: CallKey, *, claimant: str, rerun: bool, start: NewEvent, lost: LostCall
+    connection: Connection, call: CallKey, *, claimant: str, rerun: bool, start: NewEvent, lost: Callable[[], LostCall]
 ) -> Claim:
     """Claim the call, or say how it ended."""
     locked = LockedSession.for_turn(connection, call.session, call.turn)
@@ -167,10 +167,11 @@ def claim_call(
         aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
         return Claim(state="ended", message=load_tool_message(row.message), aborted=aborted)
     if row.state == "claimed" and row.claimant != claimant and not rerun:
-        connection.execute(_END, _ending(call, lost.message, locked.now))
-        locked.append(*lost.events)
+        ended = lost()
+        connection.execute(_END, _ending(call, ended.message, locked.now))
+        locked.append(*ended.events)
         locked.save()
-        return Claim(state="ended", message=lost.message)
+        return Claim(state="ended", message=ended.message)
     connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
     locked.append(start)
     locked.save()

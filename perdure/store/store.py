@@ -250,12 +250,12 @@ class Store:
         claimant: str,
         rerun: bool,
         start: NewEvent,
-        lost: LostCall,
+        lost: Callable[[], LostCall],
     ) -> Claim:
         """Ask whether a tool's body may run.
 
-        The same claimant may ask again. Another one may run the body only if ``rerun`` allows it; otherwise ``lost`` is
-        recorded as the call's result.
+        The same claimant may ask again. Another one may run the body only if ``rerun`` allows it; otherwise what
+        ``lost`` gives is recorded as the call's result.
 
         Raises:
             NotFoundError: There is no such session, turn or tool call.

@@ -104,7 +104,7 @@ async def claim(store: Store, claimant: str, *, call_id: str = "c1", rerun: bool
         claimant=claimant,
         rerun=rerun,
         start=new_event(f"1/{call_id}/tool_start", ToolStart(call_id=call_id, tool="search", arguments="{}")),
-        lost=LostCall(
+        lost=lambda: LostCall(
             message=result(lost.message, call_id=call_id, error=lost),
             events=(new_event(f"1/{call_id}/tool_end", ended),),
         ),
