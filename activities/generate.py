@@ -5,16 +5,15 @@ finds it there neither calls the model nor pays again.
 """
 
 import asyncio
-import json
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from temporalio import activity
 
+from activities.answers import event_of, finished, generation_of, starting, step_of, told
 from activities.conversations import Conversations, WireMessage, wire
 from activities.definitions import Definitions
 from activities.errors import permanent, store_failures, transient
@@ -26,49 +25,31 @@ from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import (
-    CallSummary,
     Event,
-    GenerationContent,
-    GenerationEnd,
     GenerationError,
     GenerationRetry,
-    GenerationStart,
     GenerationStep,
-    NewEvent,
-    ToolError,
-    UserMessageReceived,
 )
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
+from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.contracts.tools import PlannedCall
-from perdure.contracts.values import json_object
-from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import MASK, mask_arguments, redact_text
-from perdure.engine.retries import FailureFacts, classify, decide
-from perdure.store import LedgerCall, StepRecord, Store
-
-PREVIEW_CHARACTERS = 1_000
-"""Longest text of an answer in the history; all of it stands in the store."""
-
-ARGUMENTS_CHARACTERS = 400
-"""Longest arguments of a call in the history and in events."""
-
-CONTENT_CHARACTERS = 30_000
-"""Longest text of an answer in an event."""
-
-BROKEN_CHARACTERS = 30_000
-"""Longest arguments that are no JSON in the conversation; the tool's error tells the model what is wrong with them."""
+from perdure.contracts.retries import RetryPolicy
+from perdure.engine.retries import FailureFacts, classify, decide, is_ambiguous
+from perdure.store import StepRecord, Store
 
 MAX_CALLS = 500
 """Most tool calls of one answer: a server takes 2,000 running activities of a workflow, and 2 MB from one activity."""
+
+NOT_AGAIN = (
+    "the provider may have carried the call out, so it is not sent again: "
+    "the agent's retry policy says ambiguous='fail'"
+)
+"""Stands behind a failure that another policy would have retried."""
 
 LARGE_ARGUMENTS = 200_000
 """Masking more than so many characters takes longer than a blink."""
 
 T = TypeVar("T")
-
-_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class DeadlineExceededError(TimeoutError):
@@ -104,9 +85,9 @@ class GenerateActivity:
             definition = await self._definitions.get(request.definition)
             messages = await self._conversations.read(request.session, request.parent)
             async with store_failures():
-                begun = await self._store.begin_generation(request, _starting(request, definition, len(messages)))
+                begun = await self._store.begin_generation(request, starting(request, definition, len(messages)))
             if begun.answer is not None:
-                return _generation(begun.answer)
+                return await self._stored(request, begun.answer)
             new: tuple[Message, ...] = (
                 *begun.results,
                 *(UserMessage(content=message.prompt) for message in request.steered),
@@ -126,33 +107,50 @@ class GenerateActivity:
             _check_calls(answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
-            await self._failed(request, definition, facts_of(error, failed_at, self._secrets), failed_at)
+            return await self._failed(request, definition, new, facts_of(error, failed_at, self._secrets), failed_at)
         seconds = time.monotonic() - began
         step, ledger = await _off_the_loop_if_large(
-            answer, lambda: _step(request, definition, new, answer, self._secrets)
+            answer, lambda: step_of(request, definition, new, answer, self._secrets)
         )
-        finished = _finished(request, definition, step, answer, seconds)
-        stored = await until_stored(lambda: self._store.finish_generation(step, ledger, finished))
+        events = finished(request, definition, step, answer, seconds)
+        stored = await until_stored(lambda: self._store.finish_generation(step, ledger, events))
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._count(definition, answer, seconds)
-        return _generation(stored)
+        return generation_of(stored)
+
+    async def _stored(self, request: Generate, step: StepRecord) -> Generation:
+        """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
+        if isinstance(step.messages[-1], AssistantMessage):
+            return generation_of(step)
+        async with store_failures():
+            retries = await self._store.retries(request.session, request.turn, request.step)
+        waits = [line.event.wait_seconds for line in retries if isinstance(line.event, GenerationRetry)]
+        return told(step, waits[-1] if waits else 0.0)
 
     async def _failed(
-        self, request: Generate, definition: AgentDefinition, facts: FailureFacts, failed_at: datetime
-    ) -> NoReturn:
+        self,
+        request: Generate,
+        definition: AgentDefinition,
+        new: tuple[Message, ...],
+        facts: FailureFacts,
+        failed_at: datetime,
+    ) -> Generation:
         """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.
 
-        The number of the try is counted from the step's recorded retries, so an attempt lost with its worker uses
-        none up; time is Temporal's, the start of the attempt plus what has passed since: a worker's clock may be wrong.
+        Under ``on_retry: tell_model`` the failure becomes a step of its own instead. The number of the try is counted
+        from the step's recorded retries, or by the workflow, so an attempt lost with its worker uses none up; time is
+        Temporal's, the start of the attempt plus what has passed since: a worker's clock may be wrong.
         """
+        tells = definition.retry.on_retry == "tell_model"
         async with store_failures():
             before = await self._store.retries(request.session, request.turn, request.step)
         first = next((e.event.failed_at for e in before if isinstance(e.event, GenerationRetry)), failed_at)
         code = classify(facts)
-        attempt = len(before) + 1
+        attempt, ambiguous = (request.failures if tells else len(before)) + 1, is_ambiguous(facts, code)
         wait = decide(
             definition.retry,
             code,
+            ambiguous=ambiguous,
             attempt=attempt,
             elapsed=failed_at - first,
             retry_after=facts.retry_after_seconds,
@@ -160,6 +158,7 @@ class GenerateActivity:
         )
         detail = _detail(request, definition, facts, code)
         if wait is None:
+            detail = _final(detail, definition.retry, code, attempt=attempt, ambiguous=ambiguous)
             await self._record(request, "error", GenerationError(error=detail))
             raise permanent(detail) from None  # the chain holds unredacted texts, and would stand in the history
         retry = GenerationRetry(
@@ -171,14 +170,36 @@ class GenerateActivity:
             error_message=facts.text,
             failed_at=failed_at,
         )
-        await self._record(request, f"retry/{attempt}", retry)
         self._metrics.generation_retries.labels(definition.model, code).inc()
+        if tells:
+            return await self._tell(request, new, retry)
+        await self._record(request, f"retry/{attempt}", retry)
         next_try = f"; retry {attempt} of {definition.retry.max_retries} in {wait.total_seconds():.1f} s"
         raise transient(detail.model_copy(update={"message": detail.message + next_try}), wait) from None
 
+    async def _tell(self, request: Generate, new: tuple[Message, ...], retry: GenerationRetry) -> Generation:
+        """Store the failure as the step's last message: the model reads it with its next call."""
+        failure = UserMessage(content=f"{retry.error_type}: {retry.error_message}")
+        step = StepRecord(
+            id=request.step_id(),
+            session=request.session,
+            turn=request.turn,
+            step=request.step,
+            parent=request.parent,
+            messages=(*new, failure),
+            finish_reason="error",
+        )
+        events = [
+            event_of(request, f"retry/{retry.attempt}", retry),
+            event_of(request, "step", GenerationStep(tip=step.id)),
+        ]
+        stored = await until_stored(lambda: self._store.finish_generation(step, [], events))
+        self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
+        return told(stored, retry.wait_seconds)
+
     async def _record(self, request: Generate, key: str, event: Event) -> None:
         async with store_failures():
-            await self._store.append_events(request.session, [_event(request, key, event)])
+            await self._store.append_events(request.session, [event_of(request, key, event)])
 
     def _count(self, definition: AgentDefinition, answer: Answer, seconds: float) -> None:
         metrics, model, usage = self._metrics, definition.model, answer.usage
@@ -216,129 +237,14 @@ async def _off_the_loop_if_large(answer: Answer, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-def _event(request: Generate, key: str, event: Event) -> NewEvent:
-    return NewEvent(key=f"{request.turn}/{request.step}/{key}", turn=request.turn, step=request.step, event=event)
-
-
-def _starting(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
-    """What is written before the call: the messages that were steered in, and that the generation starts."""
-    count = known + len(request.call_ids) + len(request.steered) + bool(definition.instructions)
-    start = GenerationStart(model=definition.model, messages=count)
-    return [
-        *(
-            _event(request, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
-            for message in request.steered
-        ),
-        _event(request, "start", start),
-    ]
-
-
-def _step(
-    request: Generate,
-    definition: AgentDefinition,
-    new: tuple[Message, ...],
-    answer: Answer,
-    secrets: Collection[str],
-) -> tuple[StepRecord, list[LedgerCall]]:
-    """The answer as a step, and its calls as rows of the ledger; call ids are ours, unique in the session."""
-    step_id = request.step_id()
-    tool_calls: list[ToolCall] = []
-    planned: list[PlannedCall] = []
-    ledger: list[LedgerCall] = []
-    for index, call in enumerate(answer.calls):
-        call_id = f"call_{step_id[:16]}_{index}"
-        name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
-        tool = definition.tool(name)
-        shown, masked = _shown(call.arguments, tool.masked if tool else (), secrets)
-        rejected = None if tool else _unknown(name, definition)
-        tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
-        planned.append(
-            PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
-        )
-        ledger.append(
-            LedgerCall(call_id=call_id, tool=name, arguments=call.arguments, masked=masked, rejected=rejected)
-        )
-    message = AssistantMessage(content=answer.text, tool_calls=tuple(tool_calls), thinking=answer.thinking)
-    step = StepRecord(
-        id=step_id,
-        session=request.session,
-        turn=request.turn,
-        step=request.step,
-        parent=request.parent,
-        messages=(*new, message),
-        calls=tuple(planned),
-        finish_reason=answer.finish_reason,
-        usage=answer.usage,
-        cost_usd=answer.cost_usd,
-    )
-    return step, ledger
-
-
-def _shown(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
-    """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
-    try:
-        parsed = json_object(arguments)
-    except ValueError:
-        # Broken: what belongs to a name cannot be told for sure.
-        some = head_and_tail(arguments, BROKEN_CHARACTERS)
-        shown = MASK if any(name in arguments for name in names) else redact_text(some, secrets)
-        return shown, shown != arguments
-    masked = mask_arguments(parsed, names, secrets)
-    if masked == parsed:
-        return arguments, False
-    return whole_characters(json.dumps(masked, ensure_ascii=False)), True
-
-
-def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
-    known = ", ".join(tool.name for tool in definition.tools) or "none"
-    return ErrorDetail(
-        code=ReasonCode.TOOL_UNKNOWN, title=name, message=f"there is no tool named {name!r}; the tools are: {known}"
-    )
-
-
-def _finished(
-    request: Generate, definition: AgentDefinition, step: StepRecord, answer: Answer, seconds: float
-) -> list[NewEvent]:
-    """What is written with the answer, in the same transaction."""
-    summaries = tuple(
-        CallSummary(call_id=call.call_id, tool=call.tool, arguments=call.arguments) for call in step.calls
-    )
-    end = GenerationEnd(
-        model=definition.model,
-        finish_reason=answer.finish_reason,
-        usage=answer.usage,
-        cost_usd=answer.cost_usd,
-        seconds=round(seconds, 3),
-    )
-    content = GenerationContent(content=answer.text[:CONTENT_CHARACTERS], tool_calls=summaries)
-    return [
-        _event(request, "content", content),
-        _event(request, "end", end),
-        _event(request, "step", GenerationStep(tip=step.id)),
-        *(
-            _event(request, f"{call.call_id}/error", _rejection(call, call.rejected))
-            for call in step.calls
-            if call.rejected is not None
-        ),
-    ]
-
-
-def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
-    return ToolError(call_id=call.call_id, tool=call.tool, error=error)
-
-
-def _generation(step: StepRecord) -> Generation:
-    """What the workflow needs to know of a stored answer."""
-    answer = step.messages[-1]
-    text = answer.content if isinstance(answer, AssistantMessage) else ""
-    return Generation(
-        tip=step.id,
-        preview=text[:PREVIEW_CHARACTERS],
-        calls=step.calls,
-        finish_reason=step.finish_reason,
-        usage=step.usage,
-        cost_usd=step.cost_usd,
-    ).sparse()
+def _final(detail: ErrorDetail, policy: RetryPolicy, code: ReasonCode, *, attempt: int, ambiguous: bool) -> ErrorDetail:
+    """The failure with the rule of the agent's policy that ends the chain, where it is not plain from the failure."""
+    text = detail.message
+    if ambiguous and policy.ambiguous == "fail":
+        text = f"{text}; {NOT_AGAIN}"
+    elif policy.on_retry == "tell_model" and REASONS[code].transient and attempt > policy.max_retries:
+        text = f"more than {policy.max_retries} failures in a row: {text}"
+    return detail.model_copy(update={"message": text})
 
 
 def _detail(request: Generate, definition: AgentDefinition, facts: FailureFacts, code: ReasonCode) -> ErrorDetail:

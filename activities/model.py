@@ -66,6 +66,14 @@ class ContentFilteredError(Exception):
     """The provider cut the answer off by its content policy."""
 
 
+class TruncatedAnswerError(Exception):
+    """The answer was cut off at its longest allowed length; a tool call in it is not what the model meant."""
+
+
+class RefusedAnswerError(Exception):
+    """The model refused, and said so beside the content (OpenAI's ``refusal``)."""
+
+
 @dataclass(frozen=True)
 class WireCall:
     """A tool call as the provider sent it: the id may be missing or repeated, the arguments broken."""
@@ -160,6 +168,8 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
         MissingKeyError: No key is set for the provider.
         EmptyAnswerError: There is neither text nor a call in the answer.
         ContentFilteredError: The answer was cut off by the provider's policy.
+        TruncatedAnswerError: The answer was cut off at its longest allowed length.
+        RefusedAnswerError: The model refused to answer.
         Exception: Whatever litellm raises; ``activities.failures`` knows them.
     """
     require_key(definition)
@@ -188,7 +198,8 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types
     choice = response.choices[0]
     message = choice.message
     extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
-    text = whole_characters(message.content or extra.get("refusal") or "")
+    text = whole_characters(message.content or "")
+    refusal = whole_characters(extra.get("refusal") or "")
     calls = tuple(
         WireCall(
             name=whole_characters(str(call.function.name or "")),
@@ -200,6 +211,11 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types
     if finish_reason == "content_filter":
         msg = f"the provider's content policy cut the answer off: {text[:200] or 'no text'}"
         raise ContentFilteredError(msg)
+    if finish_reason == "length":
+        msg = f"the answer was cut off after {len(text):,} characters of text and {len(calls)} tool calls"
+        raise TruncatedAnswerError(msg)
+    if refusal and not calls:
+        raise RefusedAnswerError(refusal)
     if not text.strip() and not calls:
         msg = f"the model answered with neither text nor a tool call (finish_reason {finish_reason or 'missing'})"
         raise EmptyAnswerError(msg)

@@ -31,9 +31,19 @@ def answer(request: ChatRequest) -> Reply:
     return reply.after(Fault(kind="delay", seconds=delay)) if delay else reply
 
 
+class Forgetful(ScriptedProvider):
+    """A scripted model that keeps no requests: those of a turn of 5,000 steps are many gigabytes."""
+
+    async def answer(self, body: bytes, headers: dict[str, str]) -> tuple[Fault | None, bytes]:
+        """The scripted answer."""
+        answered = await super().answer(body, headers)
+        self.requests.clear()
+        return answered
+
+
 async def main() -> None:
     """Serve until killed; the first line printed is the base URL."""
-    async with ScriptedProvider(answer) as provider:
+    async with Forgetful(answer) as provider:
         sys.stdout.write(provider.url + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

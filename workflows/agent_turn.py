@@ -142,10 +142,20 @@ class AgentTurn(Inbox):
         if isinstance(outcome, Generation):
             self.mail = self.mail.read(len(action.steered))
             self.state = engine.after_generation(self._state, outcome)
+            if outcome.retry_seconds:
+                await self._pause(timedelta(seconds=outcome.retry_seconds))
         elif self._stopped:
             self.state = engine.after_aborted_generation(self._state)
         else:
             self.state = engine.after_failure(self._state, _detail(outcome, "generation"))
+
+    async def _pause(self, wait: timedelta) -> None:
+        """Wait before the model is told of its failure; a stop ends the wait."""
+        with contextlib.suppress(TimeoutError):
+            try:
+                await workflow.wait_condition(lambda: self._stopped, timeout=wait)
+            except asyncio.CancelledError:
+                self._note_temporal_cancel()
 
     async def _call_tools(self, action: engine.CallTools) -> None:
         """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""

@@ -16,11 +16,13 @@ class ReasonCode(StrEnum):
     LLM_NETWORK_ERROR = "llm.network_error"
     LLM_TIMEOUT = "llm.timeout"
     LLM_EMPTY = "llm.empty_response"
+    LLM_TRUNCATED = "llm.truncated"
     LLM_AUTH_ERROR = "llm.auth_error"
     LLM_REQUEST_ERROR = "llm.request_error"
     LLM_QUOTA_EXHAUSTED = "llm.quota_exhausted"
     LLM_CONTEXT_OVERFLOW = "llm.context_overflow"
     LLM_CONTENT_FILTERED = "llm.content_filtered"
+    LLM_REFUSED = "llm.refused"
     LLM_MISSING_KEY = "llm.missing_key"
 
     TOOL_UNKNOWN = "tool.unknown_tool"
@@ -79,6 +81,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_NETWORK_ERROR: _transient("the provider could not be reached or failed on its side"),
     ReasonCode.LLM_TIMEOUT: _transient("the provider did not answer in time"),
     ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call"),
+    ReasonCode.LLM_TRUNCATED: _transient(
+        "the answer was cut off at its longest allowed length; raise max_tokens in the agent's generate_params"
+    ),
     ReasonCode.LLM_AUTH_ERROR: _permanent(
         "the provider refused the key; set a valid one in the worker's environment and start it again"
     ),
@@ -90,6 +95,7 @@ REASONS: dict[ReasonCode, Reason] = {
         "the conversation is longer than the model's context window; choose a model with a larger one, or a new session"
     ),
     ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
+    ReasonCode.LLM_REFUSED: _permanent("the model refused to answer"),
     ReasonCode.LLM_MISSING_KEY: _permanent(
         "no key for the provider is set in the worker's environment; set it and start the worker again"
     ),

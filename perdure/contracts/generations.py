@@ -17,6 +17,7 @@ class Generate(Value):
         call_ids: The calls whose results are new since the parent, in the order the model asked.
         failed: Results only the workflow knows, for calls whose activity could not record one.
         steered: Messages that came in while the turn ran.
+        failures: Failed calls in a row before this one of which the model was told.
     """
 
     session: str
@@ -27,6 +28,7 @@ class Generate(Value):
     call_ids: tuple[str, ...] = ()
     failed: tuple[ToolOutcome, ...] = ()
     steered: tuple[SendRequest, ...] = ()
+    failures: int = 0
 
     def step_id(self) -> str:
         """The id of the step this call makes: 32 hexadecimal digits over all that determines its input.
@@ -44,6 +46,8 @@ class Generation(Value):
     Attributes:
         preview: The first 1,000 characters of the text.
         cost_usd: None if the model's price is unknown.
+        retry_seconds: Set when the call failed and the model is told so: the step holds the failure in place of an
+            answer, and the next generation begins after so long.
     """
 
     tip: str
@@ -52,3 +56,4 @@ class Generation(Value):
     finish_reason: str = ""
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
+    retry_seconds: float | None = None

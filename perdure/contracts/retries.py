@@ -1,10 +1,11 @@
 """The retry policy of an agent's model calls, and what is known about one retry.
 
-Source of the formula and of the presets: Dreadnode's agent API (``backoff_*``) and Dawn's ``retry`` field.
+Source of the formula and of the presets: Dreadnode's agent API (``backoff_*``), Dawn's ``retry`` field, ActiveGraph's
+retry of provider errors, and Perstack's ``maxRetries``.
 """
 
 from datetime import timedelta
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +25,12 @@ class RetryPolicy(Value):
         base: The wait before the first retry.
         jitter: Upper bound of the uniform jitter added to each wait.
         cap: Upper bound of one wait, jitter included. None is no bound.
+        ambiguous: What becomes of a call that the provider may have carried out and billed although no answer came: a
+            time-out, a status of 500 and up, a connection lost after the request. ``retry`` sends it again, ``fail``
+            ends the chain.
+        on_retry: ``silent``: the model never learns of a retry, and it uses no step. ``tell_model``: the failure is
+            added to the conversation as a user message and uses a step; ``max_retries`` then bounds the failures in a
+            row, over steps, and ``max_time`` a single wait.
     """
 
     max_retries: int = Field(default=8, ge=0, le=1000)
@@ -31,6 +38,8 @@ class RetryPolicy(Value):
     base: timedelta = Field(default=timedelta(seconds=1), ge=timedelta(0))
     jitter: timedelta = Field(default=timedelta(seconds=1), ge=timedelta(0))
     cap: timedelta | None = Field(default=None, ge=timedelta(0))
+    ambiguous: Literal["retry", "fail"] = "retry"
+    on_retry: Literal["silent", "tell_model"] = "silent"
 
     @model_validator(mode="after")
     def _cap_holds_the_base(self) -> Self:
@@ -48,6 +57,22 @@ class RetryPolicy(Value):
     def dawn(cls) -> Self:
         """3 calls, 1 s doubling, jitter up to 0.5 s inside a cap of 10 s, no time budget: Dawn's defaults."""
         return cls(max_retries=2, max_time=None, jitter=timedelta(milliseconds=500), cap=timedelta(seconds=10))
+
+    @classmethod
+    def activegraph(cls) -> Self:
+        """3 calls, 0.5 s doubling inside a cap of 8 s, no jitter, no time budget: ActiveGraph's defaults."""
+        return cls(
+            max_retries=2,
+            max_time=None,
+            base=timedelta(milliseconds=500),
+            jitter=timedelta(0),
+            cap=timedelta(seconds=8),
+        )
+
+    @classmethod
+    def perstack(cls) -> Self:
+        """The model is told of each of 5 failures in a row, after no wait but the provider's: Perstack's defaults."""
+        return cls(max_retries=5, max_time=None, base=timedelta(0), jitter=timedelta(0), on_retry="tell_model")
 
 
 class RetryDetails(Value):

@@ -116,6 +116,8 @@ _SETTLED: dict[str, ReasonCode] = {
     "ContentFilteredError": ReasonCode.LLM_CONTENT_FILTERED,
     "MissingKeyError": ReasonCode.LLM_MISSING_KEY,
     "EmptyAnswerError": ReasonCode.LLM_EMPTY,
+    "TruncatedAnswerError": ReasonCode.LLM_TRUNCATED,
+    "RefusedAnswerError": ReasonCode.LLM_REFUSED,
     "DeadlineExceededError": ReasonCode.LLM_TIMEOUT,
     "TooManyCallsError": ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE,
 }
@@ -180,6 +182,18 @@ def classify(facts: FailureFacts) -> ReasonCode:
     )
 
 
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError"})
+"""Classes of httpx and aiohttp in the cause chain of a call whose connection was never made."""
+
+
+def is_ambiguous(facts: FailureFacts, code: ReasonCode) -> bool:
+    """Whether the provider may have carried the call out although no answer came."""
+    if code not in {ReasonCode.LLM_TIMEOUT, ReasonCode.LLM_NETWORK_ERROR}:
+        return False
+    refused = facts.status is not None and 400 <= facts.status < 500 and code is not ReasonCode.LLM_TIMEOUT
+    return not refused and not _NEVER_SENT.intersection(facts.causes)
+
+
 def _first(table: Mapping[str, ReasonCode], names: Iterable[str]) -> ReasonCode | None:
     return next((table[name] for name in names if name in table), None)
 
@@ -216,10 +230,11 @@ def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None,
     return wait if policy.cap is None else min(wait, policy.cap)
 
 
-def decide(
+def decide(  # noqa: PLR0913 - each is a fact of its own
     policy: RetryPolicy,
     code: ReasonCode,
     *,
+    ambiguous: bool,
     attempt: int,
     elapsed: timedelta,
     retry_after: float | None,
@@ -230,12 +245,15 @@ def decide(
     Args:
         policy: The agent's policy.
         code: What the failure is.
+        ambiguous: Whether the provider may have carried the call out.
         attempt: The number this retry would have, from 1.
         elapsed: Time since the step's first failure.
         retry_after: Seconds the provider asked for.
         jitter_sample: A random number in [0, 1].
     """
     if not REASONS[code].transient or attempt > policy.max_retries:
+        return None
+    if ambiguous and policy.ambiguous == "fail":
         return None
     wait = wait_before(policy, attempt, retry_after=retry_after, jitter_sample=jitter_sample)
     if policy.max_time is not None and (elapsed >= policy.max_time or elapsed + wait > policy.max_time):

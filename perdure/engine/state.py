@@ -60,6 +60,7 @@ class TurnState(Value):
         pending: Calls of the last generation that have not run yet.
         call_ids: All calls of the last generation, in the model's order: their results are what the next one reads.
         failed: Results that no activity could record.
+        failures_in_row: Failed model calls of which the model was told, since its last answer.
         tool_errors_in_row: Tool errors since the last success; bounds ``feed_back``.
         exhausted: A budget that ends the turn once the calls at hand have their results.
         aborted_step: The number of the generation that a stop interrupted.
@@ -79,6 +80,7 @@ class TurnState(Value):
     pending: tuple[PlannedCall, ...] = ()
     call_ids: tuple[str, ...] = ()
     failed: tuple[ToolOutcome, ...] = ()
+    failures_in_row: int = 0
     tool_errors_in_row: int = 0
     exhausted: ErrorDetail | None = None
     spent: Spent = Spent()

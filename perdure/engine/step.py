@@ -57,6 +57,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         call_ids=state.call_ids,
         failed=state.failed,
         steered=mail.steered,
+        failures=state.failures_in_row,
     ).sparse()
 
 
@@ -110,7 +111,8 @@ def out_of_budget(code: ReasonCode, used: str) -> Ending:
 
 
 def after_generation(state: TurnState, generation: Generation) -> TurnState:
-    """The model has answered: its calls are to run, or its text ends the turn."""
+    """The model has answered: its calls are to run, or its text ends the turn. Or it is to be told of a failure."""
+    failed = generation.retry_seconds is not None
     calls = tuple(call for call in generation.calls if call.rejected is None)
     allowed, over = _within_tool_budget(state, calls)
     spent = state.spent.model_copy(
@@ -130,10 +132,11 @@ def after_generation(state: TurnState, generation: Generation) -> TurnState:
             "pending": allowed,
             "call_ids": tuple(call.call_id for call in generation.calls),
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
+            "failures_in_row": state.failures_in_row + 1 if failed else 0,
             "exhausted": over[0][1] if over else None,
         }
     )
-    return _ended_by_text(state, generation)
+    return state if failed else _ended_by_text(state, generation)
 
 
 def not_run(call_id: str, error: ErrorDetail) -> ToolOutcome:

@@ -70,16 +70,18 @@ def test_the_settings_are_the_ones_of_the_code_with_their_defaults() -> None:
 
 
 def test_the_retry_knobs_are_the_ones_of_the_code_with_their_defaults() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", README, re.MULTILINE)
+    presets = (RetryPolicy.dreadnode(), RetryPolicy.dawn(), RetryPolicy.activegraph(), RetryPolicy.perstack())
+    rows = re.findall(r"^\| `(\w+)` " + r"\| ([^|]+) " * len(presets) + r"\| [^|]+ \|$", README, re.MULTILINE)
     assert {name for name, *_ in rows} == set(RetryPolicy.model_fields)
-    for name, default, dawn in rows:
-        assert default == in_words(getattr(RetryPolicy.dreadnode(), name)), name
-        assert dawn == in_words(getattr(RetryPolicy.dawn(), name)), name
+    for name, *cells in rows:
+        assert cells == [in_words(getattr(preset, name)) for preset in presets], name
 
 
 def in_words(value: object) -> str:
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
+        return f"{value.total_seconds():g} s" if value else "0"
+    if isinstance(value, str):
+        return f"`{value}`"
     return "none" if value is None else str(value)
 
 

@@ -36,3 +36,9 @@ agent = Agent(
     tools=[pay, put],
     retry=RetryPolicy(max_retries=2, base=timedelta(milliseconds=10), jitter=timedelta(0)),
 )
+
+told = Agent(
+    name="told",
+    model="openai/scripted",
+    retry=RetryPolicy(max_retries=2, base=timedelta(seconds=1), jitter=timedelta(0), on_retry="tell_model"),
+)

@@ -122,6 +122,25 @@ async def test_what_was_stored_before_the_worker_died_is_found_and_not_done_agai
     ]
 
 
+async def test_a_failure_of_which_the_model_is_told_is_found_by_the_next_worker(house: House, lines: Path) -> None:
+    """S-14 S-17: the step that holds it is stored once, and its call is not made again."""
+    answer = say("done").after(faults.status(503))
+    async with ScriptedProvider(Script(replies=(answer,))) as provider:
+        house.use(provider)
+        first = house.spawn_worker(AGENTS, main="tests.workflow.worker_that_dies", DIE_AFTER="finish_generation")
+        handle = await house.start("told")
+        assert await asyncio.to_thread(first.process.wait, 60) == -9
+        await worker(house)
+        result = await result_of(handle)
+        assert provider.request_count == 2
+    assert (result["stop_reason"], result["steps"], result["output"]) == ("finished", 2, "done")
+    assert [line["attempt"] for line in await house.events("generation_retry")] == [1]
+    timers = [
+        event for event in (await handle.fetch_history()).events if event.HasField("timer_started_event_attributes")
+    ]
+    assert len(timers) == 1
+
+
 async def test_every_activity_beats_so_that_a_lost_worker_is_noticed_within_ten_seconds(house: House) -> None:
     agent = Agent(name="tester", model="openai/scripted", tools=[put])
     lines_of(house)

@@ -10,8 +10,8 @@ from activities import model
 from perdure import Agent, tool
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
-from perdure.testing import Fault, Script, ScriptedProvider, call, faults, say
-from tests.house import House
+from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
+from tests.house import House, eventually
 from tests.workflow.traces import visible
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -150,6 +150,118 @@ async def test_the_dawn_preset_makes_three_calls(house: House) -> None:
     script = Script(replies=(FINE.after(*[faults.status(503)] * 5),))
     result, requests = await played(house, script, using=agent(quick))
     assert (result["stop_reason"], requests) == ("error", 3)
+
+
+@pytest.mark.parametrize("name", ["APIConnectionTimeoutError", "InternalServerError", "ServiceUnavailableError"])
+async def test_what_the_provider_may_have_done_is_sent_once_by_a_policy_that_says_so(
+    house: House, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """S-12: ``ambiguous: fail`` sends one call on a time-out or 5xx, and says why; a rate limit is retried."""
+    monkeypatch.setattr(model, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
+    fault, code = RETRIED[name]
+    once = agent(QUICK.model_copy(update={"ambiguous": "fail"}))
+    result, requests = await played(house, Script(replies=(FINE.after(faults.status(429), fault),)), using=once)
+    assert (result["stop_reason"], result["reason_code"], requests) == ("error", code, 2)
+    assert result["error"].endswith("the agent's retry policy says ambiguous='fail'")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (Reply(), "llm.empty_response"),
+        (Reply(text="half", finish_reason="length"), "llm.truncated"),
+        (Reply(calls=(("charge", {}),), finish_reason="length"), "llm.truncated"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_asked_for_again_up_to_the_limit(
+    house: House, fault: Reply, code: str
+) -> None:
+    """S-40: empty and cut off; a cut-off call is never carried out."""
+    ran: list[str] = []
+
+    @tool
+    def charge() -> str:
+        """Charge."""
+        ran.append("charged")
+        return "charged"
+
+    using = agent(QUICK.model_copy(update={"max_retries": 2}), tools=[charge])
+    result, requests = await played(house, Script(replies=(fault,)), using=using)
+    assert (result["stop_reason"], result["reason_code"], requests, ran) == ("error", code, 3, [])
+
+
+TOLD = QUICK.model_copy(update={"on_retry": "tell_model", "max_retries": 2})
+
+
+def user_messages(provider: ScriptedProvider) -> list[list[Any]]:
+    """What the user said, in each request."""
+    return [
+        [message["content"] for message in seen.request.messages if message["role"] == "user"]
+        for seen in provider.requests
+    ]
+
+
+async def test_a_failure_of_which_the_model_is_told_uses_a_step(house: House) -> None:
+    """S-14: the next request has a user message with name and text of the error."""
+    tester = agent(TOLD)
+    script = Script(replies=(FINE.after(faults.error(429, "slow down", name="rate_limit_exceeded")),))
+    async with ScriptedProvider(script) as provider, house.worker(tester):
+        house.use(provider)
+        result = await house.run(tester.name)
+        asked = user_messages(provider)
+    assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "fine", 2)
+    assert asked == [asked[0], [*asked[0], "RateLimitError: slow down [rate_limit_exceeded]"]]
+    (retry,) = await house.events("generation_retry")
+    assert (retry["attempt"], retry["max_attempts"]) == (1, 2)
+
+
+async def test_failures_in_a_row_end_the_turn_at_the_limit(house: House) -> None:
+    """S-14."""
+    script = Script(replies=(FINE.after(*[faults.status(503)] * 9),))
+    result, requests = await played(house, script, using=agent(TOLD))
+    assert (result["stop_reason"], result["reason_code"], result["steps"], requests) == (
+        "error",
+        "llm.network_error",
+        2,
+        3,
+    )
+    assert result["error"].startswith("more than 2 failures in a row: step 3, ")
+
+
+async def test_an_answer_resets_the_count_of_failures_in_a_row(house: House) -> None:
+    """S-14."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    twice = [faults.status(503)] * 2
+    script = Script(replies=(call(("look", {})).after(*twice), FINE.after(*twice)))
+    result, requests = await played(house, script, using=agent(TOLD, tools=[look]))
+    assert (result["stop_reason"], result["steps"], requests) == ("finished", 6, 6)
+
+
+async def test_the_perstack_preset_waits_only_when_the_provider_asks(house: House) -> None:
+    """S-14: 5 failures in a row are told, the sixth ends the turn."""
+    asks = faults.status(429, headers={"retry-after-ms": "20"})
+    script = Script(replies=(FINE.after(asks, *[faults.status(429)] * 8),))
+    result, requests = await played(house, script, using=agent(RetryPolicy.perstack()))
+    assert (result["stop_reason"], result["reason_code"], requests) == ("error", "llm.rate_limited", 6)
+    assert [retry["wait_seconds"] for retry in await house.events("generation_retry")] == [0.02, 0, 0, 0, 0]
+
+
+async def test_a_cancel_ends_the_wait_before_the_model_is_told(house: House) -> None:
+    """S-14 S-16."""
+    tester = agent(RetryPolicy.perstack())
+    script = Script(replies=(FINE.after(faults.status(429, headers={"retry-after": "3600"})),))
+    async with ScriptedProvider(script) as provider, house.worker(tester):
+        house.use(provider)
+        running = await house.start(tester.name)
+        await eventually(lambda: house.events("generation_retry"))
+        await running.signal("cancel", {"reason": "enough"})
+        result = await running.result()
+    assert (result["stop_reason"], result["error"], result["steps"]) == ("cancelled", "Operation aborted: enough", 1)
 
 
 async def test_two_agents_in_one_worker_keep_their_own_policies(house: House) -> None:

@@ -144,9 +144,12 @@ async def test_what_the_provider_asks_to_wait_is_read(
         (Reply(), ReasonCode.LLM_EMPTY),
         (say("  "), ReasonCode.LLM_EMPTY),
         (Reply(text="", finish_reason="content_filter"), ReasonCode.LLM_CONTENT_FILTERED),
+        (Reply(text="half a sent", finish_reason="length"), ReasonCode.LLM_TRUNCATED),
+        (Reply(calls=(("pay", {"amount": 1}),), finish_reason="length"), ReasonCode.LLM_TRUNCATED),
+        (Reply(message={"refusal": "I will not"}), ReasonCode.LLM_REFUSED),
     ],
 )
-async def test_an_answer_that_says_nothing_has_a_reason_code(path: str, reply: Reply, code: ReasonCode) -> None:
+async def test_an_answer_that_cannot_be_used_has_a_reason_code(path: str, reply: Reply, code: ReasonCode) -> None:
     """S-40: the classification."""
     async with ScriptedProvider(Script(replies=(reply,))) as provider:
         assert classify(await failure(provider.url)) is code

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.retries import RetryPolicy
-from perdure.engine.retries import FailureFacts, classify, decide, parse_retry_after, wait_before
+from perdure.engine.retries import FailureFacts, classify, decide, is_ambiguous, parse_retry_after, wait_before
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
@@ -31,10 +31,11 @@ def seconds(policy: RetryPolicy, *, tries: int, retry_after: float | None = None
     return [wait.total_seconds() for wait in waits]
 
 
-def again(
+def again(  # noqa: PLR0913 - each is a test's subject
     policy: RetryPolicy | None = None,
     code: ReasonCode = ReasonCode.LLM_RATE_LIMITED,
     *,
+    ambiguous: bool = False,
     attempt: int = 1,
     elapsed: float = 0,
     retry_after: float | None = None,
@@ -43,6 +44,7 @@ def again(
     return decide(
         policy or RetryPolicy(),
         code,
+        ambiguous=ambiguous,
         attempt=attempt,
         elapsed=timedelta(seconds=elapsed),
         retry_after=retry_after,
@@ -267,11 +269,49 @@ def test_the_dawn_preset_makes_three_calls() -> None:
 
 def test_retry_after_wins_when_it_is_longer_and_the_cap_bounds_it() -> None:
     """S-09: 0.5 and 1.0 s; 5 is honoured, 60 is clamped to 8."""
-    policy = RetryPolicy(max_retries=2, base=timedelta(milliseconds=500), jitter=timedelta(0), cap=timedelta(seconds=8))
+    policy = RetryPolicy.activegraph()
     assert seconds(policy, tries=2) == [0.5, 1.0]
     assert seconds(policy, tries=2, retry_after=5) == [5, 5]
     assert seconds(policy, tries=2, retry_after=60) == [8, 8]
     assert seconds(policy, tries=2, retry_after=0.1) == [0.5, 1.0]
+
+
+def test_the_activegraph_preset_makes_three_calls() -> None:
+    """S-09."""
+    policy = RetryPolicy.activegraph()
+    assert [again(policy, attempt=attempt) is not None for attempt in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("facts", "ambiguous"),
+    [
+        (FailureFacts(status=500), True),
+        (FailureFacts(status=503), True),
+        (FailureFacts(status=529), True),
+        (FailureFacts(status=504), True),
+        (FailureFacts(status=408), True),
+        (FailureFacts(classes=("DeadlineExceededError", "TimeoutError", "OSError")), True),
+        (FailureFacts(classes=("Timeout",), causes=("ReadTimeout", "TimeoutException")), True),
+        (FailureFacts(causes=("ServerDisconnectedError", "ClientError")), True),
+        (FailureFacts(causes=("ConnectError", "TransportError")), False),
+        (FailureFacts(causes=("ConnectTimeout", "TimeoutException", "TransportError")), False),
+        (FailureFacts(status=409), False),
+        (FailureFacts(status=425), False),
+        (FailureFacts(status=429), False),
+        (FailureFacts(status=400), False),
+        (FailureFacts(classes=("EmptyAnswerError",)), False),
+    ],
+)
+def test_a_failure_is_ambiguous_when_the_provider_may_have_done_the_work(facts: FailureFacts, ambiguous: bool) -> None:
+    """S-12: what is never sent again under ``ambiguous: fail``."""
+    code = classify(facts)
+    assert is_ambiguous(facts, code) is ambiguous
+    fail = RetryPolicy(ambiguous="fail")
+    if REASONS[code].transient:
+        assert (again(code=code, ambiguous=ambiguous) is not None, again(fail, code, ambiguous=ambiguous) is None) == (
+            True,
+            ambiguous,
+        )
 
 
 def test_a_retry_after_that_does_not_fit_ends_the_chain_at_once() -> None:

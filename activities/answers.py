@@ -1,0 +1,173 @@
+"""What becomes of a model's answer: a step, rows of the ledger, events, and what the workflow is told of it."""
+
+import json
+import re
+from collections.abc import Collection
+from decimal import Decimal
+
+from activities.model import Answer
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import (
+    CallSummary,
+    Event,
+    GenerationContent,
+    GenerationEnd,
+    GenerationStart,
+    GenerationStep,
+    NewEvent,
+    ToolError,
+    UserMessageReceived,
+)
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.messages import AssistantMessage, Message, ToolCall
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.values import json_object
+from perdure.engine.outputs import head_and_tail, whole_characters
+from perdure.engine.redaction import MASK, mask_arguments, redact_text
+from perdure.store import LedgerCall, StepRecord
+
+PREVIEW_CHARACTERS = 1_000
+"""Longest text of an answer in the history; all of it stands in the store."""
+
+ARGUMENTS_CHARACTERS = 400
+"""Longest arguments of a call in the history and in events."""
+
+CONTENT_CHARACTERS = 30_000
+"""Longest text of an answer in an event."""
+
+BROKEN_CHARACTERS = 30_000
+"""Longest arguments that are no JSON in the conversation; the tool's error tells the model what is wrong with them."""
+
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def event_of(request: Generate, key: str, event: Event) -> NewEvent:
+    """An event of this generation, ready for the log."""
+    return NewEvent(key=f"{request.turn}/{request.step}/{key}", turn=request.turn, step=request.step, event=event)
+
+
+def starting(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
+    """What is written before the call: the messages that were steered in, and that the generation starts."""
+    count = known + len(request.call_ids) + len(request.steered) + bool(definition.instructions)
+    start = GenerationStart(model=definition.model, messages=count)
+    return [
+        *(
+            event_of(request, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
+            for message in request.steered
+        ),
+        event_of(request, "start", start),
+    ]
+
+
+def step_of(
+    request: Generate,
+    definition: AgentDefinition,
+    new: tuple[Message, ...],
+    answer: Answer,
+    secrets: Collection[str],
+) -> tuple[StepRecord, list[LedgerCall]]:
+    """The answer as a step, and its calls as rows of the ledger; call ids are ours, unique in the session."""
+    step_id = request.step_id()
+    tool_calls: list[ToolCall] = []
+    planned: list[PlannedCall] = []
+    ledger: list[LedgerCall] = []
+    for index, call in enumerate(answer.calls):
+        call_id = f"call_{step_id[:16]}_{index}"
+        name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
+        tool = definition.tool(name)
+        shown, masked = _shown(call.arguments, tool.masked if tool else (), secrets)
+        rejected = None if tool else _unknown(name, definition)
+        tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
+        planned.append(
+            PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
+        )
+        ledger.append(
+            LedgerCall(call_id=call_id, tool=name, arguments=call.arguments, masked=masked, rejected=rejected)
+        )
+    message = AssistantMessage(content=answer.text, tool_calls=tuple(tool_calls), thinking=answer.thinking)
+    step = StepRecord(
+        id=step_id,
+        session=request.session,
+        turn=request.turn,
+        step=request.step,
+        parent=request.parent,
+        messages=(*new, message),
+        calls=tuple(planned),
+        finish_reason=answer.finish_reason,
+        usage=answer.usage,
+        cost_usd=answer.cost_usd,
+    )
+    return step, ledger
+
+
+def _shown(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
+    """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
+    try:
+        parsed = json_object(arguments)
+    except ValueError:
+        # Broken: what belongs to a name cannot be told for sure.
+        some = head_and_tail(arguments, BROKEN_CHARACTERS)
+        shown = MASK if any(name in arguments for name in names) else redact_text(some, secrets)
+        return shown, shown != arguments
+    masked = mask_arguments(parsed, names, secrets)
+    if masked == parsed:
+        return arguments, False
+    return whole_characters(json.dumps(masked, ensure_ascii=False)), True
+
+
+def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
+    known = ", ".join(tool.name for tool in definition.tools) or "none"
+    return ErrorDetail(
+        code=ReasonCode.TOOL_UNKNOWN, title=name, message=f"there is no tool named {name!r}; the tools are: {known}"
+    )
+
+
+def finished(
+    request: Generate, definition: AgentDefinition, step: StepRecord, answer: Answer, seconds: float
+) -> list[NewEvent]:
+    """What is written with the answer, in the same transaction."""
+    summaries = tuple(
+        CallSummary(call_id=call.call_id, tool=call.tool, arguments=call.arguments) for call in step.calls
+    )
+    end = GenerationEnd(
+        model=definition.model,
+        finish_reason=answer.finish_reason,
+        usage=answer.usage,
+        cost_usd=answer.cost_usd,
+        seconds=round(seconds, 3),
+    )
+    content = GenerationContent(content=answer.text[:CONTENT_CHARACTERS], tool_calls=summaries)
+    return [
+        event_of(request, "content", content),
+        event_of(request, "end", end),
+        event_of(request, "step", GenerationStep(tip=step.id)),
+        *(
+            event_of(request, f"{call.call_id}/error", _rejection(call, call.rejected))
+            for call in step.calls
+            if call.rejected is not None
+        ),
+    ]
+
+
+def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
+    return ToolError(call_id=call.call_id, tool=call.tool, error=error)
+
+
+def generation_of(step: StepRecord) -> Generation:
+    """What the workflow needs to know of a stored answer."""
+    answer = step.messages[-1]
+    text = answer.content if isinstance(answer, AssistantMessage) else ""
+    return Generation(
+        tip=step.id,
+        preview=text[:PREVIEW_CHARACTERS],
+        calls=step.calls,
+        finish_reason=step.finish_reason,
+        usage=step.usage,
+        cost_usd=step.cost_usd,
+    ).sparse()
+
+
+def told(step: StepRecord, wait: float) -> Generation:
+    """What the workflow needs to know of a failure of which the model is told; nothing was billed that is known."""
+    return Generation(tip=step.id, finish_reason=step.finish_reason, cost_usd=Decimal(0), retry_seconds=wait).sparse()
