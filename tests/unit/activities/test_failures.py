@@ -174,6 +174,18 @@ async def test_a_cancelled_call_closes_its_connection_at_once(path: str) -> None
     assert provider.request_count == 1
 
 
+async def test_slow_calls_do_not_keep_another_one_from_the_provider() -> None:
+    """An HTTP client has a limit of connections, above which calls wait unseen; a worker has its own."""
+    many = 510
+    async with ScriptedProvider(always=faults.hang()) as provider:
+        waiting = [asyncio.create_task(failure(provider.url)) for _ in range(many)]
+        await provider.wait_for_requests(many)
+        for call_ in waiting:
+            call_.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    assert provider.request_count == many
+
+
 async def test_the_text_is_the_providers_own_with_its_code(path: str) -> None:
     async with ScriptedProvider(always=NO_QUOTA) as provider:
         facts = await failure(provider.url)
