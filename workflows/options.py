@@ -14,7 +14,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.tools import ToolPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
-"""A worker that has not beaten for so long is lost; activities beat every second."""
+"""A worker that has not beaten for so long is lost; activities beat every second, or five when very many run."""
 
 GRACE = timedelta(minutes=15)
 """Time beyond an activity's own deadline before the server gives the attempt up: room to wait for an absent store.

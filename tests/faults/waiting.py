@@ -1,10 +1,29 @@
-"""What the tests with a store that is away share: what an operator sees of a turn that waits for it."""
+"""What the tests with a store that is away share: the job, and what an operator sees of a turn that waits."""
 
 from typing import Any
 
 import temporalio.api.workflow.v1 as workflow_api
 
+from perdure import Agent, tool
+from perdure.testing import Script, call, say
 from tests.house import House, eventually
+
+runs: list[str] = []
+"""A line for each run of the tool's body; a test empties it first."""
+
+
+@tool
+def pay() -> str:
+    """Pay, which must never happen twice."""
+    runs.append("pay")
+    return "paid"
+
+
+AGENT = Agent(name="tester", model="openai/scripted", tools=[pay])
+SCRIPT = Script(replies=(call(("pay", {})), say("done")))
+
+WRITES = ("open_turn", "begin_generation", "finish_generation", "claim_call", "finish_call", "commit_turn")
+"""The store's writes in that job, in order."""
 
 
 def said(pending: workflow_api.PendingActivityInfo) -> str:

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,16 +38,11 @@ def names(*args: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _three_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _three_sessions(store_url: str) -> None:
     """One that failed, one of another agent that finished, and one that runs."""
-    for name in list(os.environ):
-        if name.startswith(("PERDURE_", "TEMPORAL_")):
-            monkeypatch.delenv(name)
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    monkeypatch.setenv("PERDURE_STORE_URL", url)
 
     async def write() -> None:
-        async with await Store.open(url, upgrade=True) as store:
+        async with await Store.open(store_url, upgrade=True) as store:
             for name, definition in (("failed", HELPER), ("finished", OTHER), ("running", HELPER)):
                 await store.open_turn(opening(session=name), definition)
             for name, reason, error in (

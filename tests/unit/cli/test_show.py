@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,16 +24,11 @@ def shown(*args: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _two_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_turns(store_url: str) -> None:
     """One that has finished after two steps with a tool between them, and one that runs."""
-    for name in list(os.environ):
-        if name.startswith(("PERDURE_", "TEMPORAL_")):
-            monkeypatch.delenv(name)
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    monkeypatch.setenv("PERDURE_STORE_URL", url)
 
     async def write() -> None:
-        async with await Store.open(url, upgrade=True) as store:
+        async with await Store.open(store_url, upgrade=True) as store:
             opened = await store.open_turn(opening("find it"), HELPER)
             first = await answer(store, generate(opened.tip), "I will search", calls=[wish()])
             await claim(store, "w1")

