@@ -65,8 +65,9 @@ profile: $(STAMP) ## show where the milliseconds of a step go (py-spy)
 histories: $(STAMP) ## record a history of each scenario for the current version
 	$(PYTHON) -m tests.replay.record
 
-schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas
+schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/errors.md
 	$(PYTHON) -m tests.contract.schema_snapshots
+	$(PYTHON) -m tests.contract.errors_page
 
 lock: ## resolve the locks anew, to releases at least 14 days old (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }

@@ -13,18 +13,20 @@ from perdure.contracts.events import (
     Event,
     GenerationContent,
     GenerationEnd,
+    GenerationError,
     GenerationStart,
     GenerationStep,
     NewEvent,
     ToolError,
     UserMessageReceived,
 )
-from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.messages import AssistantMessage, Message, ToolCall
+from perdure.contracts.generations import Generate, Generation, StepRequest
+from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import MASK, mask_arguments, redact_text
+from perdure.engine.structured import AnswerError, check_answer
 from perdure.store import LedgerCall, StepRecord
 
 PREVIEW_CHARACTERS = 1_000
@@ -42,8 +44,8 @@ BROKEN_CHARACTERS = 30_000
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def event_of(request: Generate, key: str, event: Event) -> NewEvent:
-    """An event of this generation, ready for the log."""
+def event_of(request: StepRequest, key: str, event: Event) -> NewEvent:
+    """An event of this step, ready for the log."""
     return NewEvent(key=f"{request.turn}/{request.step}/{key}", turn=request.turn, step=request.step, event=event)
 
 
@@ -76,7 +78,7 @@ def step_of(
         call_id = f"call_{step_id[:16]}_{index}"
         name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
         tool = definition.tool(name)
-        shown, masked = _shown(call.arguments, tool.masked if tool else (), secrets)
+        shown, masked = shown_arguments(call.arguments, tool.masked if tool else (), secrets)
         rejected = None if tool else _unknown(name, definition)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(
@@ -101,7 +103,37 @@ def step_of(
     return step, ledger
 
 
-def _shown(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
+def checked(request: Generate, definition: AgentDefinition, step: StepRecord) -> tuple[StepRecord, ErrorDetail | None]:
+    """The step with its answer's JSON, or with what the model reads of an answer that the output schema rules out.
+
+    The same for a step that is stored already, whose message for the model is there.
+    """
+    schema, answer = definition.output_schema, answer_in(step)
+    if schema is None or answer.tool_calls:
+        return step, None
+    try:
+        value = check_answer(answer.content, schema)
+    except AnswerError as error:
+        place = f"step {request.step}, {definition.model}: "
+        detail = ErrorDetail(code=error.code, title="generation", message=(place + str(error))[:2_000])
+        again = UserMessage(content=f"{error} Answer again, with JSON only that fits the schema.")
+        last = request.corrections >= definition.output_corrections or step.messages[-1] is not answer
+        return (step if last else step.model_copy(update={"messages": (*step.messages, again)})), detail
+    messages = (*step.messages[:-1], answer.model_copy(update={"value": value}))
+    return step.model_copy(update={"messages": messages}), None
+
+
+def is_answer(step: StepRecord) -> bool:
+    """Whether the step holds an answer, and not a failure of which the model is told."""
+    return any(isinstance(message, AssistantMessage) for message in step.messages)
+
+
+def answer_in(step: StepRecord) -> AssistantMessage:
+    """The answer that the step holds."""
+    return next(message for message in reversed(step.messages) if isinstance(message, AssistantMessage))
+
+
+def shown_arguments(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
     """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
     try:
         parsed = json_object(arguments)
@@ -124,7 +156,13 @@ def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
 
 
 def finished(
-    request: Generate, definition: AgentDefinition, step: StepRecord, answer: Answer, seconds: float
+    request: Generate,
+    definition: AgentDefinition,
+    step: StepRecord,
+    seconds: float,
+    rejected: ErrorDetail | None,
+    *,
+    recorded: bool = False,
 ) -> list[NewEvent]:
     """What is written with the answer, in the same transaction."""
     summaries = tuple(
@@ -132,15 +170,17 @@ def finished(
     )
     end = GenerationEnd(
         model=definition.model,
-        finish_reason=answer.finish_reason,
-        usage=answer.usage,
-        cost_usd=answer.cost_usd,
+        finish_reason=step.finish_reason,
+        usage=step.usage,
+        cost_usd=step.cost_usd,
         seconds=round(seconds, 3),
+        recorded=recorded,
     )
-    content = GenerationContent(content=answer.text[:CONTENT_CHARACTERS], tool_calls=summaries)
+    content = GenerationContent(content=answer_in(step).content[:CONTENT_CHARACTERS], tool_calls=summaries)
     return [
         event_of(request, "content", content),
         event_of(request, "end", end),
+        *([] if rejected is None else [event_of(request, "error", GenerationError(error=rejected))]),
         event_of(request, "step", GenerationStep(tip=step.id)),
         *(
             event_of(request, f"{call.call_id}/error", _rejection(call, call.rejected))
@@ -154,17 +194,16 @@ def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
     return ToolError(call_id=call.call_id, tool=call.tool, error=error)
 
 
-def generation_of(step: StepRecord) -> Generation:
+def generation_of(step: StepRecord, rejected: ErrorDetail | None) -> Generation:
     """What the workflow needs to know of a stored answer."""
-    answer = step.messages[-1]
-    text = answer.content if isinstance(answer, AssistantMessage) else ""
     return Generation(
         tip=step.id,
-        preview=text[:PREVIEW_CHARACTERS],
+        preview=answer_in(step).content[:PREVIEW_CHARACTERS],
         calls=step.calls,
         finish_reason=step.finish_reason,
         usage=step.usage,
         cost_usd=step.cost_usd,
+        rejected=rejected,
     ).sparse()
 
 

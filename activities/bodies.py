@@ -10,6 +10,9 @@ from typing import Any
 
 from perdure.agents.tool import Tool, ToolContext
 
+masked: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("perdure_masked", default=frozenset())
+"""What nobody but the running body may see, of its arguments: the worker's log is written without it."""
+
 
 class BodyExitedError(Exception):
     """A tool tried to end the process, with ``sys.exit`` for example."""

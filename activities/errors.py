@@ -1,5 +1,6 @@
 """How an activity fails: one application error whose type is the reason code and whose detail is for machines."""
 
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -8,6 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.engine.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
     StoreUnavailableError,
@@ -45,9 +47,12 @@ def transient(detail: ErrorDetail, delay: timedelta, *, benign: bool = False) ->
 def behind(detail: ErrorDetail, error: BaseException) -> ApplicationError:
     """The exception behind a failure as history and log may show it: its class, its redacted text, where it was raised.
 
-    The exception itself would put its own text there, and that of everything it was raised from.
+    The exception itself would put its own text there, and that of everything it was raised from. A stack trace shows
+    lines of source: one that has a key in it is left out.
     """
-    return ApplicationError(detail.message, type=detail.type).with_traceback(error.__traceback__)
+    shown = "".join(traceback.format_tb(error.__traceback__))
+    trace = error.__traceback__ if redact_text(shown) == shown else None
+    return ApplicationError(detail.message, type=detail.type).with_traceback(trace)
 
 
 def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:

@@ -6,6 +6,7 @@ module is therefore the worker's business, once, before it polls.
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import sys
@@ -32,6 +33,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import whole_characters
+from perdure.engine.structured import is_strict
 
 SILENCE_SECONDS = 600.0
 """litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
@@ -95,6 +97,8 @@ class Answer:
     finish_reason: str
     usage: Usage
     cost_usd: Decimal | None
+    recorded: bool = False
+    """Whether it comes from a recording, so that no provider was asked."""
 
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -164,6 +168,37 @@ def _is_listened_to() -> bool:
     return any(getattr(litellm, name) for name in _CALLBACKS)
 
 
+def _constrains(model: str) -> bool:
+    """Whether the provider holds this model to a JSON schema, as far as litellm knows."""
+    return bool(litellm.supports_response_schema(model=model))
+
+
+def output_instructions(definition: AgentDefinition) -> str:
+    """What the system prompt says of the agent's output schema to a model that its provider does not hold to one."""
+    if definition.output_schema is None or _constrains(definition.model):
+        return ""
+    schema = json.dumps(definition.output_schema, ensure_ascii=False)
+    return f"When you are done, answer with JSON only and no text around it. It must fit this JSON schema:\n{schema}"
+
+
+def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
+    schema = definition.output_schema
+    if schema is None or not _constrains(definition.model):
+        return {}
+    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+@functools.cache
+def context_window(model: str) -> int | None:
+    """Tokens that a model reads at most, as far as litellm knows."""
+    try:
+        known = litellm.get_model_info(model)
+    except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model it does not know
+        return None
+    return known.get("max_input_tokens") or known.get("max_tokens")
+
+
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
 
@@ -193,6 +228,7 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
         num_retries=0,
         max_retries=0,
         **({"tools": tools} if tools else {}),
+        **_response_format(definition),
     )
     return _answer(response)
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from activities.failures import redact
+from activities.recordings import CallRecording
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep
@@ -15,7 +16,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import json_object
 from perdure.engine.outputs import whole_characters
-from perdure.engine.redaction import hidden_values
+from perdure.engine.redaction import SHORTEST_SECRET, hidden_values, without_known
 from perdure.store import Artifact, LostCall
 
 PREVIEW_CHARACTERS = 4_000
@@ -44,11 +45,12 @@ class ToolTimeoutError(TimeoutError):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a call: its claim, and the events it writes. Their keys make writing one twice harmless."""
+    """One attempt at a call: its claim, its recording, and the events it writes, each once by its key."""
 
     call: CallTool
     declaration: ToolDeclaration
     claimant: str
+    recording: CallRecording
 
     def event(self, key: str, event: Event) -> NewEvent:
         """An event of this call, ready for the log."""
@@ -69,6 +71,7 @@ class Attempt:
             error=message.error,
             artifact=artifact.id if artifact else None,
             seconds=round(seconds, 3),
+            recorded=self.recording.replays,
         )
         return [self.event("tool_end", end), self._step()]
 
@@ -129,6 +132,11 @@ def masked_values(declaration: ToolDeclaration, raw: str) -> frozenset[str]:
         return hidden_values(json_object(raw), declaration.masked)
     except ValueError:
         return frozenset()
+
+
+def without_hidden(text: str, hidden: frozenset[str]) -> str:
+    """A result without what was masked in the arguments. Short values stay: they may be words of other meanings."""
+    return without_known(text, [value for value in hidden if len(value) >= SHORTEST_SECRET])
 
 
 def as_text(value: object) -> str:

@@ -14,11 +14,12 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.bodies import Bodies, CallContext
+from activities.bodies import Bodies, CallContext, masked
 from activities.definitions import Definitions
-from activities.errors import behind, permanent, runtime_error, transient
+from activities.errors import behind, permanent, runtime_error, store_failures, transient
 from activities.heartbeat import beating
 from activities.metrics import Metrics
+from activities.recordings import FixtureMissingError, Recordings
 from activities.storing import until_stored
 from activities.tool_results import (
     Attempt,
@@ -30,17 +31,18 @@ from activities.tool_results import (
     is_caught,
     masked_values,
     outcome,
+    without_hidden,
 )
 from perdure.agents.agent import Agent
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
 from perdure.engine.redaction import without_known
-from perdure.store import Artifact, Claim, Store
+from perdure.store import Artifact, Claim, NotFoundError, Store
 
 MAX_RERUNS = 5
 """An idempotent tool whose worker is lost so many times is given up: it may be what kills them."""
@@ -52,7 +54,7 @@ MISSING_TOOL_RETRY = timedelta(seconds=5)
 class ToolActivities:
     """Tool calls of one worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
         self,
         *,
         store: Store,
@@ -60,6 +62,7 @@ class ToolActivities:
         definitions: Definitions,
         bodies: Bodies,
         metrics: Metrics,
+        recordings: Recordings,
         secrets: frozenset[str],
     ) -> None:
         self._store = store
@@ -67,6 +70,7 @@ class ToolActivities:
         self._definitions = definitions
         self._bodies = bodies
         self._metrics = metrics
+        self._recordings = recordings
         self._secrets = secrets
 
     @activity.defn(dynamic=True)
@@ -81,20 +85,25 @@ class ToolActivities:
         definition = await self._definitions.get(call.definition)
         tool, declaration = self._tool(definition, info.activity_type)
         claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"
-        attempt = Attempt(call, declaration, claimant)
+        recording = await self._recordings.tool_call(definition, call, declaration.name)
+        attempt = Attempt(call, declaration, claimant, recording)
         claim = await self._claim(attempt, rerun=declaration.idempotent and info.attempt <= MAX_RERUNS)
         if claim.message is not None:
+            await self._keep(attempt, claim.message, ended_turn=claim.aborted, seconds=None)
             if claim.aborted and claim.message.error is not None:  # by an attempt that was lost before it could say so
                 raise _abort(attempt, claim.message.error)
             return outcome(claim.message)
+        if (replayed := await self._replayed(attempt)) is not None:
+            return replayed
+        hidden = await _hidden(attempt, claim.arguments)
+        masked.set(hidden)
         began = time.monotonic()
         try:
             text = await self._run(tool, attempt, claim.arguments)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
-            hidden = await asyncio.to_thread(masked_values, declaration, claim.arguments)  # slow for large ones
             detail = error_detail(declaration, error, self._secrets | hidden)
             return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
-        return await self._succeeded(attempt, text, time.monotonic() - began)
+        return await self._succeeded(attempt, without_hidden(text, hidden), time.monotonic() - began)
 
     def _tool(self, definition: AgentDefinition, name: str) -> tuple[Tool[..., Any], ToolDeclaration]:
         """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
@@ -158,10 +167,11 @@ class ToolActivities:
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
-            artifact = Artifact(id=f"art_{call.call_id}", session=call.session, media_type="text/plain", text=text)
+            artifact = _artifact(call, text)
             content = offloaded(text, artifact.id)
         message = ToolMessage(call_id=call.call_id, name=declaration.name, content=content)
         await self._finish(attempt, message, attempt.ended(message, artifact, seconds), artifact)
+        await self._keep(attempt, message, ended_turn=False, seconds=seconds)
         self._count(declaration.name, "ok", seconds)
         return outcome(message)
 
@@ -171,8 +181,9 @@ class ToolActivities:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
         message = failed(attempt.call, detail)
         aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
-        events = attempt.aborted(detail) if aborts else attempt.ended(message, None, seconds)
+        events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, None, seconds)
         await self._finish(attempt, message, events, None)
+        await self._keep(attempt, message, ended_turn=aborts, seconds=seconds)
         self._count(detail.title, detail.code, seconds)
         if aborts:
             raise _abort(attempt, detail) from behind(detail, error)
@@ -197,15 +208,72 @@ class ToolActivities:
         if not kept:
             activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
 
+    async def _replayed(self, attempt: Attempt) -> ToolOutcome | None:
+        """What the call came to when it was recorded; None if it is to be carried out.
+
+        A call that was never recorded ends the turn, whatever the tool's ``catch`` says: the body does not run.
+        """
+        call, name = attempt.call, attempt.declaration.name
+        try:
+            fixture = await attempt.recording.outcome()
+        except FixtureMissingError as error:
+            code = ReasonCode.TOOL_FIXTURE_MISSING
+            text = f"{REASONS[code].text}: {error}"
+            message = failed(call, ErrorDetail(code=code, title=name, message=text, type=type(error).__name__))
+            artifact, aborts = None, True
+        else:
+            if fixture is None:
+                return None
+            message = ToolMessage(call_id=call.call_id, name=name, content=fixture.content, error=fixture.error)
+            artifact = None if fixture.artifact is None else _artifact(call, fixture.artifact)
+            aborts = fixture.ended_turn
+        if aborts and message.error is not None:
+            await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifact)
+            raise _abort(attempt, message.error)
+        await self._finish(attempt, message, attempt.ended(message, artifact, 0.0), artifact)
+        return outcome(message)
+
+    async def _keep(self, attempt: Attempt, message: ToolMessage, *, ended_turn: bool, seconds: float | None) -> None:
+        """Have the result recorded as the store has it: that of a second attempt is the first one's."""
+        if attempt.recording.file is None or attempt.recording.replays:
+            return
+        async with store_failures():
+            stored = await self._store.result_of_call(attempt.call.session, attempt.call.turn, message.call_id)
+            try:
+                artifact = (await self._store.artifact(f"art_{message.call_id}")).text
+            except NotFoundError:
+                artifact = None
+        if stored == message:
+            await attempt.recording.keep(message, artifact=artifact, ended_turn=ended_turn, seconds=seconds)
+
     def _count(self, tool: str, result: str, seconds: float) -> None:
         self._metrics.tool_calls.labels(tool, result).inc()
         self._metrics.tool_seconds.labels(tool).observe(seconds)
 
 
+def _artifact(call: CallTool, text: str) -> Artifact:
+    """A whole output, to be stored apart from the conversation."""
+    return Artifact(id=f"art_{call.call_id}", session=call.session, media_type="text/plain", text=text)
+
+
+async def _hidden(attempt: Attempt, raw: str) -> frozenset[str]:
+    """What of the raw arguments nobody but the body may see."""
+    if raw == attempt.call.arguments:
+        return frozenset()
+    return await asyncio.to_thread(masked_values, attempt.declaration, raw)  # slow for large ones
+
+
 def _abort(attempt: Attempt, detail: ErrorDetail) -> ApplicationError:
     """The failure of a call that ends the turn."""
-    sentence = (
-        f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message.rstrip('.')}; it ended "
-        "the turn, because the tool's catch does not list it and the agent's on_tool_error is 'abort'"
+    return permanent(_aborting(attempt, detail))
+
+
+def _aborting(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:
+    """The failure as people read it, in its row and as the turn's error: the model needs less."""
+    why = (
+        "a replay ends where it parts from its recording"
+        if detail.code == ReasonCode.TOOL_FIXTURE_MISSING
+        else "it ended the turn, because the tool's catch does not list it and the agent's on_tool_error is 'abort'"
     )
-    return permanent(detail.model_copy(update={"message": sentence}))
+    sentence = f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message.rstrip('.')}; {why}"
+    return detail.model_copy(update={"message": sentence})

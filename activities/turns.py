@@ -9,6 +9,8 @@ from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
+from activities.model import context_window
+from activities.recordings import RecordingError, Recordings
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
@@ -27,12 +29,14 @@ class TurnActivities:
         store: Store,
         agents: Mapping[str, Agent],
         definitions: Definitions,
+        recordings: Recordings,
         metrics: Metrics,
         search_attributes: bool,
     ) -> None:
         self._store = store
         self._agents = agents
         self._definitions = definitions
+        self._recordings = recordings
         self._metrics = metrics
         self._search_attributes = search_attributes
 
@@ -44,6 +48,7 @@ class TurnActivities:
         """
         async with beating(), store_failures():
             definition = _with_overrides(await self._agent(opening), opening.request)
+            definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
             opened = await self._store.open_turn(opening, definition)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
@@ -55,7 +60,7 @@ class TurnActivities:
             turn=opened.turn,
             tip=opened.tip,
             definition=opened.definition,
-            policy=definition.policy(),
+            policy=definition.policy(context_window(definition.model)),
             search_attributes=self._search_attributes,
             ended=opened.ended,
             last_turn=last_turn,
@@ -75,6 +80,26 @@ class TurnActivities:
             message = f"no agent is named {name!r}; this worker has: {known}"
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
         return agent.definition
+
+    async def _recording(self, opening: OpenTurn, definition: AgentDefinition) -> str:
+        """The recording that the turn uses: the one it names, the session's so far, or one of the agent's name."""
+        name = opening.request.recording
+        if name is None and self._recordings.mode == "off":
+            return ""
+        name = name or await self._last_recording(opening.session, definition.name) or definition.name
+        try:
+            await self._recordings.open(name, definition.name)
+        except RecordingError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from error
+        return name
+
+    async def _last_recording(self, session: str, agent: str) -> str:
+        try:
+            record = await self._store.session(session)
+            last = await self._store.definition((await self._store.turn(session, record.turn)).definition)
+        except NotFoundError:
+            return ""
+        return last.recording if last.name == agent else ""
 
     @activity.defn(name=Activity.COMMIT_TURN)
     async def commit_turn(self, commit: CommitTurn) -> TurnResult:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from datetime import timedelta
 
-from perdure import Agent, ToolContext, tool
+from perdure import Agent, Compaction, ToolContext, tool
 
 
 @tool
@@ -31,7 +31,12 @@ def block_for(seconds: float, context: ToolContext) -> str:
 
 TOOLS = [read_page, wait_for, block_for]
 
-agent = Agent(name="bench", model="openai/gpt-4o-mini", instructions="Read.", max_steps=10_000, tools=TOOLS)
+WHOLE = Compaction(threshold=None)
+"""What grows is measured as it grows: nothing is summarised."""
+
+agent = Agent(
+    name="bench", model="openai/gpt-4o-mini", instructions="Read.", max_steps=10_000, tools=TOOLS, compaction=WHOLE
+)
 
 instructed = Agent(
     name="instructed",
@@ -39,6 +44,16 @@ instructed = Agent(
     instructions="Read each page. ".ljust(200_000, "."),
     max_steps=10_000,
     tools=TOOLS,
+    compaction=WHOLE,
+)
+
+windowed = Agent(
+    name="windowed",
+    model="openai/gpt-4o-mini",
+    instructions="Read.",
+    max_steps=10_000,
+    tools=TOOLS,
+    compaction=Compaction(window=64_000),
 )
 
 patient = Agent(

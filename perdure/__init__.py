@@ -5,8 +5,9 @@ The client stands in ``perdure.client``; importing this package imports neither 
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.tool import Tool, ToolContext, ToolDefinitionError, tool
+from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
 
@@ -14,7 +15,9 @@ __all__ = [
     "Agent",
     "AgentDefinitionError",
     "Budgets",
+    "Compaction",
     "ErrorDetail",
+    "ModelError",
     "ReasonCode",
     "RetryPolicy",
     "StopReason",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
@@ -23,6 +23,8 @@ PREFIX = "PERDURE_"
 
 SHORTEST_SECRET = 8
 """A shorter value of a credential variable is not looked for in texts: it would match everywhere."""
+
+RecordingMode = Literal["off", "record", "replay"]
 
 _CREDENTIAL = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$", re.IGNORECASE)
 
@@ -57,6 +59,19 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
 
+    recordings: Path | None = Field(default=None, description="Folder of recordings; see --record and --replay")
+    recording_mode: RecordingMode = Field(
+        default="off", description="Whether calls of models and tools are recorded there, or replayed from there"
+    )
+
+    @field_validator("recording_mode")
+    @classmethod
+    def _has_a_folder(cls, value: RecordingMode, info: ValidationInfo) -> RecordingMode:
+        if value != "off" and info.data.get("recordings") is None:
+            msg = "needs a folder; set PERDURE_RECORDINGS too"
+            raise ValueError(msg)
+        return value
+
     @field_validator("agents", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -86,6 +101,25 @@ def load_settings() -> Settings:
         first = error.errors()[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
         msg = f"{name}={first.get('input')!r}: {first['msg']}"
+        raise SettingsError(msg) from error
+
+
+def prepare_recordings(settings: Settings) -> None:
+    """See that the folder of recordings is there, or make it if this worker is to record.
+
+    Raises:
+        SettingsError: It cannot be used.
+    """
+    folder = settings.recordings
+    if settings.recording_mode == "off" or folder is None:
+        return
+    if settings.recording_mode == "replay" and not folder.is_dir():
+        msg = f"there is no folder {str(folder)!r} of recordings to replay; make one with --record {folder}"
+        raise SettingsError(msg)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"the folder {str(folder)!r} cannot hold recordings: {error}; choose another with --record DIR"
         raise SettingsError(msg) from error
 
 

@@ -52,6 +52,7 @@ def become_a_user(environment: pytest.MonkeyPatch, server: EmbeddedServer) -> No
             environment.delenv(name)
     environment.setenv("TEMPORAL_ADDRESS", server.address)
     environment.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
+    environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
 
 
 @dataclass
@@ -100,6 +101,7 @@ class House:
         """Let every model call of this test go to the provider."""
         self.environment.setenv("OPENAI_BASE_URL", provider.url)
         self.environment.setenv("OPENAI_API_BASE", provider.url)
+        self.environment.setenv("ANTHROPIC_API_BASE", provider.anthropic_url)
 
     @asynccontextmanager
     async def worker(

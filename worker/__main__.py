@@ -9,7 +9,7 @@ import uvloop
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
-from perdure.settings import SettingsError, known_secrets, load_settings
+from perdure.settings import SettingsError, known_secrets, load_settings, prepare_recordings
 from perdure.store import StoreError
 from worker.agents import AgentLoadError, load_agents
 from worker.health import AddressError
@@ -33,6 +33,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
         settings = load_settings()
         changes = {"task_queue": task_queue, "metrics_address": metrics_address, "agents": modules or None}
         settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+        prepare_recordings(settings)
         agents = load_agents(settings.agents)
     except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError) as error:
         return _fail(error, USAGE)

@@ -16,12 +16,15 @@ import temporalio.client
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowRunner
 
+from activities.attempts import Attempts
 from activities.bodies import Bodies
+from activities.compaction import CompactActivity
 from activities.conversations import Conversations
 from activities.definitions import Definitions
 from activities.generate import GenerateActivity
 from activities.metrics import Metrics
 from activities.model import warm_up
+from activities.recordings import Recordings
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from perdure.agents.agent import Agent
@@ -64,33 +67,41 @@ def build_worker(
 ) -> Worker:
     """A worker with every workflow and activity registered; the one place that lists them."""
     definitions = Definitions(parts.store)
+    recordings = Recordings(
+        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
+    )
     turns = TurnActivities(
         store=parts.store,
         agents=parts.agents,
         definitions=definitions,
+        recordings=recordings,
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
     )
+    attempts = Attempts(store=parts.store, metrics=parts.metrics, recordings=recordings, secrets=parts.secrets)
     generate = GenerateActivity(
         store=parts.store,
         definitions=definitions,
         conversations=Conversations(parts.store),
+        attempts=attempts,
         metrics=parts.metrics,
         secrets=parts.secrets,
     )
+    compaction = CompactActivity(store=parts.store, definitions=definitions, attempts=attempts)
     tools = ToolActivities(
         store=parts.store,
         agents=parts.agents,
         definitions=definitions,
         bodies=parts.bodies,
         metrics=parts.metrics,
+        recordings=recordings,
         secrets=parts.secrets,
     )
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentTurn],
-        activities=[turns.open_turn, turns.commit_turn, generate.generate, tools.call_tool],
+        activities=[turns.open_turn, turns.commit_turn, generate.generate, compaction.compact, tools.call_tool],
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
@@ -137,7 +148,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
         if listener is not None:
             await stack.enter_async_context(serving(listener, health, lambda: metrics_page(own, sdk)))
         client = await connect(runtime=sdk.runtime)
-        await warm_up(agent.model for agent in agents.values())
+        if settings.recording_mode != "replay":
+            await warm_up(agent.model for agent in agents.values())
         if settings.search_attributes == "on":
             await check_search_attributes(client)
         metrics = Metrics(own)

@@ -11,7 +11,10 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from perdure.engine.redaction import redact_text
+from activities.bodies import masked
+from perdure.contracts.errors import named
+from perdure.contracts.values import JsonValue
+from perdure.engine.redaction import mask_arguments, redact_text
 
 SDK_PAGE_SECONDS = 5.0
 """How long the SDK's own metrics page may take."""
@@ -27,24 +30,31 @@ class JsonFormatter(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """The record as one line; one that a tool's body writes is without its masked arguments too."""
+        secrets = self._secrets | masked.get()
         line: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact_text(record.getMessage(), self._secrets),
+            "message": redact_text(record.getMessage(), secrets),
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD and name not in line:
-                line[name] = value if isinstance(value, str | int | float | bool) else str(value)
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
+        plain: dict[str, JsonValue] = {
+            name: value if isinstance(value, int | float) else str(value) for name, value in extra.items()
+        }
+        for name, value in mask_arguments(plain).items():
+            line[name] = redact_text(value, secrets) if isinstance(value, str) else value
         if record.exc_info:
-            line["exception"] = redact_text(self.formatException(record.exc_info), self._secrets)
+            line["exception"] = redact_text(self.formatException(record.exc_info), secrets)
         return json.dumps(line, ensure_ascii=False)
 
 
 def brief(record: logging.LogRecord) -> bool:
-    """Say a failure that has a reason code in its one sentence; the traceback of a surprise is kept."""
+    """Name the reason of a failure, and say one of ours in its one sentence; the traceback of a surprise is kept."""
     error = record.exc_info[1] if record.exc_info else None
+    kind = error.type if isinstance(error, ApplicationError) else type(error).__name__ if error is not None else None
+    if kind:
+        record.reason_code = named(kind)
     if isinstance(error, ApplicationError) and error.type:
         record.exc_info, record.args = None, ()
         record.msg = error.message if error.message.startswith(error.type) else f"{error.type}: {error.message}"
@@ -59,7 +69,8 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("temporalio.activity").addFilter(brief)
-    for chatty in ("httpx", "httpcore", "aiohttp", "urllib3"):
+    logging.captureWarnings(True)
+    for chatty in ("httpx", "httpcore", "aiohttp", "urllib3", "openai", "sqlalchemy"):  # requests, and rows of tables
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

@@ -14,8 +14,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
@@ -129,6 +129,8 @@ class AgentTurn(Inbox):
             await self._generate(action)
         elif isinstance(action, engine.CallTools):
             await self._call_tools(action)
+        elif isinstance(action, Compact):
+            await self._compact(action)
         self.state = engine.keep_listening(self._state, self.mail)
 
     async def _generate(self, action: Generate) -> None:
@@ -148,6 +150,21 @@ class AgentTurn(Inbox):
             self.state = engine.after_aborted_generation(self._state)
         else:
             self.state = engine.after_failure(self._state, _detail(outcome, "generation"))
+
+    async def _compact(self, action: Compact) -> None:
+        running = workflow.start_activity(
+            stubs.compact,
+            action,
+            summary=visibility.compaction_summary(action),
+            **options.generation(self._state.policy),
+        )
+        (outcome,) = await self._settled([running])
+        if isinstance(outcome, Compacted):
+            self.state = engine.after_compaction(self._state, outcome)
+        elif self._stopped:
+            self.state = engine.after_aborted_generation(self._state)
+        else:
+            self.state = engine.after_compaction(self._state, _detail(outcome, "generation"))
 
     async def _pause(self, wait: timedelta) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
@@ -333,7 +350,7 @@ def _detail(error: ActivityError, title: str) -> ErrorDetail:
     if isinstance(cause, ApplicationError):
         with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
             return ErrorDetail.model_validate(cause.details[0])
-        code = cause.type or ReasonCode.RUNTIME_WORKER_LOST
+        code = named(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
     if isinstance(cause, ActivityTimeoutError):
         text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"

@@ -49,7 +49,7 @@ def bookkeeping() -> ActivityOptions:
 
 
 def generation(policy: TurnPolicy) -> ActivityOptions:
-    """For ``generate``."""
+    """For ``generate`` and ``compact``, which call a model."""
     return ActivityOptions(
         start_to_close_timeout=policy.generation_timeout + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,

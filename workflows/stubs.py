@@ -2,7 +2,7 @@
 
 from temporalio import activity
 
-from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
@@ -16,6 +16,12 @@ async def open_turn(opening: OpenTurn) -> OpenedTurn:
 @activity.defn(name=Activity.GENERATE)
 async def generate(request: Generate) -> Generation:
     """Call the model and store its answer as a step."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.COMPACT)
+async def compact(request: Compact) -> Compacted:
+    """Summarise the beginning of the conversation in what the model reads."""
     raise NotImplementedError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
-from perdure.contracts.generations import Generate
+from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.tools import CallTool
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
@@ -86,6 +86,11 @@ def generation_summary(state: TurnState, action: Generate) -> str:
     return _in_one_row(f"step {action.step} · {state.policy.model}")
 
 
+def compaction_summary(action: Compact) -> str:
+    """The summary of a ``compact`` activity."""
+    return _in_one_row(f"step {action.step} · {action.trigger}")
+
+
 def tool_summary(call: CallTool) -> str:
     """The summary of a tool's activity: the arguments, masked as they are everywhere in the history."""
     return _in_one_row(call.arguments)
@@ -114,6 +119,8 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
         inbox.activity = "tools: " + ", ".join(planned.tool for planned in state.pending)
     elif isinstance(action, Generate):
         inbox.activity = f"generate, step {action.step}"
+    elif isinstance(action, Compact):
+        inbox.activity = f"compact, step {action.step}"
     else:
         inbox.activity, why = "commit_turn", f", {commit_summary(action)}"
     since = f"since {workflow.now():%H:%M:%S} UTC"

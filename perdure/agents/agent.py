@@ -3,16 +3,24 @@
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from jsonschema import Draft202012Validator, SchemaError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.agents.tool import Tool, tool
-from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_MAX_STEPS, AgentDefinition, OnToolError
+from perdure.contracts.agents import (
+    DEFAULT_GENERATION_TIMEOUT,
+    DEFAULT_MAX_STEPS,
+    MAX_CORRECTIONS,
+    AgentDefinition,
+    Compaction,
+    OnToolError,
+)
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.names import Activity
 from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, known_fields
 
 
 class AgentDefinitionError(ValueError):
@@ -35,6 +43,10 @@ class Agent(Value):
             ``feed_back`` tells the model.
         finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
         budgets: Limits beside ``max_steps``.
+        compaction: When and how a conversation that grows too long is summarised.
+        output_schema: What the last answer must be, as JSON: a JSON schema, or a pydantic class for its schema. The
+            turn's ``value`` then holds it.
+        output_corrections: How often an answer that does not fit may be sent back to the model, in a turn.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -47,10 +59,13 @@ class Agent(Value):
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
     generate_params: dict[str, JsonValue] = {}
-    retry: RetryPolicy = RetryPolicy()
+    retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
-    budgets: Budgets = Budgets()
+    budgets: Annotated[Budgets, known_fields(Budgets)] = Budgets()
+    compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()
+    output_schema: dict[str, JsonValue] | None = None
+    output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
         """Check the settings.
@@ -94,6 +109,25 @@ class Agent(Value):
             raise ValueError(msg)
         return value
 
+    @field_validator("output_schema", mode="before")
+    @classmethod
+    def _class_becomes_schema(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            return value.model_json_schema()
+        return cast("object", value)
+
+    @field_validator("output_schema")
+    @classmethod
+    def _schema_is_one(cls, value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+        if value is None:
+            return None
+        try:
+            Draft202012Validator.check_schema(value)
+        except SchemaError as error:
+            msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
+            raise ValueError(msg) from error
+        return value
+
     @field_validator("instructions")
     @classmethod
     def _dedent(cls, value: str) -> str:
@@ -102,7 +136,9 @@ class Agent(Value):
     @cached_property
     def definition(self) -> AgentDefinition:
         """The agent as data: what is frozen at the start of a turn."""
-        fields = {name: getattr(self, name) for name in AgentDefinition.model_fields if name != "tools"}
+        fields = {
+            name: getattr(self, name) for name in AgentDefinition.model_fields if name not in {"tools", "recording"}
+        }
         return AgentDefinition(**fields, tools=tuple(item.declaration for item in self.tools))
 
     def tool(self, name: str) -> Tool[..., Any] | None:

@@ -5,13 +5,45 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import click
+
 from perdure.cli.errors import MistakeError
+from perdure.settings import PREFIX
 
 LIBRARY = Path(__file__).resolve().parent.parent
 """The folder of the package ``perdure``."""
+
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+record_option = click.option(
+    "--record", type=_FOLDER, metavar="DIR", help="Record model and tool calls below DIR, to be replayed."
+)
+replay_option = click.option(
+    "--replay", type=_FOLDER, metavar="DIR", help="Replay the calls recorded below DIR; call no model and run no tool."
+)
+
+
+def recording_settings(record: Path | None, replay: Path | None) -> dict[str, Path | str]:
+    """The settings that the options stand for, by their names; none if neither is given.
+
+    Raises:
+        MistakeError: Both are given.
+    """
+    if record is not None and replay is not None:
+        raise MistakeError("a worker records or replays, not both; leave --record or --replay out")
+    folder = replay if record is None else record
+    if folder is None:
+        return {}
+    return {"recordings": folder, "recording_mode": "replay" if record is None else "record"}
+
+
+def variables(settings: Mapping[str, Path | str]) -> dict[str, str]:
+    """Settings as a child process reads them."""
+    return {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
 
 
 def worker_root() -> Path:

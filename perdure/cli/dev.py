@@ -14,7 +14,15 @@ from pathlib import Path
 
 import click
 
-from perdure.cli.child import worker_command, worker_environment, worker_root
+from perdure.cli.child import (
+    record_option,
+    recording_settings,
+    replay_option,
+    variables,
+    worker_command,
+    worker_environment,
+    worker_root,
+)
 from perdure.cli.connection import run
 from perdure.cli.errors import CliError
 from perdure.cli.server import (
@@ -29,7 +37,7 @@ from perdure.cli.server import (
     wait_process,
 )
 from perdure.client.connect import load_config
-from perdure.settings import Settings, load_settings
+from perdure.settings import Settings, load_settings, prepare_recordings
 
 FOLDER = Path(".perdure")
 """Where the server, the store and the logs of ``perdure dev`` live, below the working directory."""
@@ -56,7 +64,18 @@ POLL = timedelta(milliseconds=100)
     help="Where the server keeps running jobs.",
 )
 @click.option("--headless", is_flag=True, help="Without the UI.")
-def command(*, agents: tuple[str, ...], port: int, ui_port: int, db: Path, headless: bool) -> None:
+@record_option
+@replay_option
+def command(  # noqa: PLR0913  # one for each option of the command line
+    *,
+    agents: tuple[str, ...],
+    port: int,
+    ui_port: int,
+    db: Path,
+    headless: bool,
+    record: Path | None,
+    replay: Path | None,
+) -> None:
     """Run the embedded Temporal server, its UI and a worker on this machine. Ctrl+C stops all of them.
 
     Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
@@ -64,11 +83,13 @@ def command(*, agents: tuple[str, ...], port: int, ui_port: int, db: Path, headl
     """
     root = worker_root()
     settings = load_settings()
+    recordings = recording_settings(record, replay)
+    prepare_recordings(settings.model_copy(update=recordings))
     options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
-    run(_dev(options, agents, root, settings))
+    run(_dev(options, agents, worker_environment(root, **variables(recordings)), settings))
 
 
-async def _dev(options: ServerOptions, agents: tuple[str, ...], root: Path, settings: Settings) -> None:
+async def _dev(options: ServerOptions, agents: tuple[str, ...], inherited: dict[str, str], settings: Settings) -> None:
     stop = _Stop()
     check_port(options.port, "--port")
     _check_metrics_port(settings)
@@ -80,7 +101,7 @@ async def _dev(options: ServerOptions, agents: tuple[str, ...], root: Path, sett
         stack.push_async_callback(server.stop)
         log = FOLDER / "worker.log"
         with open_log(log) as output:
-            environment = {name: value for name, value in worker_environment(root).items() if not _of_temporal(name)}
+            environment = {name: value for name, value in inherited.items() if not _of_temporal(name)}
             environment |= own_server(server.address)
             worker = spawn(worker_command(agents), output=output, env=environment)
         stack.push_async_callback(_stop_worker, worker, settings, stop)

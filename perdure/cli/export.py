@@ -6,7 +6,7 @@ from itertools import groupby
 import click
 
 from perdure.cli.connection import opened_store, run
-from perdure.cli.live import print_json
+from perdure.cli.live import only_types, print_json, refuse_types
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
@@ -64,7 +64,8 @@ FORMATS: dict[str, Export] = {"openai": _conversation, "jsonl": _records, "event
     "--format", "to", type=click.Choice(list(FORMATS)), required=True, help="What to write; see above for each."
 )
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
-def command(*, session: str, to: str, turn: int | None) -> None:
+@only_types
+def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
     """Write the transcript of SESSION to standard output, as JSON.
 
     \b
@@ -74,6 +75,8 @@ def command(*, session: str, to: str, turn: int | None) -> None:
 
     Arguments that are masked in the transcript stay masked.
     """  # noqa: D301  # \b is click's mark of lines that stay as they are
+    if to != "events":
+        refuse_types(types, f"--format {to}")
 
     async def main() -> None:
         async with opened_store() as store:
@@ -81,7 +84,8 @@ def command(*, session: str, to: str, turn: int | None) -> None:
             if turn is not None:
                 await store.turn(session, turn)
             async for line in FORMATS[to](store, session, turn):
-                print_json(line)
+                if not types or (isinstance(line, dict) and line["type"] in types):
+                    print_json(line)
 
     run(main())
 

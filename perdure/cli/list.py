@@ -1,5 +1,6 @@
 """``perdure list``: the sessions."""
 
+import difflib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ import click
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
@@ -93,9 +94,13 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 
 
 def _check_code(code: str | None) -> None:
-    """A misspelt code would find nothing; codes of exceptions are made at run time."""
-    if code is not None and code not in set(ReasonCode) and not code.startswith("exception."):
-        msg = f"there is no reason code {code!r}; 'perdure errors' lists them"
+    """A misspelt code would find nothing; codes of exceptions and of agents' own providers are made at run time."""
+    if code is None or code in set(ReasonCode) or code.startswith("exception."):
+        return
+    near = difflib.get_close_matches(code, set(ReasonCode), n=1, cutoff=0.8)
+    if near or not CUSTOM_CODE.fullmatch(code):
+        meant = f", did you mean '{near[0]}'?" if near else ";"
+        msg = f"there is no reason code {code!r}{meant} 'perdure errors' lists them"
         raise click.UsageError(msg)
 
 

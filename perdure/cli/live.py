@@ -6,17 +6,17 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from datetime import timedelta
 
 import click
 
-from perdure.cli.errors import CliError, ExitCode, UnreachableError
+from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
 from perdure.cli.render import Line, Tone, clean, lines
 from perdure.client import ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import AgentEnd, AgentError, Envelope
+from perdure.contracts.events import AgentEnd, AgentError, Envelope, event_type
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import StoreUnavailableError
 
@@ -49,6 +49,40 @@ _COLOURS: dict[Tone, dict[str, str | bool]] = {
 _REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
 
 
+class EventType(click.ParamType[str]):
+    """A type of events, by any of its names."""
+
+    name = "type"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The type itself."""
+        try:
+            return event_type(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+only_types = click.option(
+    "--type",
+    "types",
+    type=EventType(),
+    multiple=True,
+    help="Only events of this type; may be repeated. agent_error is also called AgentError (every type goes by its "
+    "class too) and, as in Perstack, errorRun or stopRunByError.",
+)
+"""The option that chooses among events."""
+
+
+def refuse_types(types: Collection[str], where: str) -> None:
+    """Refuse the option where no events are printed.
+
+    Raises:
+        MistakeError: Types were given.
+    """
+    if types:
+        raise MistakeError(f"{where} prints no events that --type could choose from; leave one of the two out")
+
+
 def show(line: Line) -> None:
     """Print a line, in colour on a terminal unless ``NO_COLOR`` is set."""
     plain = None if not os.environ.get("NO_COLOR") else False
@@ -61,28 +95,31 @@ def print_json(value: object) -> None:
 
 
 class Printer:
-    """Prints the events of a turn, and keeps how it ended and the number of the last one."""
+    """Prints the events of a turn, all or some types; keeps how it ended and the number of the last one."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, types: Collection[str] = ()) -> None:
         self.as_json = as_json
+        self.types = types
         self.end: AgentEnd | None = None
         self.after = 0
-        self._failure: list[Line] = []
+        self._failures: list[list[Line]] = []
 
     def event(self, envelope: Envelope) -> None:
         """Print one event."""
         self.after = envelope.seq
         if isinstance(envelope.event, AgentEnd):
             self.end = envelope.event
+        if self.types and envelope.event.type not in self.types:
+            return
         if self.as_json:
             print_json(envelope.line())
             return
         rows = lines(envelope)
-        # What ended the turn was shown when it happened.
-        if isinstance(envelope.event, AgentError) and rows[1:] == self._failure:
+        # What ended the turn was shown when it happened; calls beside it may have failed since.
+        if isinstance(envelope.event, AgentError) and rows in self._failures:
             return
         if rows and rows[0].tone == Tone.BAD:
-            self._failure = rows[1:]
+            self._failures.append(rows)
         for row in rows:
             show(row)
 

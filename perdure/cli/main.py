@@ -14,6 +14,7 @@ VERBS: dict[str, str] = {
     "send": "Send a message: the next turn, or into the running one.",
     "follow": "Follow the running or last turn of a session.",
     "cancel": "Cancel the running turn of a session.",
+    "compact": "Summarise a session's conversation between its turns.",
     "show": "What a session did: its turns and the conversation.",
     "list": "The sessions, newest first.",
     "export": "A transcript or event log for other programs.",

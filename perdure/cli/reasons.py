@@ -1,19 +1,135 @@
-"""``perdure errors``: the table of reason codes."""
+"""``perdure errors``: the reason codes, one of them in full, or the table of faults that they are chosen by."""
 
 import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from difflib import get_close_matches
 
 import click
 
-from perdure.contracts.errors import REASONS
+from perdure.contracts.errors import CUSTOM_CODE, REASONS, Reason, ReasonCode
+from perdure.contracts.values import Value
+from perdure.engine.failure_table import ROWS, Evidence, Row
+
+_OTHERS = {
+    "exception.": Reason(
+        transient=True,
+        text="a class that no table knows, so a bug in perdure or in an agent's module; the worker's log has the "
+        "traceback, and Temporal runs the activity again, so that a repaired worker goes on with the turn",
+    ),
+    "llm.": Reason(
+        transient=False,
+        text="not in the table: an agent's own model provider raises it, and says whether the call is retried",
+    ),
+}
+"""Codes that are made at run time, by their first part."""
 
 
 @click.command("errors")
-@click.option("--json", "as_json", is_flag=True, help="One code a line, as JSON.")
-def command(*, as_json: bool) -> None:
-    """List the reason codes: what each means, and whether the call is retried or the failure is final."""
+@click.argument("code", required=False)
+@click.option("--faults", is_flag=True, help="What each code is chosen by instead: statuses, classes, words.")
+@click.option("--json", "as_json", is_flag=True, help="One code or fault a line, as JSON.")
+def command(*, code: str | None, faults: bool, as_json: bool) -> None:
+    """List the reason codes: what each means, and whether the call is retried or the failure is final.
+
+    With CODE, such as llm.timeout: that one in full, with what the model reads and by what it is chosen.
+    """
+    if faults:
+        _print_faults([row for row in ROWS if code in {None, row.code}], as_json=as_json)
+    elif code is None:
+        _print_codes(as_json=as_json)
+    else:
+        _print_one(code, _known(code), as_json=as_json)
+
+
+def _known(code: str) -> Reason:
+    if code in REASONS:
+        return REASONS[ReasonCode(code)]
+    if code.startswith("exception.") or CUSTOM_CODE.fullmatch(code):
+        return _OTHERS[code.partition(".")[0] + "."]
+    msg = f"there is no reason code {code!r}; {_near(code) or 'the list'} is in 'perdure errors'"
+    raise click.UsageError(msg)
+
+
+def _near(code: str) -> str:
+    return "".join(get_close_matches(code, REASONS, n=1))
+
+
+def _print_codes(*, as_json: bool) -> None:
     width = max(map(len, REASONS))
     for code, reason in sorted(REASONS.items(), key=lambda row: row[0].split(".")):
         if as_json:
-            click.echo(json.dumps({"code": code, **reason.model_dump(mode="json")}, ensure_ascii=False))
+            _print_json(reason, code=code)
         else:
-            click.echo(f"{code:{width}}  {'retried' if reason.transient else 'final':7}  {reason.text}")
+            _print_wrapped(f"{code:{width}}  {_what_happens(reason):8}  ", reason.text)
+
+
+def _what_happens(reason: Reason) -> str:
+    if reason.reserved:
+        return "reserved"
+    return "retried" if reason.transient else "final"
+
+
+def _print_one(code: str, reason: Reason, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(reason, code=code)
+        return
+    click.echo(code)
+    cause, _, fix = reason.text.partition("; ")
+    for name, text in (
+        ("cause", cause),
+        ("fix", fix),
+        (
+            "then",
+            ""
+            if code not in REASONS
+            else _what_happens(reason) + (": nothing raises it yet" if reason.reserved else ""),
+        ),
+        ("retry-after", reason.retry_after),
+        ("model reads", reason.model),
+        ("near", _near(code) if code not in REASONS else ""),
+        *_chosen_by(code),
+    ):
+        if text:
+            _print_wrapped(f"  {name:14}", text)
+
+
+def _chosen_by(code: str) -> Iterator[tuple[str, str]]:
+    heading = "chosen by"
+    for seen in Evidence:
+        found = [row.match for row in ROWS if row.code == code and row.seen is seen]
+        if found:
+            yield heading, f"{seen}: {', '.join(found)}".rstrip(": ")
+            heading = ""
+
+
+def _print_faults(rows: list[Row], *, as_json: bool) -> None:
+    for row in rows:
+        if as_json:
+            _print_json(row)
+        else:
+            behind = f" (behind {_statuses(row)})" if row.statuses else ""
+            _print_wrapped(f"{row.seen:26}  {row.code:22}  ", f"{row.match}{behind}{_wires(row)}")
+
+
+def _statuses(row: Row) -> str:
+    return ", ".join(str(status or "none") for status in sorted(row.statuses, key=lambda status: status or 0))
+
+
+def _wires(row: Row) -> str:
+    return f" ({row.openai}, Anthropic: {row.anthropic})" if row.openai else ""
+
+
+def _print_json(value: Value, **first: str) -> None:
+    click.echo(json.dumps({**first, **value.model_dump(mode="json")}, ensure_ascii=False))
+
+
+def _print_wrapped(start: str, text: str) -> None:
+    """One line, or on a terminal as many as it needs."""
+    line = start + text
+    if sys.stdout.isatty():
+        width = max(shutil.get_terminal_size().columns, len(start) + 20)
+        line = textwrap.fill(line, width, subsequent_indent=" " * len(start), drop_whitespace=True)
+    click.echo(line)

@@ -92,11 +92,22 @@ def _content(_: events.Envelope, event: events.GenerationContent) -> Iterator[Li
 
 def _generation_end(envelope: events.Envelope, event: events.GenerationEnd) -> Iterator[Line]:
     cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
-    yield Line(f"step {envelope.step} · {event.usage.total_tokens:,} tokens · {cost}", Tone.QUIET)
+    source = " · recorded" if event.recorded else ""
+    yield Line(f"step {envelope.step} · {event.usage.total_tokens:,} tokens · {cost}{source}", Tone.QUIET)
 
 
 def _generation_error(_: events.Envelope, event: events.GenerationError) -> Iterator[Line]:
     yield from error_lines(event.error)
+
+
+def _compaction(_: events.Envelope, event: events.CompactionEvent) -> Iterator[Line]:
+    if event.compaction_status == "completed":
+        cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
+        counts = f"{event.messages_before} → {event.messages_after} messages"
+        text = f"compacted · {event.trigger} · {counts} · {event.usage.total_tokens:,} tokens · {cost}"
+        yield Line(text, Tone.QUIET)
+    elif event.compaction_status != "started":
+        yield Line(f"compaction {event.compaction_status} · {event.trigger} · {event.reason}", Tone.WARNING)
 
 
 def _tool_start(_: events.Envelope, event: events.ToolStart) -> Iterator[Line]:
@@ -109,11 +120,11 @@ def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
         shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
         yield Line(f"✓ {event.tool} {event.seconds:.1f}s {shown}".rstrip(), Tone.GOOD)
     else:
-        yield from error_lines(event.error.model_copy(update={"title": event.tool}))
+        yield from error_lines(event.error)
 
 
 def _tool_error(_: events.Envelope, event: events.ToolError) -> Iterator[Line]:
-    yield from error_lines(event.error.model_copy(update={"title": event.tool}))
+    yield from error_lines(event.error)
 
 
 def _stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
@@ -128,7 +139,7 @@ def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
     if event.stop_reason == StopReason.MAX_STEPS_REACHED:
         text = f"the step limit of {event.steps} is reached; send another message to continue"
         yield Line(text, Tone.WARNING)
-    if event.stop_reason in {StopReason.BUDGET_EXHAUSTED, StopReason.CANCELLED} and event.error:
+    if event.stop_reason == StopReason.CANCELLED and event.error:  # any other error has its own row
         yield Line(" ".join(event.error.split()), Tone.WARNING)
     tone = Tone.GOOD if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     if event.stop_reason == StopReason.ERROR:
@@ -151,6 +162,7 @@ _LINES: dict[type, _Make] = {
     events.GenerationContent: _for(_content),
     events.GenerationEnd: _for(_generation_end),
     events.GenerationError: _for(_generation_error),
+    events.CompactionEvent: _for(_compaction),
     events.ToolStart: _for(_tool_start),
     events.ToolEnd: _for(_tool_end),
     events.ToolError: _for(_tool_error),

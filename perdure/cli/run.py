@@ -6,7 +6,7 @@ import click
 
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import Printer, detach, follow
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
 from perdure.client import Client, TurnOptions
 from perdure.contracts.budgets import Budgets
 
@@ -32,8 +32,10 @@ class Dollars(click.ParamType[Decimal]):
 @click.argument("prompt")
 @click.option("--session", metavar="ID", help="The session; without it, a new one.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@only_types
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
+@click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
 @click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost.")
 @click.pass_context
@@ -44,8 +46,10 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     prompt: str,
     session: str | None,
     as_json: bool,
+    types: tuple[str, ...],
     detached: bool,
     model: str | None,
+    recording: str | None,
     max_steps: int | None,
     max_cost_usd: Decimal | None,
 ) -> None:
@@ -53,7 +57,9 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 
     Ctrl+C cancels the turn; a second one within three seconds quits at once.
     """
-    options = TurnOptions(model=model, max_steps=max_steps)
+    if detached:
+        refuse_types(types, "--detach")
+    options = TurnOptions(model=model, max_steps=max_steps, recording=recording)
     if max_cost_usd is not None:
         options["budgets"] = Budgets(cost_usd=max_cost_usd)
 
@@ -64,7 +70,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.start(agent, prompt, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json), cancels=True)
+            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True)
 
     ctx.exit(run(main()))
 

@@ -3,7 +3,7 @@
 import click
 
 from perdure.cli.connection import connected, run
-from perdure.cli.live import Printer, detach, follow
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
 
 
 @click.command("send")
@@ -11,14 +11,26 @@ from perdure.cli.live import Printer, detach, follow
 @click.argument("prompt")
 @click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@only_types
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.pass_context
-def command(ctx: click.Context, *, session: str, prompt: str, steer: bool, as_json: bool, detached: bool) -> None:
+def command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    session: str,
+    prompt: str,
+    steer: bool,
+    as_json: bool,
+    types: tuple[str, ...],
+    detached: bool,
+) -> None:
     """Send PROMPT to SESSION and follow the turn that takes it.
 
     A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
     seconds quits at once.
     """
+    if detached:
+        refuse_types(types, "--detach")
 
     async def main() -> int:
         async with connected() as client:
@@ -26,6 +38,6 @@ def command(ctx: click.Context, *, session: str, prompt: str, steer: bool, as_js
             turn = await client.send(session, prompt, steer=steer)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json), cancels=True)
+            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True)
 
     ctx.exit(run(main()))

@@ -1,6 +1,6 @@
 """The client: start, follow, steer and cancel turns from any service."""
 
-from perdure.client.client import Client, TurnOptions
+from perdure.client.client import Client
 from perdure.client.errors import (
     ClientError,
     NoWorkerError,
@@ -13,6 +13,7 @@ from perdure.client.errors import (
     TurnClosedError,
     UnknownSessionError,
 )
+from perdure.client.requests import TurnOptions
 from perdure.client.turn import Turn
 
 __all__ = [

@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import re
-import uuid
 from datetime import timedelta
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 import temporalio.client
-from pydantic import ValidationError
 from temporalio.client import (
     WithStartWorkflowOperation,
     WorkflowUpdateFailedError,
@@ -29,14 +26,13 @@ from perdure.client.errors import (
     UnknownSessionError,
 )
 from perdure.client.patience import PAUSE
+from perdure.client.requests import TurnOptions, session_id, turn_request
 from perdure.client.runs import Run, Runs
 from perdure.client.turn import Place, Turn
-from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import Message
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
-    SESSION_ID_PATTERN,
     CancelRequest,
     SendReceipt,
     SendRequest,
@@ -51,6 +47,9 @@ from perdure.store.records import RegisteredAgent, SessionFilter, SessionRecord,
 ATTEMPTS = 20
 """How often a call that met a turn just as it ended is made again, half a second apart at most."""
 
+GUIDANCE = "what matters for the work ahead"
+"""What a summary keeps in mind when the person who asks for it names nothing."""
+
 SEND_TIMEOUT = timedelta(seconds=30)
 """How long a worker may take until it has taken a message."""
 
@@ -59,17 +58,6 @@ _CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusC
 
 _CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update that was accepted by a workflow that then closed without answering it."""
-
-
-class TurnOptions(TypedDict, total=False):
-    """What a turn may be told beside its agent and prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
-
-    request_id: str | None
-    model: str | None
-    max_steps: int | None
-    budgets: Budgets | None
-    tenant: str
-    turn: int | None
 
 
 class Client:
@@ -126,8 +114,26 @@ class Client:
             SessionBusyError: Another turn of the session runs.
             ServerUnreachableError: The server does not answer.
         """
-        session = _session_id(agent) if session is None else session
-        request = _request(session, {"agent": agent, "prompt": prompt, **options})
+        session = session_id(agent) if session is None else session
+        return await self._start(session, turn_request(session, {"agent": agent, "prompt": prompt, **options}))
+
+    async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:
+        """Have an idle session's conversation summarised: a turn that generates nothing else.
+
+        Models then read the summary and the last messages; ``transcript`` goes on giving every message. ``guidance``
+        says what the summary must keep in mind.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            SessionBusyError: A turn of the session runs.
+            ServerUnreachableError: The server does not answer.
+        """
+        request = turn_request(session, {"prompt": guidance or GUIDANCE, "request_id": request_id, "compact": True})
+        if await self._runs.newest(session) is None:
+            await self._known_to_the_store(session)
+        return await self._start(session, request)
+
+    async def _start(self, session: str, request: TurnRequest) -> Turn:
         for _ in range(ATTEMPTS):
             with rpc_errors():
                 try:
@@ -176,7 +182,7 @@ class Client:
             RequestRefusedError: The message is not valid, or too many wait already.
             NoWorkerError: No worker took the message.
         """
-        request = _request(session, {"prompt": prompt, "request_id": request_id})
+        request = turn_request(session, {"prompt": prompt, "request_id": request_id})
         newest = await self._runs.newest(session)
         if newest is None:
             await self._known_to_the_store(session)
@@ -369,24 +375,5 @@ class Client:
         return Turn(place, self._runs, self.store)
 
 
-def _session_id(agent: str) -> str:
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
-    return f"{slug}-{uuid.uuid4().hex[:8]}"
-
-
 def _no_session(session: str) -> str:
     return f"there is no session {session!r}; 'perdure list' names those there are"
-
-
-def _request(session: str, fields: dict[str, object]) -> TurnRequest:
-    """The request with an id of its own, checked before anything is sent."""
-    if not re.fullmatch(SESSION_ID_PATTERN, session):
-        msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
-        raise RequestRefusedError(msg)
-    given = {name: value for name, value in fields.items() if value is not None and value != ""}
-    try:
-        return TurnRequest.model_validate({"prompt": "", "request_id": uuid.uuid4().hex, **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RequestRefusedError(f"{field}: {first['msg']}") from error

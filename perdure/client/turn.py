@@ -1,14 +1,15 @@
 """One turn from the outside: its number, its events as they come, its result, and a way to cancel it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
 from perdure.client.errors import TurnClosedError
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
-from perdure.contracts.events import Envelope
+from perdure.contracts.events import Envelope, event_type
 from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
@@ -80,15 +81,42 @@ class Turn:
             reader_pause = min(reader_pause * 2, LOOK)
         return self._turn
 
-    async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
+    async def events(self, after: int = 0, types: Collection[str] = ()) -> AsyncIterator[Envelope]:
         """The turn's events after that sequence number, as they come, to its ``agent_end``.
 
         Reading can be taken up again with the ``seq`` of the last event one has seen.
 
+        Args:
+            after: The sequence number.
+            types: Only events of these types, by any name that :func:`perdure.contracts.events.event_type` knows.
+
         Raises:
+            ValueError: There is no such type.
             TurnClosedError: The workflow closed and the turn will never end.
             StoreError: The store did not answer for a minute.
         """
+        wanted = {event_type(name) for name in types}
+        async for envelope in self._events(after):
+            if not wanted or envelope.event.type in wanted:
+                yield envelope
+
+    async def listen(
+        self, callback: Callable[[Envelope], object], *, after: int = 0, types: Collection[str] = ()
+    ) -> None:
+        """Call back with each event that :meth:`events` gives, one after another, until the turn has ended.
+
+        An awaitable that the callback returns is awaited. What the callback raises is raised here and ends the
+        listening, not the turn.
+
+        Raises:
+            Exception: Whatever the callback raises, and what :meth:`events` does.
+        """
+        async for envelope in self.events(after, types):
+            outcome = callback(envelope)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    async def _events(self, after: int) -> AsyncIterator[Envelope]:
         store = await self._open_store()
         reader = EventReader(store, self.session, after)
         if await self._record() is not None and self._turn is not None:

@@ -17,12 +17,47 @@ DEFAULT_MAX_STEPS = 1000
 DEFAULT_GENERATION_TIMEOUT = timedelta(seconds=600)
 """Longest time one model call may take, from sending to the last byte."""
 
+MAX_CORRECTIONS = 10
+"""Most answers outside the output schema that may be sent back to the model."""
+
 OnToolError = Literal["abort", "feed_back"]
 """What an exception outside a tool's ``catch`` does: ends the turn, or goes to the model."""
 
 
+class Compaction(Value):
+    """When and how a conversation that grows too long is summarised.
+
+    What the model reads is then a summary and the last messages; the transcript keeps every message. Source:
+    Dreadnode's agent API (threshold, messages kept, share of the budget that one summary covers).
+
+    Attributes:
+        threshold: Share of the window above which the next step is preceded by a compaction; None leaves it to the
+            provider's refusal.
+        window: The model's context window in tokens; None is what litellm knows of the model.
+        keep: So many messages at least stay as they are, at the end.
+        model: Writes the summary, for example a cheaper one; None is the agent's own.
+        guidance: What the summary must keep in mind, in the author's words.
+    """
+
+    threshold: float | None = Field(default=0.75, gt=0, le=1)
+    window: int | None = Field(default=None, ge=1_000)
+    keep: int = Field(default=10, ge=2, le=1_000)
+    model: str | None = Field(default=None, min_length=1)
+    guidance: str = ""
+
+
+class CompactionPolicy(Value):
+    """The part of it that the workflow decides by: ``above_tokens``, None if only a refusal leads to a compaction."""
+
+    above_tokens: int | None = None
+
+
 class TurnPolicy(Value):
-    """The part of a definition that the workflow decides by; it is in the history, so it stays small."""
+    """The part of a definition that the workflow decides by; it is in the history, so it stays small.
+
+    Attributes:
+        compaction: None in turns that a release without compaction opened: they end when the context overflows.
+    """
 
     agent: str
     model: str
@@ -33,6 +68,8 @@ class TurnPolicy(Value):
     finish_tool: str | None = None
     budgets: Budgets = Budgets()
     tools: dict[str, ToolPolicy] = {}
+    compaction: CompactionPolicy | None = None
+    output_corrections: int = 0
 
 
 class AgentDefinition(Value):
@@ -50,6 +87,10 @@ class AgentDefinition(Value):
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
     budgets: Budgets = Budgets()
+    compaction: Compaction = Compaction()
+    output_schema: dict[str, JsonValue] | None = None
+    output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
+    recording: str = ""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -60,6 +101,12 @@ class AgentDefinition(Value):
             raise ValueError(msg)
         if self.finish_tool is not None and self.finish_tool not in names:
             msg = f"finish_tool {self.finish_tool!r} is not among the tools of agent {self.name!r}"
+            raise ValueError(msg)
+        if self.finish_tool is not None and self.output_schema is not None:
+            msg = "output_schema is for answers in text, which finish_tool rules out; leave one of them out"
+            raise ValueError(msg)
+        if self.output_corrections and self.output_schema is None:
+            msg = "output_corrections: there is no output_schema that an answer could miss"
             raise ValueError(msg)
         return self
 
@@ -75,8 +122,10 @@ class AgentDefinition(Value):
         """The tool of that wire name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def policy(self) -> TurnPolicy:
-        """What the workflow needs of this definition."""
+    def policy(self, window: int | None = None) -> TurnPolicy:
+        """What the workflow needs of this definition; ``window`` is the model's, if the author did not give one."""
+        window, share = self.compaction.window or window, self.compaction.threshold
+        above = int(window * share) if window is not None and share is not None else None
         return TurnPolicy(
             agent=self.name,
             model=self.model,
@@ -87,4 +136,6 @@ class AgentDefinition(Value):
             finish_tool=self.finish_tool,
             budgets=self.budgets,
             tools={tool.name: ToolPolicy(timeout=tool.timeout, task_queue=tool.task_queue) for tool in self.tools},
+            compaction=CompactionPolicy(above_tokens=above),
+            output_corrections=self.output_corrections,
         )

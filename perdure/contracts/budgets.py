@@ -54,3 +54,13 @@ class Spent(Value):
     """Model calls whose price is unknown: their cost is not in ``cost_usd``."""
     llm_calls: int = 0
     tool_calls: int = 0
+
+    def with_call(self, usage: Usage, cost_usd: Decimal | None, *, tool_calls: int = 0) -> "Spent":
+        """The sum after one more model call, and the tool calls that it asked for."""
+        return Spent(
+            usage=self.usage.plus(usage),
+            cost_usd=self.cost_usd + (cost_usd or 0),
+            unpriced_calls=self.unpriced_calls + (cost_usd is None),
+            llm_calls=self.llm_calls + 1,
+            tool_calls=self.tool_calls + tool_calls,
+        )

@@ -1,9 +1,10 @@
 """The tree of reason codes: what each failure is called, whether a retry can help, and what people read.
 
 The codes are the failure types in the Temporal history, ``reason_code`` in results, and label values in metrics.
-The table is data: ``engine.retries`` decides by it, the command line prints it, property tests walk it.
+The table is data: ``engine.failures`` decides by it, the command line prints it, ``docs/errors.md`` is made from it.
 """
 
+import re
 from enum import StrEnum
 
 from perdure.contracts.values import Value
@@ -24,6 +25,10 @@ class ReasonCode(StrEnum):
     LLM_CONTENT_FILTERED = "llm.content_filtered"
     LLM_REFUSED = "llm.refused"
     LLM_MISSING_KEY = "llm.missing_key"
+    LLM_PARSE_ERROR = "llm.parse_error"
+    LLM_SCHEMA_VIOLATION = "llm.schema_violation"
+    LLM_FIXTURE_MISSING = "llm.fixture_missing"
+    LLM_PROMPT_ASSEMBLY_ERROR = "llm.prompt_assembly_error"
 
     TOOL_UNKNOWN = "tool.unknown_tool"
     TOOL_INVALID_INPUT = "tool.invalid_input"
@@ -33,11 +38,18 @@ class ReasonCode(StrEnum):
     TOOL_EXECUTION_ERROR = "tool.execution_error"
     TOOL_EFFECT_UNKNOWN = "tool.effect_unknown"
     TOOL_CANCELLED = "tool.cancelled"
+    TOOL_FIXTURE_MISSING = "tool.fixture_missing"
+    TOOL_MAX_TURNS_EXHAUSTED = "tool.max_turns_exhausted"
 
     BUDGET_COST = "budget.cost_exhausted"
     BUDGET_LLM_CALLS = "budget.llm_calls_exhausted"
     BUDGET_TOOL_CALLS = "budget.tool_calls_exhausted"
     BUDGET_SECONDS = "budget.seconds_exhausted"
+    BUDGET_BEHAVIOR_CALLS = "budget.behavior_calls_exhausted"
+    BUDGET_EVENTS = "budget.events_exhausted"
+    BUDGET_PATCHES = "budget.patches_exhausted"
+    BUDGET_DEPTH = "budget.depth_exhausted"
+    BUDGET_UNKNOWN = "budget.exhausted"
 
     REQUEST_INVALID = "request.invalid"
     REQUEST_TOO_LARGE = "request.too_large"
@@ -56,33 +68,74 @@ class ReasonCode(StrEnum):
     RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
 
 
+NOTHING = "nothing"
+"""What the model reads of a failure that ends the turn, or is retried without its knowing."""
+
+TOLD = "nothing; under on_retry='tell_model' the error's class and text, as a user message"
+"""What it reads of a failed call that is sent again."""
+
+CORRECTED = "with output_corrections what is wrong, as a user message"
+"""What it reads of an answer outside the output schema."""
+
+RESULT = "the call's error result: code, class and text"
+"""What it reads of a failed tool call: with its next step, or in the next turn if the failure ended this one."""
+
+HEADERS = "retry-after-ms, or retry-after in seconds or as an HTTP date, if longer than the policy's wait"
+"""Where a provider says how long to wait: the headers of its error reply."""
+
+NO_SOURCE = "none"
+
+
 class Reason(Value):
     """What is known about one reason code.
 
     Attributes:
         transient: Whether the same call may succeed later; only then is it retried.
-        text: What an operator reads: the cause and, where there is one, the next thing to do.
+        text: What an operator reads: the cause, and where there is one, behind a semicolon the next thing to do.
+        model: What the model reads.
+        retry_after: What can lengthen the wait before a retry.
+        reserved: Nothing raises the code yet.
     """
 
     transient: bool
     text: str
+    model: str = NOTHING
+    retry_after: str = NO_SOURCE
+    reserved: bool = False
 
 
 def _permanent(text: str) -> Reason:
     return Reason(transient=False, text=text)
 
 
-def _transient(text: str) -> Reason:
-    return Reason(transient=True, text=text)
+def _transient(text: str, model: str = NOTHING) -> Reason:
+    return Reason(transient=True, text=text, model=model)
+
+
+def _replied(text: str) -> Reason:
+    return Reason(transient=True, text=text, model=TOLD, retry_after=HEADERS)
+
+
+def _answer(text: str) -> Reason:
+    return Reason(transient=False, text=text, model=CORRECTED)
+
+
+def _tool(text: str) -> Reason:
+    return Reason(transient=False, text=text, model=RESULT)
+
+
+def _reserved(text: str) -> Reason:
+    return Reason(transient=False, text=text, reserved=True)
 
 
 REASONS: dict[ReasonCode, Reason] = {
-    ReasonCode.LLM_RATE_LIMITED: _transient("the provider limits the rate of requests"),
-    ReasonCode.LLM_NETWORK_ERROR: _transient("the provider could not be reached or failed on its side"),
-    ReasonCode.LLM_TIMEOUT: _transient("the provider did not answer in time"),
-    ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call"),
+    ReasonCode.LLM_RATE_LIMITED: _replied("the provider limits the rate of requests"),
+    ReasonCode.LLM_NETWORK_ERROR: _replied("the provider could not be reached or failed on its side"),
+    ReasonCode.LLM_TIMEOUT: _replied("the provider did not answer in time"),
+    ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call", TOLD),
     ReasonCode.LLM_TRUNCATED: _transient(
-        "the answer was cut off at its longest allowed length; raise max_tokens in the agent's generate_params"
+        "the answer was cut off at its longest allowed length; raise max_tokens in the agent's generate_params",
+        TOLD,
     ),
     ReasonCode.LLM_AUTH_ERROR: _permanent(
         "the provider refused the key; set a valid one in the worker's environment and start it again"
@@ -92,25 +145,37 @@ REASONS: dict[ReasonCode, Reason] = {
         "the account's quota or credit is used up; raise it with the provider, or choose another model"
     ),
     ReasonCode.LLM_CONTEXT_OVERFLOW: _permanent(
-        "the conversation is longer than the model's context window; choose a model with a larger one, or a new session"
+        "the conversation is longer than the model's context window, and no more of it can be summarised; "
+        "choose a model with a larger window, lower keep in the agent's compaction, or begin a new session"
     ),
     ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
     ReasonCode.LLM_REFUSED: _permanent("the model refused to answer"),
     ReasonCode.LLM_MISSING_KEY: _permanent(
         "no key for the provider is set in the worker's environment; set it and start the worker again"
     ),
-    ReasonCode.TOOL_UNKNOWN: _permanent("the model asked for a tool that the agent does not have"),
-    ReasonCode.TOOL_INVALID_INPUT: _permanent("the arguments do not fit the tool's schema"),
-    ReasonCode.TOOL_INVALID_OUTPUT: _permanent("the tool returned a value that cannot be written as JSON"),
-    ReasonCode.TOOL_TIMEOUT: _permanent("the tool ran longer than its time-out"),
-    ReasonCode.TOOL_NETWORK_ERROR: _permanent("the tool could not reach what it needs over the network"),
-    ReasonCode.TOOL_EXECUTION_ERROR: _permanent("the tool raised an exception"),
-    ReasonCode.TOOL_EFFECT_UNKNOWN: _permanent("the worker was lost while the tool ran; its effect is unknown"),
-    ReasonCode.TOOL_CANCELLED: _permanent("the turn was cancelled while the tool ran; its effect is unknown"),
+    ReasonCode.LLM_PARSE_ERROR: _answer("the answer is not the JSON that the agent's output asks for"),
+    ReasonCode.LLM_SCHEMA_VIOLATION: _answer("the answer does not fit the schema of the agent's output"),
+    ReasonCode.LLM_FIXTURE_MISSING: _permanent("no recorded answer fits this request"),
+    ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: _reserved("the request for the model could not be put together"),
+    ReasonCode.TOOL_UNKNOWN: _tool("the model asked for a tool that the agent does not have"),
+    ReasonCode.TOOL_INVALID_INPUT: _tool("the arguments do not fit the tool's schema"),
+    ReasonCode.TOOL_INVALID_OUTPUT: _tool("the tool returned a value that cannot be written as JSON"),
+    ReasonCode.TOOL_TIMEOUT: _tool("the tool ran longer than its time-out"),
+    ReasonCode.TOOL_NETWORK_ERROR: _tool("the tool could not reach what it needs over the network"),
+    ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception"),
+    ReasonCode.TOOL_EFFECT_UNKNOWN: _tool("the worker was lost while the tool ran; its effect is unknown"),
+    ReasonCode.TOOL_CANCELLED: _tool("the turn was cancelled while the tool ran; its effect is unknown"),
+    ReasonCode.TOOL_FIXTURE_MISSING: _tool("no recorded result fits this tool call"),
+    ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _reserved("the model still asked for tools in its last allowed step"),
     ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up"),
     ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
-    ReasonCode.BUDGET_TOOL_CALLS: _permanent("the turn's budget of tool calls is used up"),
+    ReasonCode.BUDGET_TOOL_CALLS: _tool("the turn's budget of tool calls is used up"),
     ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up"),
+    ReasonCode.BUDGET_BEHAVIOR_CALLS: _reserved("the budget of behavior calls is used up"),
+    ReasonCode.BUDGET_EVENTS: _reserved("the budget of events is used up"),
+    ReasonCode.BUDGET_PATCHES: _reserved("the budget of patches is used up"),
+    ReasonCode.BUDGET_DEPTH: _reserved("the budget of depth is used up"),
+    ReasonCode.BUDGET_UNKNOWN: _reserved("a budget of no known dimension is used up"),
     ReasonCode.REQUEST_INVALID: _permanent("the request does not have the documented shape"),
     ReasonCode.REQUEST_TOO_LARGE: _permanent("the message is over the size limit"),
     ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent("no worker on this task queue has an agent of that name"),
@@ -131,6 +196,36 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent("a value was too large for a Temporal payload"),
 }
 """One row for each code of :class:`ReasonCode`."""
+
+CUSTOM_CODE = re.compile(r"llm\.[a-z][a-z0-9_]{0,59}")
+"""Codes that the model provider of an agent's own module may raise beside those of the table."""
+
+
+class ModelError(Exception):
+    """A failure of a model provider of one's own, such as a ``litellm.CustomLLM``: the turn ends with this code.
+
+    Args:
+        code: ``llm.`` and a name of your own, or a code of the table, which then says itself whether it is retried.
+        message: What happened, in a sentence.
+        transient: Whether the same call may succeed later, and is retried.
+
+    Raises:
+        ValueError: The code does not have that form.
+    """
+
+    def __init__(self, code: str, message: str, *, transient: bool = False) -> None:
+        if not CUSTOM_CODE.fullmatch(code):
+            msg = f"{code!r} is no code for a model's failure; write llm. and a lower-case name, such as llm.moderated"
+            raise ValueError(msg)
+        super().__init__(message)
+        self.reason_code = code
+        self.transient = transient
+
+
+def named(kind: str) -> str:
+    """The code of a failure by its type in Temporal: reason codes as they are, a class as ``exception.<Class>``."""
+    has_code = kind in REASONS or kind.startswith("exception.") or CUSTOM_CODE.fullmatch(kind)
+    return kind if has_code else f"exception.{kind}"
 
 
 class ErrorDetail(Value):

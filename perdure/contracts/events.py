@@ -5,12 +5,14 @@ Sequence number, session, turn, step and time stand in the envelope only; an eve
 
 from datetime import datetime
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import CompactionTrigger
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, Value
@@ -66,7 +68,7 @@ class GenerationContent(Value):
 
 
 class GenerationEnd(Value):
-    """A model call succeeded and its answer is stored."""
+    """A model call succeeded and its answer is stored; ``recorded`` says that it was replayed from a recording."""
 
     type: Literal["generation_end"] = "generation_end"
     model: str
@@ -74,6 +76,7 @@ class GenerationEnd(Value):
     usage: Usage
     cost_usd: Decimal | None
     seconds: float
+    recorded: bool = False
 
 
 class GenerationStep(Value):
@@ -90,6 +93,28 @@ class GenerationError(Value):
     error: ErrorDetail
 
 
+class CompactionEvent(Value):
+    """Earlier messages are replaced by a summary in what the model reads; the transcript keeps them.
+
+    Attributes:
+        reason: Why it was skipped, or how it failed.
+        messages_before: What the model would have read, the system prompt excepted.
+        messages_after: What it reads now, the summary included.
+        summary: The first 30,000 characters of it.
+    """
+
+    type: Literal["compaction_event"] = "compaction_event"
+    trigger: CompactionTrigger
+    compaction_status: Literal["started", "completed", "skipped", "failed"]
+    reason: str = ""
+    messages_before: int
+    messages_after: int
+    model: str = ""
+    summary: str = ""
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+
+
 class ToolStart(Value):
     """A tool's body is about to run."""
 
@@ -100,7 +125,11 @@ class ToolStart(Value):
 
 
 class ToolEnd(Value):
-    """A tool call has a result for the model; ``error`` says that it is an error result."""
+    """A tool call has a result for the model; ``error`` says that it is an error result.
+
+    Attributes:
+        recorded: Whether the result was replayed from a recording, and the body did not run.
+    """
 
     type: Literal["tool_end"] = "tool_end"
     call_id: str
@@ -109,6 +138,7 @@ class ToolEnd(Value):
     error: ErrorDetail | None = None
     artifact: str | None = None
     seconds: float
+    recorded: bool = False
 
 
 class ToolError(Value):
@@ -153,6 +183,7 @@ class AgentEnd(Value):
     usage: Usage
     cost_usd: Decimal
     unpriced_calls: int = 0
+    value: JsonValue = None
 
 
 class UnknownEvent(Value):
@@ -171,6 +202,7 @@ Event = (
     | GenerationEnd
     | GenerationStep
     | GenerationError
+    | CompactionEvent
     | ToolStart
     | ToolEnd
     | ToolError
@@ -181,7 +213,25 @@ Event = (
 )
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
-_KNOWN = frozenset(event.model_fields["type"].default for event in Event.__args__)
+_TYPES: dict[str, str] = {event.__name__: event.model_fields["type"].default for event in Event.__args__}
+_KNOWN = frozenset(_TYPES.values())
+_ALIASES: dict[str, str] = {**_TYPES, "errorRun": "agent_error", "stopRunByError": "agent_error"}
+"""Other names of the types: our classes, and what Perstack's documents and its code call the error of a run."""
+
+
+def event_type(name: str) -> str:
+    """The type of the events that are meant: by the type itself, its class, or Perstack's name of the error.
+
+    Raises:
+        ValueError: There is no such type; the message has the nearest name and all types.
+    """
+    kind = _ALIASES.get(name, name)
+    if kind in _KNOWN:
+        return kind
+    near = get_close_matches(name, [*_TYPES.values(), *_ALIASES], n=1)
+    guess = f"; did you mean {near[0]!r}? The" if near else "; the"
+    msg = f"there is no event type {name!r}{guess} types are {', '.join(_TYPES.values())}"
+    raise ValueError(msg)
 
 
 def load_event(body: dict[str, JsonValue]) -> Event | UnknownEvent:

@@ -23,10 +23,15 @@ class ToolCall(Value):
 
 
 class UserMessage(Value):
-    """What a person or another service said."""
+    """What a person or another service said.
+
+    Attributes:
+        summary_of: Of the summary that a compaction put in place of earlier messages: how many they are.
+    """
 
     role: Literal["user"] = "user"
     content: str
+    summary_of: int | None = None
 
 
 class AssistantMessage(Value):
@@ -36,12 +41,14 @@ class AssistantMessage(Value):
         content: The text; empty when the model only calls tools.
         tool_calls: The calls, in the model's order.
         thinking: Provider blocks that must be sent back unchanged (Anthropic's signed thinking blocks).
+        value: What the content holds as JSON, of an answer that fits the agent's output schema.
     """
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     thinking: tuple[JsonValue, ...] = ()
+    value: JsonValue = None
 
 
 class ToolMessage(Value):

@@ -20,6 +20,7 @@ class Activity(StrEnum):
 
     OPEN_TURN = "open_turn"
     GENERATE = "generate"
+    COMPACT = "compact"
     COMMIT_TURN = "commit_turn"
 
 

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, known_fields
 
 MAX_PROMPT_BYTES = 128 * 1024
 """Longest prompt of a request, in UTF-8; it travels in Temporal payloads."""
@@ -95,6 +96,10 @@ class TurnRequest(Value):
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
         tenant: Copied into the search attribute ``PerdureTenant``.
+        recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
+            the session's last turn, or else the one of the agent's name.
+        compact: Summarise the conversation so far and generate nothing; the prompt says what to keep in mind, and is
+            no message of the conversation.
         queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
         carried: The state of a turn that rotated. Set by perdure, never by a caller.
     """
@@ -106,9 +111,11 @@ class TurnRequest(Value):
     request_id: str = Field(default="", max_length=200)
     model: str | None = Field(default=None, min_length=1, max_length=200)
     max_steps: int | None = Field(default=None, ge=1)
-    budgets: Budgets | None = None
+    budgets: Annotated[Budgets, known_fields(Budgets)] | None = None
     turn: int | None = Field(default=None, ge=1)
     tenant: str = Field(default="", max_length=200)
+    recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
+    compact: bool = False
     queued: tuple[SendRequest, ...] = ()
     carried: JsonValue = None
 
@@ -185,6 +192,8 @@ class TurnResult(Value):
     Attributes:
         error: One sentence on what went wrong; None unless something did.
         output: The text of the last answer, at most 100,000 characters.
+        value: The answer as JSON that fits the agent's output schema; None if there is no schema, the turn did not
+            finish, or the output was too long to be whole.
         steps: Generations used.
         cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
@@ -201,6 +210,7 @@ class TurnResult(Value):
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
     unpriced_calls: int = 0
+    value: JsonValue = None
 
 
 class TurnStatus(Value):

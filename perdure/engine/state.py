@@ -62,7 +62,13 @@ class TurnState(Value):
         failed: Results that no activity could record.
         failures_in_row: Failed model calls of which the model was told, since its last answer.
         tool_errors_in_row: Tool errors since the last success; bounds ``feed_back``.
+        corrections: Answers that did not fit the output schema.
         exhausted: A budget that ends the turn once the calls at hand have their results.
+        guidance: Of a turn that compacts the conversation and generates nothing: what to keep in mind.
+        context_tokens: What the last generation read and wrote; 0 until it is known.
+        not_below_tokens: Nothing could be summarised at this size: it is not tried again before there is more.
+        compacted_step: The last generation for which a compaction was tried: once for each.
+        overflow: The refusal of a context that was too long, until a compaction has made room.
         aborted_step: The number of the generation that a stop interrupted.
         ending: Set once the turn is over but for its commit.
     """
@@ -82,7 +88,13 @@ class TurnState(Value):
     failed: tuple[ToolOutcome, ...] = ()
     failures_in_row: int = 0
     tool_errors_in_row: int = 0
+    corrections: int = 0
     exhausted: ErrorDetail | None = None
+    guidance: str | None = None
+    context_tokens: int = 0
+    not_below_tokens: int = 0
+    compacted_step: int = 0
+    overflow: ErrorDetail | None = None
     spent: Spent = Spent()
     aborted_step: int | None = None
     ending: Ending | None = None

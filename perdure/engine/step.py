@@ -6,7 +6,7 @@
 from datetime import datetime
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.generations import Compact, Compacted, CompactionTrigger, Generate, Generation
 from perdure.contracts.tools import CallTool, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
@@ -16,13 +16,17 @@ MAX_TOOL_ERRORS_IN_ROW = 10
 """With ``on_tool_error: feed_back``, so many tool errors in a row end the turn."""
 
 
+TRIED_AGAIN_ABOVE = 1.1
+"""A conversation in which nothing could be summarised is looked at again when it has grown by a tenth."""
+
+
 class CallTools(Value):
     """Run these calls in parallel."""
 
     calls: tuple[CallTool, ...]
 
 
-Action = Generate | CallTools | CommitTurn
+Action = Generate | Compact | CallTools | CommitTurn
 """What the workflow has to do next."""
 
 
@@ -38,16 +42,20 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         search_attributes=opened.search_attributes,
         tenant=opening.request.tenant,
         request_id=opening.request_id,
+        guidance=opening.request.prompt if opening.request.compact else None,
     )
 
 
 def next_action(state: TurnState, mail: Mailbox) -> Action:
-    """The one thing to do now: call the tools that were asked for, generate, or commit the ended turn."""
+    """The one thing to do now: call the tools that were asked for, make room, generate, or commit the ended turn."""
     if state.pending:
         return CallTools(calls=tuple(_call(state, planned) for planned in state.pending))
     ending = state.ending or _limit_reached(state)
     if ending is not None:
         return commit(state, mail, ending)
+    trigger = _compaction_due(state)
+    if trigger is not None:
+        return _compact(state, trigger)
     return Generate(
         session=state.session,
         turn=state.turn,
@@ -58,6 +66,34 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         failed=state.failed,
         steered=mail.steered,
         failures=state.failures_in_row,
+        corrections=state.corrections,
+        compacted=state.compacted_step > state.step,
+    ).sparse()
+
+
+def _compaction_due(state: TurnState) -> CompactionTrigger | None:
+    """What asks for a compaction before the next generation, if anything does. Once for each generation."""
+    policy = state.policy.compaction
+    if policy is None or state.compacted_step > state.step:
+        return None
+    if state.overflow is not None:
+        return "overflow_recovery"
+    if state.guidance is not None and state.step == 0:
+        return "manual"
+    limit = policy.above_tokens
+    return "threshold" if limit is not None and state.context_tokens > max(limit, state.not_below_tokens) else None
+
+
+def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
+    return Compact(
+        session=state.session,
+        turn=state.turn,
+        step=state.step + 1,
+        parent=state.tip,
+        definition=state.definition,
+        trigger=trigger,
+        guidance=state.guidance or "",
+        failure=state.overflow,
     ).sparse()
 
 
@@ -106,7 +142,7 @@ def _limit_reached(state: TurnState) -> Ending | None:
 
 def out_of_budget(code: ReasonCode, used: str) -> Ending:
     """The ending of a turn that has used up a budget."""
-    error = ErrorDetail(code=code, title="runtime", message=f"{REASONS[code].text}: {used}")
+    error = ErrorDetail(code=code, title="agent", message=f"{REASONS[code].text}: {used}")
     return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
 
 
@@ -115,15 +151,7 @@ def after_generation(state: TurnState, generation: Generation) -> TurnState:
     failed = generation.retry_seconds is not None
     calls = tuple(call for call in generation.calls if call.rejected is None)
     allowed, over = _within_tool_budget(state, calls)
-    spent = state.spent.model_copy(
-        update={
-            "usage": state.spent.usage.plus(generation.usage),
-            "cost_usd": state.spent.cost_usd + (generation.cost_usd or 0),
-            "unpriced_calls": state.spent.unpriced_calls + (generation.cost_usd is None),
-            "llm_calls": state.spent.llm_calls + 1,
-            "tool_calls": state.spent.tool_calls + len(allowed),
-        }
-    )
+    spent = state.spent.with_call(generation.usage, generation.cost_usd, tool_calls=len(allowed))
     state = state.model_copy(
         update={
             "tip": generation.tip,
@@ -133,10 +161,12 @@ def after_generation(state: TurnState, generation: Generation) -> TurnState:
             "call_ids": tuple(call.call_id for call in generation.calls),
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
             "failures_in_row": state.failures_in_row + 1 if failed else 0,
-            "exhausted": over[0][1] if over else None,
+            "corrections": state.corrections + (generation.rejected is not None),
+            "context_tokens": generation.usage.total_tokens or state.context_tokens,
+            "exhausted": _out_of_tool_calls(state) if over else None,
         }
     )
-    return state if failed else _ended_by_text(state, generation)
+    return state if failed else _ended_by_answer(state, generation)
 
 
 def not_run(call_id: str, error: ErrorDetail) -> ToolOutcome:
@@ -152,15 +182,28 @@ def _within_tool_budget(
     if limit is None:
         return calls, ()
     left = max(0, limit - state.spent.tool_calls)
-    message = f"{REASONS[ReasonCode.BUDGET_TOOL_CALLS].text}: {limit} of {limit} calls; this call did not run"
-    error = ErrorDetail(code=ReasonCode.BUDGET_TOOL_CALLS, title="runtime", message=message)
-    return calls[:left], tuple((call, error) for call in calls[left:])
+    code = ReasonCode.BUDGET_TOOL_CALLS
+    message = f"{REASONS[code].text}: {limit} of {limit} calls; this call did not run"
+    return calls[:left], tuple(
+        (call, ErrorDetail(code=code, title=call.tool, message=message)) for call in calls[left:]
+    )
 
 
-def _ended_by_text(state: TurnState, generation: Generation) -> TurnState:
-    """Text without calls ends the turn, unless a completion criterion is configured: then the turn has stalled."""
+def _out_of_tool_calls(state: TurnState) -> ErrorDetail | None:
+    limit = state.policy.budgets.tool_calls
+    return out_of_budget(ReasonCode.BUDGET_TOOL_CALLS, f"{limit} of {limit} calls").error
+
+
+def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
+    """Text without calls ends the turn, unless a completion criterion is configured: then the turn has stalled.
+
+    Text that is not what the agent's output schema allows goes back to the model while corrections are left.
+    """
     if generation.calls:
         return state
+    if generation.rejected is not None:
+        used_up = state.corrections > state.policy.output_corrections
+        return after_failure(state, generation.rejected) if used_up else state
     reason = StopReason.FINISHED if state.policy.finish_tool is None else StopReason.STALLED
     return state.model_copy(update={"ending": Ending(stop_reason=reason)})
 
@@ -208,13 +251,33 @@ def _ending_after_tools(
     last = next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
     if in_row >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
         message = f"{in_row} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
-        return Ending(stop_reason=StopReason.ERROR, error=last.model_copy(update={"message": message}))
+        error = last.model_copy(update={"title": "agent", "message": message})
+        return Ending(stop_reason=StopReason.ERROR, error=error)
     return None
 
 
 def after_failure(state: TurnState, error: ErrorDetail) -> TurnState:
-    """A generation failed for good: the turn ends with its error."""
+    """A generation failed for good: the turn ends with its error, unless a compaction may make room for another."""
+    compacted = state.compacted_step > state.step
+    if error.code == ReasonCode.LLM_CONTEXT_OVERFLOW and state.policy.compaction is not None and not compacted:
+        return state.model_copy(update={"overflow": error})
     return state.model_copy(update={"ending": Ending(stop_reason=StopReason.ERROR, error=error)})
+
+
+def after_compaction(state: TurnState, outcome: Compacted | ErrorDetail) -> TurnState:
+    """The conversation is shorter now; or it is not, which ends the turn only if there was no room for more."""
+    tried: dict[str, object] = {"compacted_step": state.step + 1, "overflow": None}
+    ending = Ending(stop_reason=StopReason.FINISHED) if state.guidance is not None and state.step == 0 else None
+    if isinstance(outcome, Compacted) and outcome.summarised:
+        spent = state.spent.with_call(outcome.usage, outcome.cost_usd)
+        tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0, "not_below_tokens": 0}
+        return state.model_copy(update={**tried, "ending": ending})
+    if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
+        ending = Ending(stop_reason=StopReason.ERROR, error=outcome)
+    elif state.overflow is not None:
+        ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
+    again_above = int(state.context_tokens * TRIED_AGAIN_ABOVE)
+    return state.model_copy(update={**tried, "not_below_tokens": again_above, "ending": ending})
 
 
 def after_cancel(state: TurnState, mail: Mailbox) -> TurnState:

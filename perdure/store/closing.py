@@ -18,6 +18,7 @@ from perdure.contracts.events import (
 )
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
+from perdure.contracts.values import JsonValue
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import find_step, insert_step
@@ -49,7 +50,7 @@ _END = (
 )
 
 _S = schema.steps
-_COUNTED = (_S.c.parent, _S.c.step, _S.c.usage, _S.c.cost)
+_COUNTED = (_S.c.parent, _S.c.step, _S.c.usage, _S.c.cost, _S.c.summarised)
 _OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
 _tip = select(*_COUNTED).where(_S.c.id == bindparam("tip"), *_OF_TURN).cte("chain", recursive=True)
 _chain = _tip.union_all(select(*_COUNTED).where(_S.c.id == _tip.c.parent, *_OF_TURN))
@@ -98,7 +99,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
         tip=tip.id,
         stop_reason=StopReason.ERROR,
         error=ErrorDetail(code=code, title="runtime", message=REASONS[code].text),
-        steps=len(generations),
+        steps=sum(generation.summarised is None for generation in generations),
         spent=spent,
         call_ids=tuple(call.call_id for call in tip.calls),
     )
@@ -125,6 +126,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         reason_code=commit.error.code if commit.error else None,
         error=_error_text(commit),
         output=_output(tip),
+        value=_value(tip, commit),
         steps=commit.steps,
         usage=commit.spent.usage,
         cost_usd=commit.spent.cost_usd,
@@ -155,15 +157,11 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
     step = _need_step(locked.connection, locked.tip)
     if (step.turn, step.step, step.parent) != (commit.turn, commit.aborted_step, commit.tip):
         return commit
-    read = sum(isinstance(message, UserMessage) for message in step.messages)
-    spent = commit.spent.model_copy(
-        update={
-            "usage": commit.spent.usage.plus(step.usage),
-            "cost_usd": commit.spent.cost_usd + (step.cost_usd or 0),
-            "unpriced_calls": commit.spent.unpriced_calls + (step.cost_usd is None),
-            "llm_calls": commit.spent.llm_calls + 1,
-        }
-    )
+    spent = commit.spent.with_call(step.usage, step.cost_usd)
+    if step.summarised is not None:
+        return commit.model_copy(update={"tip": step.id, "spent": spent})
+    said = (message.content for message in step.messages if isinstance(message, UserMessage))
+    read = sum(content == message.prompt for content, message in zip(said, commit.steered, strict=False))
     return commit.model_copy(
         update={
             "tip": step.id,
@@ -210,12 +208,25 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
 
 
 def _output(tip: StepRecord) -> str:
-    last = tip.messages[-1] if tip.step > 0 and tip.messages else None
-    if not isinstance(last, AssistantMessage):
+    answer = _answer(tip)
+    if answer is None:
         return ""
-    if len(last.content) <= MAX_OUTPUT_CHARACTERS:
-        return last.content
-    return last.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+    if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
+        return answer.content
+    return answer.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+
+
+def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
+    """The answer's JSON, if the output is whole."""
+    answer = _answer(tip)
+    if answer is None or len(answer.content) > MAX_OUTPUT_CHARACTERS:
+        return None
+    return answer.value if commit.stop_reason is StopReason.FINISHED else None
+
+
+def _answer(tip: StepRecord) -> AssistantMessage | None:
+    last = tip.messages[-1] if tip.step > 0 and tip.messages and tip.summarised is None else None
+    return last if isinstance(last, AssistantMessage) else None
 
 
 def _error_text(commit: CommitTurn) -> str | None:
@@ -252,5 +263,6 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
             usage=result.usage,
             cost_usd=result.cost_usd,
             unpriced_calls=result.unpriced_calls,
+            value=result.value,
         ),
     )

@@ -126,6 +126,8 @@ def _postgresql(address: Address) -> Engine:
 def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=NORMAL")
+    # What is wiped is overwritten too. Only then is a masked argument gone from the file.
+    cursor.execute("PRAGMA secure_delete=ON")
     cursor.close()
 
 

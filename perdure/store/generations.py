@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, insert, literal, select
+from sqlalchemy import Connection, Row, Select, bindparam, insert, literal, select
 
 from perdure.contracts.events import NewEvent
 from perdure.contracts.generations import Generate
@@ -51,6 +51,23 @@ def finish_generation(
     return step
 
 
+def finish_compaction(connection: Connection, step: StepRecord, events: Sequence[NewEvent]) -> StepRecord:
+    """Store a summary in place of what came before, and move the tip; the one that is stored already wins.
+
+    The calls of the step before keep waiting for their results: they are in the messages that were kept.
+    """
+    locked = LockedSession.for_turn(connection, step.session, step.turn)
+    stored = find_step(connection, step.id)
+    if stored is not None:
+        return stored
+    before = None if step.parent is None else find_step(connection, step.parent)
+    insert_step(locked, step.model_copy(update={"calls": before.calls if before is not None else ()}))
+    locked.tip = step.id
+    locked.append(*events)
+    locked.save()
+    return step
+
+
 def find_step(connection: Connection, step: str) -> StepRecord | None:
     """The step of that id."""
     row = connection.execute(_FIND, {"id": step}).one_or_none()
@@ -62,23 +79,37 @@ def insert_step(locked: LockedSession, step: StepRecord) -> None:
     locked.connection.execute(_INSERT, step_values(step, locked.now))
 
 
-_tip = (
-    select(_S.c.parent, _S.c.messages, literal(0).label("distance"))
-    .where(_S.c.id == bindparam("tip"))
-    .cte("chain", recursive=True)
-)
-_chain = _tip.union_all(
-    select(_S.c.parent, _S.c.messages, (_tip.c.distance + 1).label("distance")).where(_S.c.id == _tip.c.parent)
-)
-_CONVERSATION = select(_chain.c.distance, _chain.c.messages)
+_READ = (_S.c.parent, _S.c.messages, _S.c.summarised)
+
+
+def _chain(*, whole: bool) -> Select[*tuple[object, ...]]:
+    """The steps from the tip back to the root; or to the last compaction, unless the whole chain is asked for."""
+    tip = select(*_READ, literal(0).label("distance")).where(_S.c.id == bindparam("tip")).cte("chain", recursive=True)
+    before = select(*_READ, (tip.c.distance + 1).label("distance")).where(_S.c.id == tip.c.parent)
+    return select(tip.union_all(before if whole else before.where(tip.c.summarised.is_(None))))
+
+
+_CONVERSATION = _chain(whole=False)
+_HISTORY = _chain(whole=True)
 
 
 def conversation(connection: Connection, tip: str) -> tuple[Message, ...]:
-    """All messages from the root to the tip."""
-    rows = connection.execute(_CONVERSATION, {"tip": tip}).all()
+    """What a model reads at the tip: all messages from the root, or from the last compaction."""
+    return tuple(
+        message for row in _steps_to(connection, _CONVERSATION, tip) for message in load_messages(row.messages)
+    )
+
+
+def history(connection: Connection, tip: str) -> tuple[Message, ...]:
+    """Every message from the root to the tip, also those that a summary stands for; the summaries are left out."""
+    rows = (row for row in _steps_to(connection, _HISTORY, tip) if row.summarised is None)
+    return tuple(message for row in rows for message in load_messages(row.messages))
+
+
+def _steps_to(connection: Connection, chain: Select[*tuple[object, ...]], tip: str) -> list[Row[*tuple[object, ...]]]:
+    rows = connection.execute(chain, {"tip": tip}).all()
     if not rows:
         msg = f"there is no step {tip!r}"
         raise NotFoundError(msg)
     # Sorted here: the database would move every message through its sorter.
-    ordered = sorted(rows, key=lambda row: row.distance, reverse=True)
-    return tuple(message for row in ordered for message in load_messages(row.messages))
+    return sorted(rows, key=lambda row: row.distance, reverse=True)

@@ -84,7 +84,7 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
         turn=turn,
         step=0,
         parent=locked.head,
-        messages=(UserMessage(content=prompt),),
+        messages=() if opening.request.compact else (UserMessage(content=prompt),),
     )
     row = {
         "session": opening.session,

@@ -10,7 +10,7 @@ from perdure.contracts.turns import RunState
 from perdure.store import schema
 from perdure.store.closing import find_turn
 from perdure.store.errors import NotFoundError
-from perdure.store.generations import conversation
+from perdure.store.generations import history
 from perdure.store.records import Artifact, SessionFilter, SessionRecord, StepRecord, TurnRecord
 from perdure.store.rows import envelope, session_record, step_record, turn_record
 
@@ -99,7 +99,7 @@ def events(connection: Connection, session: str, after: int, limit: int) -> tupl
 
 
 def transcript(connection: Connection, name: str, number: int | None) -> tuple[Message, ...]:
-    """The conversation as it is now, or as it was at the end of a turn."""
+    """Every message of the conversation as it is now, or as it was at the end of a turn."""
     record = session(connection, name)
     end = record.tip or record.head
     if number is not None and number != record.open_turn:
@@ -107,7 +107,7 @@ def transcript(connection: Connection, name: str, number: int | None) -> tuple[M
         if row is None:
             raise NotFoundError(_no_turn(name, number))
         end = row.last_step or end
-    return () if end is None else conversation(connection, end)
+    return () if end is None else history(connection, end)
 
 
 def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:

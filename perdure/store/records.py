@@ -22,6 +22,8 @@ class StepRecord(Value):
         parent: None at the root of a conversation.
         messages: Tool results and user messages that are new, then the model's answer.
         calls: The calls of the answer, as the workflow sees them.
+        summarised: Of a compaction: its messages are the whole conversation, a summary of so many in place of them.
+            What came before is reached by the parent, for those who want every message.
     """
 
     id: str
@@ -34,6 +36,7 @@ class StepRecord(Value):
     finish_reason: str = ""
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
+    summarised: int | None = None
 
 
 class LedgerCall(Value):

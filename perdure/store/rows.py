@@ -66,6 +66,7 @@ def step_values(step: StepRecord, now: datetime) -> Mapping[str, object]:
         "finish_reason": step.finish_reason,
         "usage": step.usage.model_dump_json(),
         "cost": step.cost_usd,
+        "summarised": step.summarised,
         "created_at": now,
     }
 
@@ -83,6 +84,7 @@ def step_record(row: Row[*tuple[object, ...]]) -> StepRecord:
         finish_reason=row.finish_reason,
         usage=load_usage(row.usage),
         cost_usd=row.cost,
+        summarised=row.summarised,
     )
 
 

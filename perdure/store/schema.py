@@ -23,10 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001",)
+KNOWN_REVISIONS = ("0001", "0002")
 """Every schema this release can upgrade from, oldest first."""
 
 REVISION_TABLE = "perdure_revision"
@@ -153,6 +153,7 @@ steps = Table(
     Column("finish_reason", Text, nullable=False),
     Column("usage", Text, nullable=False),
     Column("cost", Money),
+    Column("summarised", Integer),
     Column("created_at", UtcDateTime, nullable=False),
     Index("ix_steps_session", "session", "turn", "step"),
 )

@@ -219,8 +219,23 @@ class Store:
             "finish_generation", lambda connection: generations.finish_generation(connection, step, calls, events)
         )
 
+    async def finish_compaction(self, step: StepRecord, events: Sequence[NewEvent]) -> StepRecord:
+        """Store a summary in place of the messages before it and move the tip; the stored one wins.
+
+        Raises:
+            NotFoundError: There is no such session or turn.
+            TurnEndedError: The turn has ended.
+        """
+        return await self._write(
+            "finish_compaction", lambda connection: generations.finish_compaction(connection, step, events)
+        )
+
+    async def step(self, step: str) -> StepRecord | None:
+        """The step of that id; None if there is none."""
+        return await self._read("step", lambda connection: generations.find_step(connection, step))
+
     async def conversation(self, tip: str) -> tuple[Message, ...]:
-        """All messages from the root of the conversation to the step.
+        """What a model reads at the step: all messages from the root, or from the last compaction.
 
         Raises:
             NotFoundError: There is no such step.
@@ -334,7 +349,9 @@ class Store:
         return await self._read("events", lambda connection: reads.events(connection, session, after, limit))
 
     async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
-        """The conversation as it is now, or as it was at the end of a turn.
+        """Every message of the conversation as it is now, or as it was at the end of a turn.
+
+        Compactions change what models read, not what is told here.
 
         Raises:
             NotFoundError: There is no such session or turn.

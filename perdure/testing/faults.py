@@ -1,24 +1,77 @@
-"""The faults by name: ``say("hello").after(faults.status(429, headers={"retry-after": "2"}), faults.hang())``."""
+"""The faults by name: ``say("hello").after(faults.rate_limited(), faults.hang())``.
+
+Each fits the wire it is met on: OpenAI's and Anthropic's errors have their own status, form and words.
+"""
 
 from collections.abc import Mapping
 
 from perdure.contracts.values import JsonValue
-from perdure.testing.script import Fault
+from perdure.testing.script import ErrorText, Fault, KnownError, Reply
 
 
 def status(code: int, *, headers: Mapping[str, str] | None = None, body: JsonValue = None) -> Fault:
-    """An error reply; a text body is sent as it is, any other as JSON."""
+    """An error reply; a text body is sent as it is, any other as JSON, and without one the wire writes its own."""
     return Fault(kind="status", status=code, headers=headers or {}, body=body)
 
 
 def error(code: int, message: str, kind: str = "invalid_request_error", name: str | None = None) -> Fault:
-    """An error reply with a body as OpenAI writes it: message, type and code."""
-    return status(code, body={"error": {"message": message, "type": kind, "param": None, "code": name}})
+    """An error reply with these words. ``kind`` and ``name`` are OpenAI's type and code; Anthropic has neither."""
+    return Fault(kind="status", status=code, error=ErrorText(message=message, type=kind, code=name))
+
+
+def rate_limited(*, headers: Mapping[str, str] | None = None) -> Fault:
+    """Too many requests at the moment: 429. ``headers={"retry-after": "2"}`` asks for a wait."""
+    return _known("rate_limited", headers)
+
+
+def overloaded(*, headers: Mapping[str, str] | None = None) -> Fault:
+    """The provider has no capacity: 503 of OpenAI, 529 of Anthropic."""
+    return _known("overloaded", headers)
+
+
+def quota_exhausted() -> Fault:
+    """The account is used up: OpenAI's 429 ``insufficient_quota``, Anthropic's 400 about the credit balance."""
+    return _known("quota_exhausted")
+
+
+def context_overflow() -> Fault:
+    """The prompt is longer than the model's context window: 400. See also the provider's ``window``."""
+    return _known("context_overflow")
+
+
+def policy_violation() -> Fault:
+    """The request is refused by the content policy: 400."""
+    return _known("policy_violation")
+
+
+def bad_key() -> Fault:
+    """The key is refused: 401. OpenAI repeats a part of it."""
+    return _known("bad_key")
+
+
+def unknown_model() -> Fault:
+    """There is no such model: 404."""
+    return _known("unknown_model")
+
+
+def in_a_200(fault: Fault) -> Fault:
+    """The same error reply with status 200, as some gateways send it."""
+    return fault.model_copy(update={"sent_as": 200})
+
+
+def page(code: int = 502) -> Fault:
+    """The HTML page of a gateway in front of the provider, with status 200 too."""
+    return status(code, headers={"content-type": "text/html"}, body=f"<html><body><h1>{code}</h1></body></html>")
 
 
 def hang() -> Fault:
     """No reply until the client closes the connection."""
     return Fault(kind="hang")
+
+
+def hang_in_body() -> Fault:
+    """Half of the reply, then silence until the client closes the connection."""
+    return Fault(kind="hang_in_body")
 
 
 def close_before_reply() -> Fault:
@@ -29,6 +82,11 @@ def close_before_reply() -> Fault:
 def reset_before_reply() -> Fault:
     """The connection is reset, without a reply."""
     return Fault(kind="reset")
+
+
+def reset_in_body() -> Fault:
+    """The connection is reset half-way through the body."""
+    return Fault(kind="reset_in_body")
 
 
 def cut_body() -> Fault:
@@ -42,7 +100,7 @@ def garbage() -> Fault:
 
 
 def empty_choices() -> Fault:
-    """A reply of status 200 without choices."""
+    """A reply of status 200 without choices; Anthropic's without content."""
     return Fault(kind="empty_choices")
 
 
@@ -54,3 +112,32 @@ def drip(seconds: float = 0.05) -> Fault:
 def delay(seconds: float) -> Fault:
     """The whole reply, so many seconds late."""
     return Fault(kind="delay", seconds=seconds)
+
+
+def empty_answer() -> Fault:
+    """An answer with neither text nor a tool call."""
+    return instead(Reply())
+
+
+def truncated(text: str | None = None, *calls: tuple[str, JsonValue]) -> Fault:
+    """An answer that was cut off at its longest allowed length."""
+    return instead(Reply(text=text, calls=calls, finish_reason="length"))
+
+
+def filtered(text: str = "") -> Fault:
+    """An answer that the content policy cut off after this text."""
+    return instead(Reply(text=text, finish_reason="content_filter"))
+
+
+def refusal(text: str) -> Fault:
+    """An answer in which the model refuses: OpenAI's ``refusal``, Anthropic's stop reason of that name."""
+    return instead(Reply(message={"refusal": text}))
+
+
+def instead(reply: Reply) -> Fault:
+    """Another answer in place of the script's."""
+    return Fault(kind="answer", reply=reply)
+
+
+def _known(name: KnownError, headers: Mapping[str, str] | None = None) -> Fault:
+    return Fault(kind="status", known=name, headers=headers or {})

@@ -1,4 +1,4 @@
-"""A scripted model provider: an OpenAI-compatible HTTP server on loopback, with faults on demand.
+"""A scripted model provider: an HTTP server on loopback that speaks OpenAI's and Anthropic's format, with faults.
 
 ``python -m perdure.testing.provider --script FILE.json`` serves a script from a process of its own.
 """
@@ -6,10 +6,9 @@
 import asyncio
 import json
 import socket
-import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +17,24 @@ from typing import Self
 import click
 import h11
 
-from perdure.contracts.values import Value
-from perdure.testing.script import Answers, ChatRequest, Fault, Reply, Script, completion
-
-LINGER_NOW = struct.pack("ii", 1, 0)
-"""Socket option that makes closing send a TCP reset."""
+from perdure.contracts.values import JsonValue, Value
+from perdure.testing.anthropic import Anthropic
+from perdure.testing.connection import Connection, Response
+from perdure.testing.openai import OpenAI
+from perdure.testing.rules import broken_rule
+from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script
+from perdure.testing.wires import Wire, shown_key
 
 WAIT_SECONDS = 30.0
 """Upper bound of every wait for something to happen."""
+
+HOST = "127.0.0.1"
+
+WIRES: dict[str, Wire] = {wire.path: wire for wire in (OpenAI(), Anthropic())}
+"""By the path of a request."""
+
+USUAL_WINDOW = 128_000
+"""What a context overflow names when the provider has no window of its own."""
 
 
 class RecordedRequest(Value):
@@ -34,7 +43,7 @@ class RecordedRequest(Value):
     Attributes:
         request: What was asked; ``request.index`` is the number of the reply it chose.
         headers: As sent, with the names in lower case.
-        fault: The kind of the fault it met.
+        fault: The kind of the fault it met; ``refused`` if it was over the window or broke a rule of the wire.
     """
 
     request: ChatRequest
@@ -43,12 +52,16 @@ class RecordedRequest(Value):
 
 
 class ScriptedProvider:
-    """Serve scripted answers while entered; ``url`` is what an OpenAI client takes as its base URL.
+    """Serve scripted answers while entered, to clients of OpenAI at ``url`` and of Anthropic at ``anthropic_url``.
+
+    A conversation that the real providers refuse is refused here too: a call without its result, a result without its
+    call, an id that is there twice, a tool's name that is none.
 
     Args:
         answers: The script of every model.
         models: Scripts of single models, by the name after the provider's prefix.
         always: A fault for every request, in place of any answer.
+        window: Tokens a prompt may have, at four characters a token; a longer one is refused as context overflow.
         port: 0 takes a free one.
     """
 
@@ -58,16 +71,20 @@ class ScriptedProvider:
         *,
         models: Mapping[str, Answers] | None = None,
         always: Fault | None = None,
+        window: int | None = None,
         port: int = 0,
     ) -> None:
         self.requests: list[RecordedRequest] = []
+        self.connection_count = 0
         self.disconnects = 0
         self._answers: Answers = answers or Script()
         self._models = dict(models or {})
         self._always = always
+        self._window = window
         self._port = port
         self._faults_used: Counter[tuple[str, str, int]] = Counter()
         self._changed = asyncio.Condition()
+        self._bound: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,24 +95,37 @@ class ScriptedProvider:
 
     @property
     def url(self) -> str:
-        """The base URL, ending in ``/v1``."""
-        return f"http://127.0.0.1:{self._port}/v1"
+        """The base URL that an OpenAI client takes, ending in ``/v1``."""
+        return f"{self.anthropic_url}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL that an Anthropic client takes."""
+        return f"http://{HOST}:{self._port}"
 
     async def __aenter__(self) -> Self:
         """Start to listen."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._hold_the_port()
+        await self.accept()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._close()
+        if self._bound is not None:
+            self._bound.close()
+
+    async def refuse(self) -> None:
+        """Close every connection and refuse new ones, until :meth:`accept`. The port stays the provider's."""
+        await self._close()
+        self._hold_the_port()
+
+    async def accept(self) -> None:
+        """Take connections again."""
+        if self._bound is not None:
+            self._server, self._bound = await asyncio.start_server(self._serve, sock=self._bound), None
 
     async def wait_for_requests(self, count: int) -> None:
         """Wait until so many requests have arrived, at most 30 s."""
@@ -109,13 +139,29 @@ class ScriptedProvider:
         async with asyncio.timeout(WAIT_SECONDS), self._changed:
             await self._changed.wait_for(condition)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _hold_the_port(self) -> None:
+        """Bind a socket that does not listen: a client that connects is refused."""
+        self._bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._bound.bind((HOST, self._port))
+        self._port = self._bound.getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a stream server always runs its handler in a task
         self._tasks.add(task)
         try:
             with suppress(ConnectionError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
-                await _Connection(reader, writer, self).serve()
+                await Connection(reader, writer, self._respond, self._note_disconnect).serve()
         except asyncio.CancelledError:
             pass  # the provider is left
         finally:
@@ -124,19 +170,70 @@ class ScriptedProvider:
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def answer(self, body: bytes, headers: dict[str, str]) -> tuple[Fault | None, bytes]:
-        """The fault of a request, if it has one, and the body of the answer; the request is recorded.
+    async def _respond(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Response:
+        if (method, path) == ("GET", "/healthz"):
+            return _json(200, {"status": "ok"})
+        wire = WIRES.get(path)
+        if wire is None or method != "POST":
+            paths = ", ".join(f"POST {known}" for known in WIRES)
+            return _json(404, {"error": {"message": f"there is only {paths} and GET /healthz", "type": "scripted"}})
+        try:
+            return await self.answer(wire, body, headers)
+        except (ValueError, LookupError, TypeError) as error:
+            text = f"no request of this wire, or the script's function failed: {error!r}"
+            return _json(400, wire.error(400, ErrorText(message=text, type="scripted")))
+
+    async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
+        """What is sent for a request, and what goes wrong on the way; the request is recorded.
 
         Raises:
-            ValueError: The body is no chat request.
+            ValueError: The body is no request of the wire.
         """
-        request = ChatRequest.model_validate_json(body)
-        answers = self._models.get(request.model, self._answers)
-        reply = answers.reply(request) if isinstance(answers, Script) else answers(request)
-        fault = self._next_fault(request, reply)
-        self.requests.append(RecordedRequest(request=request, headers=headers, fault=fault.kind if fault else None))
+        request = wire.request(body)
+        refused = self._over_the_window(request) or self._broken_rule(request, wire)
+        reply = Reply() if refused else self._reply(request)
+        fault = refused or self._next_fault(request, reply)
+        response = self._response(wire, request, reply, fault, headers)
+        kind = "refused" if refused else fault.kind if fault else None
+        self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind))
         await self._notify()
-        return fault, json.dumps(completion(request, reply)).encode()
+        return response
+
+    def _response(
+        self, wire: Wire, request: ChatRequest, reply: Reply, fault: Fault | None, headers: Mapping[str, str]
+    ) -> Response:
+        """What is sent, and what goes wrong on the way."""
+        if fault is not None and fault.kind == "status":
+            window = self._window or USUAL_WINDOW
+            status, body = wire.refusal(
+                fault,
+                {
+                    "model": request.model,
+                    "key": shown_key(headers),
+                    "window": window,
+                    "tokens": request.tokens if self._window else window + request.tokens,
+                },
+            )
+            return _json(status, body, fault.headers)
+        if fault is not None and fault.kind == "garbage":
+            return Response(200, b"this is no JSON")
+        answer = wire.answer(request, fault.reply if fault and fault.reply else reply)
+        if fault is not None and fault.kind == "empty_choices":
+            answer = wire.without_answer(answer)
+        return Response(200, json.dumps(answer).encode(), fault=fault)
+
+    def _over_the_window(self, request: ChatRequest) -> Fault | None:
+        if self._window is None or request.tokens <= self._window:
+            return None
+        return Fault(kind="status", known="context_overflow")
+
+    def _broken_rule(self, request: ChatRequest, wire: Wire) -> Fault | None:
+        said = broken_rule(request, wire)
+        return None if said is None else Fault(kind="status", status=400, error=said)
+
+    def _reply(self, request: ChatRequest) -> Reply:
+        answers = self._models.get(request.model, self._answers)
+        return answers.reply(request) if isinstance(answers, Script) else answers(request)
 
     def _next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
         if self._always is not None:
@@ -150,8 +247,7 @@ class ScriptedProvider:
         self._faults_used[key] = used + 1
         return reply.faults[used]
 
-    async def note_disconnect(self) -> None:
-        """A client went away before its reply."""
+    async def _note_disconnect(self) -> None:
         self.disconnects += 1
         await self._notify()
 
@@ -160,147 +256,22 @@ class ScriptedProvider:
             self._changed.notify_all()
 
 
-class _Connection:
-    """One HTTP connection; h11 knows the protocol, this class moves the bytes and carries out the faults."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, provider: ScriptedProvider) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._provider = provider
-        self._http = h11.Connection(h11.SERVER)
-
-    async def serve(self) -> None:
-        """Answer requests until the connection ends."""
-        while True:
-            event = await self._event()
-            if isinstance(event, h11.ConnectionClosed):
-                return
-            if not isinstance(event, h11.Request):
-                continue
-            body = bytearray()
-            while not isinstance(event_in_body := await self._event(), h11.EndOfMessage):
-                if isinstance(event_in_body, h11.Data):
-                    body += event_in_body.data
-            if not await self._respond(event, bytes(body)):
-                return
-            if self._http.our_state is h11.MUST_CLOSE:
-                return
-            self._http.start_next_cycle()
-
-    async def _event(self) -> object:
-        while True:
-            event = self._http.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            self._http.receive_data(await self._reader.read(65_536))
-
-    async def _respond(self, request: h11.Request, body: bytes) -> bool:
-        """Send the reply or the fault; False when the connection is over."""
-        match request.method, request.target.partition(b"?")[0]:
-            case b"GET", b"/healthz":
-                await self._send(200, {}, b'{"status": "ok"}')
-                return True
-            case b"POST", b"/v1/chat/completions":
-                pass
-            case _:
-                await self._refuse(404, "there is only POST /v1/chat/completions and GET /healthz")
-                return True
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        try:
-            fault, reply = await self._provider.answer(body, headers)
-        except (ValueError, LookupError, TypeError) as error:
-            await self._refuse(400, f"no chat request, or the script's function failed: {error!r}")
-            return True
-        if fault is None:
-            await self._send(200, {}, reply)
-            return True
-        return await self._carry_out(fault, reply)
-
-    async def _refuse(self, status: int, message: str) -> None:
-        await self._send(status, {}, json.dumps({"error": {"message": message, "type": "scripted"}}).encode())
-
-    async def _carry_out(self, fault: Fault, reply: bytes) -> bool:
-        match fault.kind:
-            case "status":
-                error = fault.body or {"error": {"message": f"scripted status {fault.status}", "type": "scripted"}}
-                body = error.encode() if isinstance(error, str) else json.dumps(error).encode()
-                await self._send(fault.status, dict(fault.headers), body)
-            case "garbage":
-                await self._send(200, {}, b"<html>this is no JSON</html>")
-            case "empty_choices":
-                await self._send(200, {}, json.dumps({**json.loads(reply), "choices": []}).encode())
-            case "delay":
-                return await self._unless_gone(asyncio.sleep(fault.seconds)) and await self._sent(reply)
-            case "drip":
-                return await self._drip(reply, fault.seconds)
-            case "hang":
-                await self._unless_gone(asyncio.Event().wait())
-                return False
-            case "cut":
-                self._begin(200, {}, len(reply))
-                self._write(h11.Data(data=reply[: len(reply) // 2]))
-                await self._writer.drain()
-                return False
-            case "reset":
-                raw: socket.socket = self._writer.get_extra_info("socket")
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOW)
-                self._writer.transport.abort()
-                return False
-            case "close":
-                return False
-        return True
-
-    async def _sent(self, reply: bytes) -> bool:
-        await self._send(200, {}, reply)
-        return True
-
-    async def _drip(self, reply: bytes, seconds: float) -> bool:
-        self._begin(200, {}, len(reply))
-        for index in range(len(reply)):
-            # Before each byte: after the last one the client may already send its next request.
-            if not await self._unless_gone(asyncio.sleep(seconds)):
-                return False
-            self._write(h11.Data(data=reply[index : index + 1]))
-        self._write(h11.EndOfMessage())
-        return True
-
-    async def _unless_gone(self, waiting: Coroutine[object, object, object]) -> bool:
-        """Wait, but notice a client that closes its connection meanwhile."""
-        done, gone = asyncio.create_task(waiting), asyncio.create_task(self._reader.read(1))
-        try:
-            await asyncio.wait([done, gone], return_when=asyncio.FIRST_COMPLETED)
-            if done.done():
-                return True
-            await self._provider.note_disconnect()
-            return False
-        finally:
-            done.cancel()
-            gone.cancel()
-            await asyncio.gather(done, gone, return_exceptions=True)
-
-    async def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self._begin(status, headers, len(body))
-        self._write(h11.Data(data=body))
-        self._write(h11.EndOfMessage())
-        await self._writer.drain()
-
-    def _begin(self, status: int, headers: dict[str, str], length: int) -> None:
-        fields = {"content-type": "application/json", "content-length": str(length), **headers}
-        self._write(h11.Response(status_code=status, headers=list(fields.items())))
-
-    def _write(self, event: h11.Event) -> None:
-        self._writer.write(self._http.send(event) or b"")
+def _json(status: int, body: JsonValue, headers: Mapping[str, str] | None = None) -> Response:
+    """A text is sent as it is."""
+    raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return Response(status, raw, headers or {})
 
 
 @click.command()
 @click.option("--script", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--port", default=0, show_default="a free one")
-def main(path: Path, port: int) -> None:
-    """Serve the script of a JSON file; the first line printed is the base URL."""
+@click.option("--window", type=int, help="Tokens a prompt may have.")
+def main(path: Path, port: int, window: int | None) -> None:
+    """Serve the script of a JSON file; the first line printed is the base URL of OpenAI's format."""
     script = Script.model_validate_json(path.read_bytes())
 
     async def serve() -> None:
-        async with ScriptedProvider(script, port=port) as provider:
+        async with ScriptedProvider(script, window=window, port=port) as provider:
             sys.stdout.write(provider.url + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

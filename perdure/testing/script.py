@@ -3,29 +3,71 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
 from perdure.contracts.values import JsonValue, Value
 
+KnownError = Literal[
+    "rate_limited",
+    "quota_exhausted",
+    "context_overflow",
+    "policy_violation",
+    "bad_key",
+    "unknown_model",
+    "overloaded",
+]
+"""Errors of which each provider has its own status and words."""
+
+
+class ErrorText(Value):
+    """What an error reply says; each wire puts it in its own form, and one without types or codes leaves them out."""
+
+    message: str
+    type: str
+    code: str | None = None
+
 
 class Fault(Value):
     """Something that goes wrong with one request.
 
     Attributes:
-        kind: ``status``: an error reply. ``hang``: no reply until the client goes. ``close``: the connection is closed
-            before the reply. ``reset``: likewise with a TCP reset. ``cut``: the body ends half-way. ``garbage``: a
-            200 that is no JSON. ``empty_choices``: a 200 without choices. ``drip``: the reply comes a byte at a time.
+        kind: ``status``: an error reply. ``answer``: another answer in place of the script's. ``hang``: no reply until
+            the client goes. ``close``: the connection is closed before the reply. ``reset``: likewise with a TCP reset.
+            ``cut``, ``reset_in_body``, ``hang_in_body``: likewise half-way through the body. ``garbage``: a 200 that
+            is no JSON. ``empty_choices``: a 200 without an answer in it. ``drip``: the reply comes a byte at a time.
             ``delay``: the reply comes late.
+        status: Of an error reply; one that is ``known`` has its own.
+        sent_as: The status that the reply is sent with in place of its own.
+        body: Sent as it is; otherwise the wire writes one, of ``known`` or of ``error``.
         seconds: Between two bytes of ``drip``, or before the reply of ``delay``.
+        reply: The answer of ``answer``.
     """
 
-    kind: Literal["status", "hang", "close", "reset", "cut", "garbage", "empty_choices", "drip", "delay"]
+    kind: Literal[
+        "status",
+        "answer",
+        "hang",
+        "close",
+        "reset",
+        "cut",
+        "reset_in_body",
+        "hang_in_body",
+        "garbage",
+        "empty_choices",
+        "drip",
+        "delay",
+    ]
     status: int = Field(default=500, ge=200, le=599)
+    sent_as: int | None = Field(default=None, ge=200, le=599)
     headers: Mapping[str, str] = {}
     body: JsonValue = None
+    error: ErrorText | None = None
+    known: KnownError | None = None
     seconds: float = Field(default=0.05, ge=0)
+    reply: "Reply | None" = None
 
 
 class Reply(Value):
@@ -35,8 +77,8 @@ class Reply(Value):
         text: None is sent as ``null``.
         calls: Pairs of a tool's name and its arguments; text arguments are sent as they are, broken or not.
         call_ids: Ids to send in place of unique ones, for providers that repeat them or leave them empty.
-        finish_reason: Sent in place of the one that fits the answer.
-        message: Further fields of the message, such as ``refusal`` or ``reasoning_content``.
+        finish_reason: OpenAI's word for why the answer ends, in place of the one that fits it.
+        message: Further fields of OpenAI's message, such as ``refusal`` or ``thinking_blocks``.
     """
 
     text: str | None = None
@@ -51,12 +93,16 @@ class Reply(Value):
         return self.model_copy(update={"faults": (*self.faults, *faults)})
 
 
+Fault.model_rebuild()
+
+
 class ChatRequest(Value):
-    """A request as a script sees it."""
+    """A request as a script sees it: in OpenAI's form, whichever wire it came over."""
 
     model: str
     messages: tuple[dict[str, JsonValue], ...]
     tools: tuple[dict[str, JsonValue], ...] = ()
+    response_format: JsonValue = None
 
     @property
     def index(self) -> int:
@@ -66,6 +112,16 @@ class ChatRequest(Value):
         same answer.
         """
         return sum(message.get("role") == "assistant" for message in self.messages)
+
+    @cached_property
+    def digest(self) -> str:
+        """What ids are made of: the same for the same messages."""
+        return hashlib.sha256(json.dumps([*self.messages], sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def tokens(self) -> int:
+        """The size of the prompt by the provider's count: four characters of the messages are a token."""
+        return sum(len(str(message.get("content") or "")) for message in self.messages) // 4 + 1
 
 
 class Script(Value):
@@ -80,10 +136,8 @@ class Script(Value):
             return self.replies[request.index]
         if self.repeat and self.replies:
             return self.replies[-1]
-        error: JsonValue = {
-            "error": {"message": f"script exhausted at reply {request.index + 1}", "type": "script_exhausted"}
-        }
-        return Reply(faults=(Fault(kind="status", status=400, body=error),))
+        exhausted = ErrorText(message=f"script exhausted at reply {request.index + 1}", type="script_exhausted")
+        return Reply(faults=(Fault(kind="status", status=400, error=exhausted),))
 
 
 Answers = Script | Callable[[ChatRequest], Reply]
@@ -98,36 +152,3 @@ def say(text: str) -> Reply:
 def call(*calls: tuple[str, JsonValue], text: str | None = None) -> Reply:
     """An answer that asks for tools."""
     return Reply(text=text, calls=calls)
-
-
-def completion(request: ChatRequest, reply: Reply) -> dict[str, JsonValue]:
-    """The answer as OpenAI's chat completion object; ids and token counts depend on the request alone."""
-    digest = hashlib.sha256(json.dumps([*request.messages], sort_keys=True).encode()).hexdigest()[:16]
-    ids = reply.call_ids or tuple(f"call_{digest}_{number}" for number in range(len(reply.calls)))
-    calls: list[JsonValue] = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": name, "arguments": given if isinstance(given, str) else json.dumps(given)},
-        }
-        for call_id, (name, given) in zip(ids, reply.calls, strict=True)
-    ]
-    message: dict[str, JsonValue] = {"role": "assistant", "content": reply.text, **reply.message}
-    if calls:
-        message["tool_calls"] = calls
-    read = sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1
-    written = (len(reply.text or "") + sum(len(json.dumps(given)) for _, given in reply.calls)) // 4 + 1
-    return {
-        "id": f"chatcmpl-{digest}",
-        "object": "chat.completion",
-        "created": 1_700_000_000,
-        "model": request.model,
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": reply.finish_reason or ("tool_calls" if calls else "stop"),
-            }
-        ],
-        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
-    }

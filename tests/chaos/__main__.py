@@ -22,19 +22,25 @@ from tests.chaos.scenarios import SCENARIOS
 @click.option(
     "--fault", "texts", multiple=True, help="A fault by itself, as a difference is reported; may be repeated."
 )
-@click.option("--every", type=click.Choice(list(Kind)), help="This kind at every boundary of every scenario instead.")
-def main(faults: int, seed: int, texts: tuple[str, ...], every: Kind | None) -> None:
+@click.option(
+    "--every",
+    type=click.Choice([kind.value for kind in Kind]),
+    help="This kind at every boundary of every scenario instead.",
+)
+@click.option("--scenario", "scenarios", type=click.Choice(sorted(SCENARIOS)), multiple=True, help="Only these.")
+def main(faults: int, seed: int, texts: tuple[str, ...], every: str | None, scenarios: tuple[str, ...]) -> None:
     """Kill and compare: exits with 1 if a job did not end as the undisturbed one."""
-    sys.exit(asyncio.run(_main(range(seed, seed + faults), [Fault.parse(text) for text in texts], every)))
+    given = [Fault.parse(text) for text in texts]
+    sys.exit(asyncio.run(_main(range(seed, seed + faults), given, every, scenarios or tuple(SCENARIOS))))
 
 
-async def _main(seeds: range, given: list[Fault], every: Kind | None) -> int:
+async def _main(seeds: range, given: list[Fault], every: str | None, scenarios: tuple[str, ...]) -> int:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
     async with Chaos.set_up(folder) as chaos:
-        await chaos.calm_down({fault.scenario for fault in given} or SCENARIOS)
+        await chaos.calm_down({fault.scenario for fault in given} or scenarios)
         if every is not None:
-            given = everywhere(every, chaos.reached())
+            given = everywhere(Kind(every), chaos.reached())
         named = {str(number): fault for number, fault in enumerate(given, start=1)}
         if not named:
             named = {f"seed {number}": chaos.fault_of(number) for number in seeds}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from perdure import Agent, RetryPolicy, tool
+from perdure import Agent, Compaction, RetryPolicy, tool
 from perdure.agents.tool import ToolContext
 
 EFFECTS = "effects"
@@ -58,5 +58,6 @@ agent = Agent(
     model="openai/gpt-4o-mini",
     instructions="Work.",
     tools=[pay, put, fail, refuse],
+    compaction=Compaction(keep=2),
     retry=RetryPolicy(max_retries=50, base=timedelta(milliseconds=10), jitter=timedelta(0)),
 )

@@ -1,10 +1,12 @@
 """The jobs that meet the faults. Each ends in exactly one way, whatever happens on the way there."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perdure.testing import Reply, call, faults, say
+from perdure.engine.context import INSTRUCTIONS
+from perdure.testing import ChatRequest, Reply, call, faults, say
 
 PATIENCE = 50
 """Requests for which a model's failure lasts: longer than any run asks."""
@@ -81,6 +83,31 @@ LIMITED = faults.status(429, headers={"retry-after": "1.5"})
 LIMITED_FOR_AN_HOUR = faults.status(429, headers={"retry-after": "200"})
 REFUSED = faults.error(400, "this request is not for me")
 
+SUMMARY = 1_000
+"""The number of the answer that is a summary: it is none of the script's."""
+
+
+def number(request: ChatRequest) -> int:
+    """The number of the answer that is asked for, counted from 0; a summary says how many it stands for."""
+    first = str(request.messages[0]["content"])
+    if first.startswith(INSTRUCTIONS[:40]):
+        return SUMMARY
+    before = re.search(r"answered (\d+)", next(str(m["content"]) for m in request.messages if m["role"] == "user"))
+    return request.index + (int(before[1]) if before else 0)
+
+
+def answers(replies: tuple[Reply, ...]) -> Callable[[ChatRequest], Reply]:
+    """The script as a function of the request; once the conversation is compacted, it is not too long any more."""
+
+    def answer(request: ChatRequest) -> Reply:
+        at = number(request)
+        if at == SUMMARY:
+            return say(f"<summary>answered {str(request.messages[1]['content']).count('[assistant]')}</summary>")
+        return replies[at] if at == request.index else replies[at].model_copy(update={"faults": ()})
+
+    return answer
+
+
 SCENARIOS: dict[str, Scenario] = {
     "text": Scenario((DONE,)),
     "tools": Scenario((PUT, PAY, call(("refuse", {}), text="let me see"), DONE)),
@@ -92,6 +119,7 @@ SCENARIOS: dict[str, Scenario] = {
     "queued": Scenario((PAY, PUT, DONE, PAY, say("done again")), _gets_a_message, turns=2),
     "error": Scenario((PUT, DONE.after(*[REFUSED] * PATIENCE))),
     "abort": Scenario((PAY, call(("fail", {})), DONE)),
+    "compacted": Scenario((PUT, PAY, PUT, DONE.after(*[faults.context_overflow()] * PATIENCE))),
     "max-steps": Scenario((PAY, PUT, DONE), request={"max_steps": 2}),
 }
 """By name."""

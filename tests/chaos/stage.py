@@ -10,6 +10,8 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from http import HTTPStatus
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,14 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
 from perdure.settings import Settings
 from perdure.store import Store, StoreError
-from perdure.testing import Fault as ModelFault
-from perdure.testing import Script, ScriptedProvider
+from perdure.testing import ChatRequest, Reply, ScriptedProvider
+from perdure.testing.connection import Response
+from perdure.testing.wires import Wire
 from tests.chaos import worker
 from tests.chaos.databases import Databases
 from tests.chaos.faults import FROM_OUTSIDE, Fault, Kind, dumps
 from tests.chaos.outcome import Asked, Heard, Outcome, outcome_of
-from tests.chaos.scenarios import Scenario
+from tests.chaos.scenarios import Scenario, answers, number
 from tests.chaos.trace import Trace
 from tests.house import eventually
 
@@ -71,20 +74,22 @@ FORKED.set_forkserver_preload(["tests.chaos.nursery"])
 class Model(ScriptedProvider):
     """A scripted model whose usage depends on the number of the answer alone, and that tells of each request."""
 
-    def __init__(self, script: Script, reached: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, script: Callable[[ChatRequest], Reply], reached: Callable[[], Awaitable[None]]) -> None:
         super().__init__(script)
         self.asked: list[Asked] = []
         self._reached = reached
 
-    async def answer(self, body: bytes, headers: dict[str, str]) -> tuple[ModelFault | None, bytes]:
+    async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
         """The scripted answer; an error told to the model by a tool does not change what it costs."""
         at = time.time()
-        fault, reply = await super().answer(body, headers)
-        index = self.requests[-1].request.index
+        response = await super().answer(wire, body, headers)
+        index = number(self.requests[-1].request)
         self.asked.append(Asked(index, at))
         await self._reached()
         usage = {"prompt_tokens": 1000 + index, "completion_tokens": 10 + index, "total_tokens": 1010 + 2 * index}
-        return fault, json.dumps({**json.loads(reply), "usage": usage}).encode()
+        if response.status != HTTPStatus.OK:
+            return response
+        return replace(response, body=json.dumps({**json.loads(response.body), "usage": usage}).encode())
 
 
 class Crew:
@@ -146,7 +151,7 @@ class Stage:
         self.session = session
         self.folder = folder
         self.trace = Trace(folder, fault)
-        self.model = Model(Script(replies=scenario.replies), lambda: self.reached("at model"))
+        self.model = Model(answers(scenario.replies), lambda: self.reached("at model"))
         self.server: EmbeddedServer
         self.temporal: temporalio.client.Client
         self.client: Client

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
-import activities.generate
+import activities.attempts
 import worker.app
 from perdure.cli.server import _end_with_parent
 from perdure.store.engine import WRITES
@@ -31,7 +31,7 @@ PAUSE = 0.01
 HELD = 60.0
 """Seconds, at most, that a worker waits at a boundary."""
 
-generate_module: Any = activities.generate
+attempts_module: Any = activities.attempts
 app_module: Any = worker.app
 
 OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
@@ -89,7 +89,7 @@ class Doors:
         at_each_write(self.reached)
         agents.at_boundary.append(self.reached_in_a_body)
         event.listen(Engine, "commit", self._committing)
-        complete, production_runner = generate_module.complete, app_module.production_runner
+        complete, production_runner = attempts_module.complete, app_module.production_runner
 
         async def told(*arguments: Any) -> Any:
             await self.reached("before model")
@@ -97,7 +97,7 @@ class Doors:
             await self.reached("after model")
             return answer
 
-        generate_module.complete = told
+        attempts_module.complete = told
         app_module.production_runner = lambda: _Doored(production_runner(), self)
 
     def _committing(self, connection: Connection) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.generate import MAX_CALLS
+from activities.attempts import MAX_CALLS
 from perdure import Agent, tool
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.retries import RetryPolicy

@@ -1,4 +1,4 @@
-"""``make histories``: run every scenario on the real server and store the history of each run for this version.
+"""``make histories``: run the scenarios that have no history for this version, and store that of each run.
 
 What the workflow reads is kept; what names the machine that recorded (identities, stack traces) is not.
 """
@@ -6,7 +6,7 @@ What the workflow reads is kept; what names the machine that recorded (identitie
 import asyncio
 import json
 import logging
-import shutil
+import re
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -77,8 +77,14 @@ async def _ended(house: House) -> list[WorkflowExecution]:
     return sorted(runs, key=lambda run: run.start_time)
 
 
-async def record_all(folder: Path) -> None:
-    """Record every scenario into the folder; what was there of earlier recordings of this version goes."""
+def missing(folder: Path) -> list[Scenario]:
+    """The scenarios without a history in the folder. Those that have one keep it: it proves that old turns go on."""
+    stored = {re.sub(r"-\d+$", "", path.stem) for path in folder.glob("*.json")}
+    return [scenario for scenario in SCENARIOS if scenario.name not in stored]
+
+
+async def record_into(folder: Path) -> None:
+    """Record what is missing into the folder."""
     options = ServerOptions(
         port=free_port(), dynamic_config={**FAST, "limit.historyCount.suggestContinueAsNew": str(ROTATES_AFTER)}
     )
@@ -88,7 +94,7 @@ async def record_all(folder: Path) -> None:
         temporal = await temporalio.client.Client.connect(
             server.address, data_converter=DATA_CONVERTER, identity="recorder"
         )
-        for scenario in SCENARIOS:
+        for scenario in missing(folder):
             with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as scratch:
                 become_a_user(environment, server)
                 built = House.built(
@@ -104,12 +110,11 @@ async def record_all(folder: Path) -> None:
 
 
 def _write(folder: Path, histories: dict[str, str]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in histories.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     logging.disable(logging.ERROR)  # failures are part of the scenarios
-    asyncio.run(record_all(HISTORIES / version("perdure")))
+    asyncio.run(record_into(HISTORIES / version("perdure")))

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from perdure import Agent, RetryPolicy, tool
+from perdure import Agent, Compaction, RetryPolicy, tool
 from perdure.contracts.names import AGENT_TURN
-from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing.script import Answers
 from tests.house import House
 from tests.workflow.bodies import Body, happened
 
@@ -127,6 +128,12 @@ async def is_asked_again(stage: Stage) -> None:
     await stage.start(request_id="a")
 
 
+async def is_compacted(stage: Stage) -> None:
+    house = stage.house
+    await house.run()
+    await house.start(prompt="the numbers", compact=True)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A turn, or the turns of a chain, with a name that says what is special about them.
@@ -137,7 +144,7 @@ class Scenario:
     """
 
     name: str
-    replies: tuple[Reply, ...]
+    replies: tuple[Reply, ...] | Callable[[ChatRequest], Reply]
     drive: Callable[[Stage], Awaitable[None]] = runs
     settings: dict[str, Any] = field(default_factory=dict)
     always: Fault | None = None
@@ -146,17 +153,30 @@ class Scenario:
         """The agent of this scenario."""
         retry = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
         tools = [count, finish, body.held()]
-        return Agent(name="tester", model="openai/scripted", tools=tools, retry=retry, **self.settings)
+        fields = {"name": "tester", "model": "openai/scripted", "tools": tools, "retry": retry, **self.settings}
+        return Agent(**fields)
 
-    def script(self) -> Script:
+    def script(self) -> Answers:
         """What the model says."""
-        return Script(replies=self.replies)
+        return Script(replies=self.replies) if isinstance(self.replies, tuple) else self.replies
 
 
 COUNT = call(("count", {"number": 1}))
 THREE = call(("count", {"number": 1}), ("count", {"number": 2}), ("count", {"number": 3}))
 HELD = call(("held", {}))
+TOLD = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0), on_retry="tell_model")
 DONE = say("done")
+
+
+def grows_too_long(request: ChatRequest) -> Reply:
+    """Three calls, then a refusal until the conversation is shorter."""
+    first = str(request.messages[0]["content"])
+    if first.startswith("You summarise"):
+        return say("<summary>counted</summary>")
+    if first.startswith("[Summary"):
+        return DONE
+    return COUNT if request.index < 3 else DONE.after(faults.context_overflow())
+
 
 SCENARIOS = (
     Scenario("parallel-tools", (THREE, COUNT, DONE)),
@@ -182,4 +202,9 @@ SCENARIOS = (
     Scenario("refused", (DONE,), is_refused),
     Scenario("malformed", (DONE,), is_no_request),
     Scenario("repeated-request", (DONE,), is_asked_again),
+    Scenario("compacted", grows_too_long, settings={"compaction": Compaction(keep=2)}),
+    Scenario("not-compacted", grows_too_long),
+    Scenario("compacted-by-hand", grows_too_long, is_compacted, settings={"compaction": Compaction(keep=2)}),
+    Scenario("corrected", (DONE, say("3")), settings={"output_schema": {"type": "number"}, "output_corrections": 1}),
+    Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )

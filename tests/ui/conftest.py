@@ -1,4 +1,4 @@
-"""One embedded server with its UI, ten prepared jobs on it, and a browser, for all tests of the pages."""
+"""One embedded server with its UI, prepared jobs on it, and a browser, for all tests of the pages."""
 
 import os
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 
 @pytest.fixture(scope="module")
 async def jobs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Jobs]:
-    """The ten jobs; asked for after the browser, so that nothing is prepared in vain."""
+    """The jobs; asked for after the browser, so that nothing is prepared in vain."""
     options = ServerOptions(port=free_port(), ui_port=free_port(), dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
         with pytest.MonkeyPatch.context() as environment:

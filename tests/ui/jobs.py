@@ -1,4 +1,4 @@
-"""Ten jobs as an operator finds them, each in another state or ended for another cause; and two that never began."""
+"""Jobs as an operator finds them, each in another state or ended for another cause; and two that never began."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,16 +10,18 @@ from urllib.parse import urlencode
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from perdure import Agent, Budgets, RetryPolicy, tool
+from perdure import Agent, Budgets, Compaction, RetryPolicy, tool
 from perdure.client import Client
 from perdure.contracts.names import AGENT_TURN
-from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing.script import Answers
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.bodies import Body, happened
 
 RETRY = RetryPolicy(max_retries=3, max_time=timedelta(hours=1))
 PROMPT = "Where does Lyon lie?\nAnd where Nantes?"
 WAIT = {"retry-after": "1800"}
+RIVER = {"type": "object", "properties": {"river": {"type": "string"}}}
 LIMIT = "Rate limit reached for requests per minute"
 
 
@@ -47,12 +49,27 @@ def looking_up(*after: Reply) -> Script:
     return Script(replies=(call(("lookup", {"city": "Lyon"}), text="Let me see."), *after))
 
 
-SCRIPTS: dict[str, Script] = {
+def outgrown(request: ChatRequest) -> Reply:
+    """Three tool calls, then a refusal until the conversation is shorter."""
+    first = str(request.messages[0]["content"])
+    if first.startswith("You summarise"):
+        return say("<summary>Lyon lies at a river.</summary>")
+    if first.startswith("[Summary"):
+        return say("Lyon lies at two rivers.")
+    if request.index < 3:
+        return call(("lookup", {"city": "Lyon"}))
+    return say("").after(faults.context_overflow())
+
+
+SCRIPTS: dict[str, Answers] = {
     "running": looking_up(call(("held", {}))),
     "retrying": looking_up(say("").after(faults.error(429, LIMIT, "requests").model_copy(update={"headers": WAIT}))),
     "finished": looking_up(say("Lyon lies at two rivers.")),
     "model-error": looking_up(say("").after(faults.error(401, "Incorrect API key provided", name="invalid_api_key"))),
     "tool-error": Script(replies=(call(("charge", {"account": "A-17"})),)),
+    "too-long": looking_up(say("").after(*[faults.context_overflow()] * 9)),
+    "wrong-json": looking_up(say('{"river": 2}')),
+    "compacted": outgrown,
     "max-steps": Script(replies=looking_up().replies, repeat=True),
     "stalled": looking_up(say("I think that is all.")),
     "budget": Script(replies=looking_up().replies, repeat=True),
@@ -68,6 +85,8 @@ def agents(body: Body) -> list[Agent]:
         "running": {"tools": [lookup, body.held()], "max_steps": 20},
         "retrying": {"retry": RETRY},
         "tool-error": {"tools": [charge]},
+        "wrong-json": {"output_schema": RIVER},
+        "compacted": {"compaction": Compaction(keep=2)},
         "max-steps": {"max_steps": 3},
         "stalled": {"tools": [lookup, done], "finish_tool": "done"},
         "budget": {"budgets": Budgets(llm_calls=2)},
@@ -79,7 +98,18 @@ def agents(body: Body) -> list[Agent]:
     ]
 
 
-ENDING = ("finished", "model-error", "tool-error", "max-steps", "stalled", "budget", "refused")
+ENDING = (
+    "finished",
+    "model-error",
+    "tool-error",
+    "too-long",
+    "wrong-json",
+    "compacted",
+    "max-steps",
+    "stalled",
+    "budget",
+    "refused",
+)
 """The jobs that end by themselves."""
 
 killed = Agent(name="killed", model="openai/killed", tools=[lookup])

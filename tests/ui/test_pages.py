@@ -23,6 +23,14 @@ CLOSED_ACCOUNT = (
     "step 1, tool charge: PermissionError: A-17 of <class 'Owner'> is __closed__; it ended the turn, because the "
     "tool's catch does not list it and the agent's on_tool_error is 'abort'"
 )
+TOO_LONG = (
+    "step 2, openai/too-long: the conversation is longer than the model's context window, and no more of it can be "
+    "summarised (HTTP 400): This model's maximum context length is "
+)
+WRONG_JSON = (
+    "step 2, openai/wrong-json: the answer does not fit the schema of the agent's output: at $.river: 2 is not of "
+    "type 'string'."
+)
 BUDGET = "the turn's budget of model calls is used up: 2 of 2 model calls"
 
 
@@ -69,6 +77,14 @@ SHOWN: dict[str, Shown] = {
     "finished": ended("finished", None, None, steps="2 of 1000 steps"),
     "model-error": ended("error", "llm.auth_error", REFUSED_KEY, steps="1 of 1000 steps"),
     "tool-error": ended("error", "tool.execution_error", CLOSED_ACCOUNT, steps="1 of 1000 steps"),
+    "too-long": Shown(
+        "COMPLETED",
+        result=('"stop_reason": "error"', '"reason_code": "llm.context_overflow"', TOO_LONG),
+        details=("ended: error · llm.context_overflow", TOO_LONG, "1 of 1000 steps"),
+        attributes=('"PerdureReasonCode": "llm.context_overflow"',),
+    ),
+    "wrong-json": ended("error", "llm.schema_violation", WRONG_JSON, steps="2 of 1000 steps"),
+    "compacted": ended("finished", None, None, steps="4 of 1000 steps"),
     "max-steps": ended(
         "max_steps_reached",
         None,
@@ -93,11 +109,17 @@ SHOWN: dict[str, Shown] = {
     ),
 }
 
+ALSO = {
+    "too-long": ("generate • step 2 · openai/too-long", "compact • step 2 · overflow_recovery"),
+    "compacted": ("compact • step 4 · overflow_recovery", "generate • step 4 · openai/compacted"),
+}
+"""What else the timeline of a job shows."""
+
 CALLS = {"tool-error": 'charge • {"account": "A-17"}'}
 """The first tool call in the timeline of a job whose first tool is not ``lookup``."""
 
 
-def test_the_ten_jobs_are_described() -> None:
+def test_every_job_is_described() -> None:
     assert set(SHOWN) == set(SCRIPTS)
 
 
@@ -118,6 +140,7 @@ async def test_the_page_of_a_job_names_its_cause(jobs: Jobs, page: Page, job: st
         f"generate • step 1 · openai/{job}",
         CALLS.get(job, 'lookup • {"city": "Lyon"}'),
         f"commit_turn • {last}" if shown.status == "COMPLETED" else "Results will appear",
+        *ALSO.get(job, ()),
     )
     await page.picture(f"{job}-timeline")
     await page.go(jobs.page(job, "user-metadata"))
@@ -149,13 +172,13 @@ async def test_a_job_that_never_began_says_why(jobs: Jobs, page: Page, job: str,
 
 FOUND: dict[str, set[str]] = {
     'PerdureState = "running" AND ExecutionStatus = "Running"': {"running", "retrying", "killed"},
-    'PerdureStopReason = "error"': {"model-error", "tool-error"},
+    'PerdureStopReason = "error"': {"model-error", "tool-error", "too-long", "wrong-json"},
     'PerdureReasonCode = "llm.auth_error"': {"model-error"},
     'PerdureReasonCode STARTS_WITH "tool."': {"tool-error"},
     'PerdureStopReason IN ("max_steps_reached", "budget_exhausted", "stalled")': {"max-steps", "budget", "stalled"},
     'PerdureStopReason = "cancelled"': {"cancelled"},
     'PerdureAgent = "finished" AND PerdureTenant = "acme"': {"finished"},
-    "PerdureTokens >= 75": {"max-steps"},
+    "PerdureTokens >= 75": {"max-steps", "compacted"},
     'WorkflowType = "AgentTurn" AND PerdureState IS NULL AND ExecutionStatus = "Completed"': {"refused"},
     'WorkflowType = "AgentTurn" AND ExecutionStatus = "Failed"': {"malformed"},
 }

@@ -21,6 +21,7 @@ async def test_an_unknown_agent_is_refused_with_the_names_there_are(house: House
 
 
 async def test_a_missing_key_names_the_variable_and_sends_nothing(house: House) -> None:
+    house.environment.delenv("ANTHROPIC_API_KEY")
     agent = Agent(name="tester", model="anthropic/claude-sonnet-4-5")
     async with house.worker(agent):
         result = await house.run()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.generate import DeadlineExceededError, _within
+from activities.attempts import DeadlineExceededError, _within
 from activities.model import Answer, complete
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, faults, say

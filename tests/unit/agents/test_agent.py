@@ -68,6 +68,22 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"tools": [look, look]}, "two tools named look; rename one"),
         ({"tools": [named_like_ours]}, "may not be named 'generate'"),
         ({"tools": ["look"]}, "tools"),
+        (
+            {"retry": {"max_retries": -1}},
+            "agent 'tester': retry.max_retries: Input should be greater than or equal to 0",
+        ),
+        (
+            {"retry": {"max_tries": 3}},
+            "retry: RetryPolicy has no field max_tries; its fields are max_retries, max_time",
+        ),
+        ({"budgets": {"cost": 5}}, "budgets: Budgets has no field cost"),
+        ({"compaction": {"threshold": 75}}, "compaction.threshold: Input should be less than or equal to 1"),
+        ({"compaction": {"keep": 1}}, "compaction.keep"),
+        ({"output_schema": {"type": "objekt"}}, "output_schema: this is no JSON schema: at $.type: 'objekt' is not"),
+        ({"output_schema": "object"}, "output_schema"),
+        ({"output_corrections": -1}, "output_corrections"),
+        ({"output_corrections": 1}, "output_corrections: there is no output_schema that an answer could miss"),
+        ({"output_schema": {}, "finish_tool": "look", "tools": [look]}, "output_schema is for answers in text"),
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
     ],
 )
@@ -78,6 +94,14 @@ def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(
         agent(**settings)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_misspelt_knob_is_refused_where_it_is_written() -> None:
+    """What is read from a newer release keeps its unknown fields to itself; what is written in code is a mistake."""
+    with pytest.raises(ValueError, match="RetryPolicy has no field max_tries"):
+        RetryPolicy(max_tries=3)  # type: ignore[call-arg]
+    assert RetryPolicy.model_validate({"max_tries": 3}) == RetryPolicy()
+    assert RetryPolicy.dawn().max_retries == 2
 
 
 @pytest.mark.parametrize(

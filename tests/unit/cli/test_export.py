@@ -129,6 +129,20 @@ def test_events_are_the_whole_log_also_when_it_has_many_pages(monkeypatch: pytes
     assert [event["type"] for event in exported("events", "--turn", "2")] == ["agent_start"]
 
 
+@pytest.mark.parametrize(
+    ("names", "types"),
+    [
+        (["AgentStart"], ["agent_start", "agent_start"]),
+        (["tool_start", "agent_end"], ["tool_start", "agent_end"]),
+        (["errorRun"], []),
+    ],
+)
+def test_events_can_be_chosen_by_type(names: list[str], types: list[str]) -> None:
+    """S-50."""
+    options = [word for name in names for word in ("--type", name)]
+    assert [event["type"] for event in exported("events", *options)] == types
+
+
 def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
     def step(name: str, parent: str | None) -> StepRecord:
         content = UserMessage(content=name)
@@ -146,6 +160,8 @@ def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
         (["export", SESSION, "--format", "chat"], "'chat' is not one of 'openai', 'jsonl', 'events'"),
         (["export", SESSION, "--format", "openai", "--turn", "0"], "--turn"),
         (["export", SESSION, "--format", "openai", "--turn", "3"], "has no turn 3"),
+        (["export", SESSION, "--format", "jsonl", "--type", "agent_end"], "--format jsonl prints no events"),
+        (["export", SESSION, "--format", "events", "--type", "agent_eror"], "did you mean 'agent_error'?"),
         (["export", SESSION, "--format", "events", "--turn", "3"], "has no turn 3"),
         (["export", "nobody", "--format", "openai"], "no session 'nobody'; 'perdure list'"),
         (["export", "nobody", "--format", "events"], "no session 'nobody'; 'perdure list'"),

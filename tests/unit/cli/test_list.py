@@ -67,6 +67,7 @@ def test_without_a_filter_all_are_there_newest_first() -> None:
         (["--state", "ended"], ["finished", "failed"]),
         (["--stop-reason", "error"], ["failed"]),
         (["--reason-code", "llm.rate_limited"], ["failed"]),
+        (["--reason-code", "llm.gpu_busy"], []),
         (["--reason-code", "exception.KeyError"], []),
         (["--since", "1h"], ["running", "finished", "failed"]),
         (["--since", "2999-01-01"], []),
@@ -113,7 +114,8 @@ def test_nothing_found_is_said_and_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (["--reason-code", "llm.rate_limit"], "there is no reason code 'llm.rate_limit'; 'perdure errors' lists them"),
+        (["--reason-code", "llm.rate_limit"], "no reason code 'llm.rate_limit', did you mean 'llm.rate_limited'?"),
+        (["--reason-code", "rate limit"], "there is no reason code 'rate limit'; 'perdure errors' lists them"),
         (["--since", "yesterday"], "'yesterday' is no time; give for example 30m"),
         (["--since", "99999w9"], "is no time"),
         (["--since", "999999w"], "is no time"),

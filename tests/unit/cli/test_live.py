@@ -14,7 +14,7 @@ from perdure.cli.live import EXIT_CODES, Printer, follow
 from perdure.client import Turn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import AgentEnd, AgentError, Envelope, Event, GenerationError
+from perdure.contracts.events import AgentEnd, AgentError, Envelope, Event, GenerationError, ToolEnd, ToolError
 from perdure.contracts.turns import StopReason, TurnResult
 
 FAILURE = ErrorDetail(code="llm.auth_error", title="generation", message="the provider refused the key")
@@ -72,9 +72,9 @@ class FakeTurn:
         )
 
 
-async def followed(turn: FakeTurn, *, cancels: bool = True, as_json: bool = False) -> int:
+async def followed(turn: FakeTurn, *, cancels: bool = True, as_json: bool = False, types: tuple[str, ...] = ()) -> int:
     async with asyncio.timeout(10):
-        return await follow(cast("Turn", turn), Printer(as_json=as_json), cancels=cancels)
+        return await follow(cast("Turn", turn), Printer(as_json=as_json, types=types), cancels=cancels)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,57 @@ async def test_json_prints_one_event_a_line(capsys: pytest.CaptureFixture[str]) 
 
 
 async def test_what_ended_the_turn_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """S-51."""
     await followed(FakeTurn(GenerationError(error=FAILURE), AgentError(error=FAILURE), end(StopReason.ERROR)))
     assert capsys.readouterr().out.count("the provider refused the key") == 1
+
+
+async def test_what_ended_the_turn_is_shown_once_also_when_another_call_failed_after_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S-51."""
+    of_first, of_second = (
+        ErrorDetail(code="tool.execution_error", title=tool, message=f"{tool} broke") for tool in ("first", "second")
+    )
+    await followed(
+        FakeTurn(
+            ToolError(call_id="a", tool="first", error=of_first),
+            ToolError(call_id="b", tool="second", error=of_second),
+            AgentError(error=of_first),
+            end(StopReason.ERROR),
+        )
+    )
+    assert capsys.readouterr().out.splitlines()[:-1] == ["✗ first", "  first broke", "✗ second", "  second broke"]
+
+
+async def test_an_error_of_another_title_is_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """S-51: the same words from another source are another fact."""
+    of_tool = FAILURE.model_copy(update={"title": "login"})
+    await followed(
+        FakeTurn(
+            ToolEnd(call_id="a", tool="login", result="", error=of_tool, seconds=0.1),
+            AgentError(error=FAILURE),
+            end(StopReason.ERROR),
+        )
+    )
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("✗")] == [
+        "✗ login",
+        "✗ generation",
+    ]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_events_of_other_types_are_left_out_and_the_end_still_gives_the_exit_code(
+    capsys: pytest.CaptureFixture[str], *, as_json: bool
+) -> None:
+    """S-50: also where the event that a failure repeats is one of those left out."""
+    turn = FakeTurn(GenerationError(error=FAILURE), AgentError(error=FAILURE), end(StopReason.ERROR))
+    assert await followed(turn, as_json=as_json, types=("agent_error",)) == 1
+    printed = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line)["type"] for line in printed] == ["agent_error"]
+    else:
+        assert printed == ["✗ generation", "  the provider refused the key"]
 
 
 async def test_the_first_interrupt_cancels_the_turn_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

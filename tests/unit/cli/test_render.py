@@ -73,6 +73,23 @@ def test_every_failure_is_a_cross_with_its_title_and_an_indented_body(event: eve
     assert shown(event) == ["✗ read_file", "  no such file", "  look elsewhere"]
 
 
+def test_the_title_of_a_call_that_perdure_did_not_run_is_the_one_in_its_event() -> None:
+    """S-51: line and event say the same."""
+    refused = FAILURE.model_copy(update={"title": "runtime"})
+    assert shown(events.ToolEnd(call_id="c", tool="read_file", result="", error=refused, seconds=0))[0] == "✗ runtime"
+
+
+@pytest.mark.parametrize(
+    ("reason", "lines"),
+    [(StopReason.CANCELLED, ["why not", "cancelled"]), (StopReason.BUDGET_EXHAUSTED, ["budget_exhausted"])],
+)
+def test_only_a_cancel_says_why_in_the_last_lines_for_every_other_error_has_its_row(
+    reason: StopReason, lines: list[str]
+) -> None:
+    """S-51: once."""
+    assert [line.partition(" · ")[0] for line in shown(end(reason, "why not"))] == lines
+
+
 def test_a_generation_shows_its_text_and_what_it_used() -> None:
     used = events.GenerationEnd(
         model="m",

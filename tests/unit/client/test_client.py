@@ -23,6 +23,7 @@ from perdure.client import (
 from perdure.client import (
     client as client_module,
 )
+from perdure.client.requests import turn_request
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.settings import Settings
 
@@ -329,6 +330,6 @@ async def test_a_server_that_refuses_a_second_run_within_a_second_is_waited_for(
 
 
 def test_a_request_carries_only_what_was_given() -> None:
-    request = client_module._request("s", {"agent": "a", "prompt": "p", "model": None, "tenant": ""})
+    request = turn_request("s", {"agent": "a", "prompt": "p", "model": None, "tenant": ""})
     assert request.model_dump(exclude_unset=True).keys() == {"agent", "prompt", "request_id"}
     assert isinstance(request, TurnRequest)

@@ -1,7 +1,9 @@
 """Secrets leave texts and arguments; what only looks like one stays."""
 
 import json
+from collections.abc import Callable
 from string import ascii_letters, digits
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -64,6 +66,11 @@ def test_a_key_is_known_by_its_shape_in_texts_and_in_arguments(key: str) -> None
         ("mysql --password=abcdef -h db", "mysql --password=*** -h db"),
         ("login --api-key abcdef now", "login --api-key *** now"),
         ("Incorrect API key provided: sk-scrip*****6789.", "Incorrect API key provided: ***."),
+        ("Incorrect key: abcd********wxyz, or ********wxyz", "Incorrect key: ***, or ***"),
+        ("curl -H 'X-Api-Key: abcd1234' host", "curl -H 'X-Api-Key: ***' host"),
+        ("Authorization: token abcd1234", "Authorization: token ***"),
+        ("GITHUB_TOKEN=abcdefgh make", "GITHUB_TOKEN=*** make"),
+        ('export PGPASSWORD="abcdefgh"', 'export PGPASSWORD="***"'),
     ],
 )
 def test_a_credential_is_known_by_what_stands_before_it(text: str, expected: str) -> None:
@@ -80,6 +87,8 @@ def test_a_credential_is_known_by_what_stands_before_it(text: str, expected: str
         "see https://host:8080/path and mail me@host",
         "a risk-assessment of task-0123456789",
         "mkdir -p build/output",
+        "def make(*args, **options): **bold** and *** or ****",
+        "TOKEN=$GITHUB_TOKEN make; SORT_KEY=created_at",
     ],
 )
 def test_ordinary_words_stay(text: str) -> None:
@@ -89,6 +98,8 @@ def test_ordinary_words_stay(text: str) -> None:
 
 def test_source_code_that_a_model_writes_stays() -> None:
     assert not is_masked({"content": "def connect(api_key: str, password=None):\n    token = read()\n"})
+    assert not is_masked({"content": "authorization: required for this page; the x-api-key: header is missing"})
+    assert not is_masked({"content": 'API_KEY=os.environ["API_KEY"]\nTOKEN=read_token()\n'})
 
 
 @given(before=st.text(), after=st.text(), secret=VALUES)
@@ -100,8 +111,23 @@ def test_of_two_secrets_the_longer_one_leaves_no_rest() -> None:
     assert redact_text("x abcdefgh-ijkl y", ["abcdefgh", "abcdefgh-ijkl"]) == "x *** y"
 
 
-def test_a_short_setting_is_not_taken_for_a_secret() -> None:
-    assert redact_text("the test passed", {"test"}) == "the test passed"
+def test_a_short_secret_is_cut_out_as_a_whole_word_only() -> None:
+    """S-52: a password of six letters is one too."""
+    assert redact_text("refused s3cret, not s3crets or as3cret", {"s3cret"}) == "refused ***, not s3crets or as3cret"
+    assert redact_text("it is in or out", {"in"}) == "it is in or out"
+
+
+@pytest.mark.parametrize(
+    "secret", ['quo"ted-value', "back\\slashed", "ümlaut-value", "per%cent/and&more", "new\nline-value"]
+)
+@pytest.mark.parametrize(
+    "write",
+    [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False), repr, quote, lambda text: quote(text, "")],
+)
+def test_a_known_secret_is_cut_out_however_it_is_written(secret: str, write: Callable[[str], str]) -> None:
+    """S-52: as it is, in JSON, in a Python literal, in a URL."""
+    written = f"before {write(secret)} after"
+    assert redact_text(written, {secret}).replace('"', "").replace("'", "") == "before *** after"
 
 
 @given(st.text())
@@ -160,6 +186,28 @@ def test_values_after_credential_flags_are_masked() -> None:
     assert mask_arguments({"argv": ["--api-key=abc"]}) == {"argv": [f"--api-key={MASK}"]}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "masked"),
+    [
+        ({"name": "password", "value": "abc"}, {"name": "password", "value": MASK}),
+        (
+            {"headers": [{"key": "X-Api-Key", "value": "abc"}, {"key": "Accept", "value": "text/html"}]},
+            {"headers": [{"key": "X-Api-Key", "value": MASK}, {"key": "Accept", "value": "text/html"}]},
+        ),
+        (
+            {"headers": [["Authorization", "abc"], ["Accept", "text/html"]]},
+            {"headers": [["Authorization", MASK], ["Accept", "text/html"]]},
+        ),
+        ({"columns": ["password", "email"]}, {"columns": ["password", "email"]}),
+    ],
+)
+def test_a_value_that_stands_apart_from_its_name_is_masked(
+    arguments: dict[str, JsonValue], masked: dict[str, JsonValue]
+) -> None:
+    """S-52: as HTTP clients and forms take them."""
+    assert mask_arguments(arguments) == masked
+
+
 def test_arguments_that_the_tool_names_are_masked_at_the_top() -> None:
     assert mask_arguments({"pin": "1234", "to": {"pin": "1"}}, {"pin"}) == {"pin": MASK, "to": {"pin": "1"}}
 
@@ -197,6 +245,30 @@ def test_what_is_shown_is_not_hidden() -> None:
     assert hidden_values({"user": "me", "to": ["you"], "n": 1, "password": {"old": "a", "new": ["b"]}}) == {"a", "b"}
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("mysql --password=abcdef -h db", "abcdef"),
+        ("postgresql://user:pa55word@host/db", "pa55word"),
+        ("curl -H 'Authorization: Bearer abcdef.ghijkl' host", "abcdef.ghijkl"),
+        ("GITHUB_TOKEN=abcdefgh make", "abcdefgh"),
+        (f"deploy with {KEYS[0]} now", KEYS[0]),
+        ('{"api_key": "abcdef"}', "abcdef"),
+    ],
+)
+def test_what_masking_takes_out_of_a_text_is_hidden_alone_too(text: str, part: str) -> None:
+    """S-52: an exception repeats the password, not the command line it stood in."""
+    assert part in hidden_values({"command": [text]})
+
+
+def test_a_number_is_hidden_as_it_is_written() -> None:
+    """S-52."""
+    assert hidden_values({"pin": 4711, "password": {"a": 1.5, "b": None, "c": True}, "n": 1}, ["pin"]) == {
+        "4711",
+        "1.5",
+    }
+
+
 @given(st.dictionaries(st.text(), JSON))
 def test_masking_keeps_the_names_and_masking_twice_changes_nothing_more(arguments: dict[str, JsonValue]) -> None:
     once = mask_arguments(arguments)
@@ -213,7 +285,11 @@ def test_arguments_nested_too_deep_are_masked_whole_and_break_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["a.", "sk-", "://", "password", "bearer ", "--token ", "eyJa.", '"password":"', "-----BEGIN "]
+    "part",
+    [
+        *("a.", "sk-", "://", "password", "bearer ", "--token ", "eyJa.", '"password":"', "-----BEGIN "),
+        *("*", "a*", "a***-", "TOKEN", "TOKEN=", "A_", "x-key: ", "authorization:", "x-a-"),
+    ],
 )
 @pytest.mark.timeout(10)
 def test_no_text_makes_redaction_slow(part: str) -> None:

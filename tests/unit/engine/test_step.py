@@ -95,7 +95,7 @@ def play(script: list[Move], **policy: Any) -> Played:
             return played
         if isinstance(action, Generate):
             _generate(played, action, next(moves, TEXT))
-        else:
+        elif isinstance(action, engine.CallTools):
             _call_tools(played, action)
         played.state = engine.keep_listening(played.state, played.mail)
     pytest.fail("the turn does not end")
@@ -231,8 +231,11 @@ def test_the_budget_of_tool_calls_allows_exactly_so_many(limit: int) -> None:
     assert len(played.ran) == limit
     assert played.commit.stop_reason is StopReason.BUDGET_EXHAUSTED
     assert played.commit.error is not None
-    assert played.commit.error.code == "budget.tool_calls_exhausted"
-    assert [outcome.error == played.commit.error for outcome in played.commit.failed] == [True] * (1 + (limit % 2 == 0))
+    assert (played.commit.error.code, played.commit.error.title) == ("budget.tool_calls_exhausted", "agent")
+    errors = [outcome.error for outcome in played.commit.failed]
+    assert [(error.code, error.title) for error in errors if error] == [("budget.tool_calls_exhausted", "work")] * (
+        1 + (limit % 2 == 0)
+    )
 
 
 def test_a_call_that_never_ran_uses_no_budget() -> None:

@@ -40,8 +40,7 @@ def content(response: httpx.Response) -> Any:
 async def test_the_reply_is_chosen_by_the_answers_the_request_already_holds(http: httpx.AsyncClient) -> None:
     async with ScriptedProvider(TWO) as provider:
         system: dict[str, JsonValue] = {"role": "system", "content": "Add."}
-        result: dict[str, JsonValue] = {"role": "tool", "tool_call_id": "c", "content": "2"}
-        assert content(await post(http, provider, system, ASK, ANSWERED, result)) == "done"
+        assert content(await post(http, provider, system, ASK, ANSWERED, ASK)) == "done"
         first = await post(http, provider, ASK)
         again = await post(http, provider, ASK)
     assert first.json() == again.json()
@@ -116,6 +115,7 @@ async def test_a_fault_may_meet_every_request(http: httpx.AsyncClient) -> None:
         (faults.close_before_reply(), httpx.RemoteProtocolError),
         (faults.reset_before_reply(), httpx.ReadError),
         (faults.cut_body(), httpx.RemoteProtocolError),
+        (faults.reset_in_body(), httpx.ReadError),
     ],
 )
 async def test_a_broken_connection_is_seen_as_one(http: httpx.AsyncClient, fault: Any, raised: type[Exception]) -> None:
@@ -126,10 +126,13 @@ async def test_a_broken_connection_is_seen_as_one(http: httpx.AsyncClient, fault
 
 
 async def test_a_broken_body_is_seen_as_one(http: httpx.AsyncClient) -> None:
-    replies = (say("fine").after(faults.garbage(), faults.empty_choices(), faults.drip(0.0001), faults.delay(0.01)),)
-    async with ScriptedProvider(Script(replies=replies)) as provider:
-        with pytest.raises(json.JSONDecodeError):
-            (await post(http, provider)).json()
+    bad = (faults.garbage(), faults.page(200), faults.empty_choices(), faults.drip(0.0001), faults.delay(0.01))
+    async with ScriptedProvider(Script(replies=(say("fine").after(*bad),))) as provider:
+        for kind in ("application/json", "text/html"):
+            broken = await post(http, provider)
+            assert (broken.status_code, broken.headers["content-type"]) == (200, kind)
+            with pytest.raises(json.JSONDecodeError):
+                broken.json()
         assert (await post(http, provider)).json()["choices"] == []
         assert content(await post(http, provider)) == "fine"
         assert content(await post(http, provider)) == "fine"
@@ -143,6 +146,42 @@ async def test_the_provider_sees_a_client_that_goes_away_while_it_hangs(http: ht
         waiting.cancel()
         await provider.wait_for_disconnect()
     assert provider.disconnects == 1
+
+
+async def test_a_silence_in_the_body_lasts_until_the_client_goes() -> None:
+    async with ScriptedProvider(TWO, always=faults.hang_in_body()) as provider:
+        url, body = f"{provider.url}/chat/completions", {"model": "m", "messages": [ASK]}
+        async with httpx.AsyncClient() as http, http.stream("POST", url, json=body) as response:
+            first = await anext(response.aiter_raw())
+            assert response.status_code == 200
+            assert 0 < len(first) < int(response.headers["content-length"])
+            assert provider.disconnects == 0
+        await provider.wait_for_disconnect()
+
+
+async def test_a_provider_that_refuses_can_come_back_at_its_address(http: httpx.AsyncClient) -> None:
+    async with ScriptedProvider(TWO) as provider:
+        url = provider.url
+        assert content(await post(http, provider)) == "adding"
+        await provider.refuse()
+        for _ in range(2):
+            with pytest.raises(httpx.ConnectError):
+                await post(http, provider)
+        assert (provider.request_count, provider.connection_count) == (1, 1)
+        await provider.accept()
+        await provider.accept()
+        assert (provider.url, content(await post(http, provider))) == (url, "adding")
+    assert (provider.request_count, provider.connection_count) == (2, 2)
+
+
+async def test_requests_and_connections_are_counted_apart(http: httpx.AsyncClient) -> None:
+    reply = say("fine").after(faults.rate_limited(), faults.close_before_reply())
+    async with ScriptedProvider(Script(replies=(reply,))) as provider:
+        assert (await post(http, provider)).status_code == 429
+        with pytest.raises(httpx.RemoteProtocolError):
+            await post(http, provider)
+        assert content(await post(http, provider)) == "fine"
+    assert (provider.request_count, provider.connection_count) == (3, 2)
 
 
 async def test_leaving_the_provider_ends_what_hangs(http: httpx.AsyncClient) -> None:

@@ -5,13 +5,16 @@ import logging
 import socket
 import urllib.error
 import urllib.request
-from asyncio import to_thread
+from asyncio import create_task, to_thread, wrap_future
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
 
+from activities.bodies import Bodies, CallContext, masked
 from activities.metrics import Metrics
+from perdure import Tool, tool
 from perdure.contracts.names import Metric
 from worker.health import AddressError, Health, bind, serving
 from worker.telemetry import JsonFormatter, SdkMetrics, brief, metrics_page, registry
@@ -30,16 +33,55 @@ def test_a_log_line_is_json_and_holds_no_secret() -> None:
     assert "sk-abc" not in line["exception"]
 
 
+def test_what_comes_beside_the_message_holds_no_secret_either() -> None:
+    """S-52: told by its name, as in arguments, or by its value."""
+    line = record("hello")
+    extra = {"api_key": "abc", "url": "https://me:pa55word@host", "calls": [{"token": "hunter2-hunter2"}], "count": 3}
+    vars(line).update(extra)
+    told = json.loads(JsonFormatter(frozenset({"hunter2-hunter2"})).format(line))
+    assert (told["api_key"], told["url"], told["count"]) == ("***", "https://me:***@host", 3)
+    assert "hunter2" not in told["calls"]
+
+
+async def test_what_a_tool_logs_is_without_the_arguments_that_are_masked() -> None:
+    """S-52: sync or async, in the very call; not in another one."""
+    formatter, bodies = JsonFormatter(frozenset()), Bodies(1)
+    context = CallContext("job", 1, "c1", "job/1/c1")
+
+    @tool
+    def blocking(password: str) -> str:
+        return formatter.format(record(f"with {password}"))
+
+    @tool
+    async def quick(password: str) -> str:
+        return formatter.format(record(f"with {password}"))
+
+    async def called(body: Tool[..., Any], hidden: frozenset[str]) -> str:
+        masked.set(hidden)
+        return str(await wrap_future(bodies.start(body, {"password": "s3cret"}, context)))
+
+    try:
+        bodies_of_both: tuple[Tool[..., Any], ...] = (blocking, quick)
+        for body in bodies_of_both:
+            assert '"with ***"' in await create_task(called(body, frozenset({"s3cret"})))
+            assert '"with s3cret"' in await create_task(called(body, frozenset()))
+    finally:
+        bodies.close()
+
+
 def test_a_failure_that_has_a_reason_code_is_one_sentence_without_a_traceback() -> None:
+    """S-69: a surprise is called by its class, and keeps its traceback."""
     known = record("Completing activity as failed", ApplicationError("it broke", type="llm.timeout"))
     brief(known)
     line = json.loads(JsonFormatter(frozenset()).format(known))
     assert "exception" not in line
-    assert line["message"] == "llm.timeout: it broke"
+    assert (line["message"], line["reason_code"]) == ("llm.timeout: it broke", "llm.timeout")
 
     unknown = record("Completing activity as failed", KeyError("surprise"))
     brief(unknown)
-    assert "surprise" in json.loads(JsonFormatter(frozenset()).format(unknown))["exception"]
+    line = json.loads(JsonFormatter(frozenset()).format(unknown))
+    assert "surprise" in line["exception"]
+    assert line["reason_code"] == "exception.KeyError"
 
 
 async def fetch(url: str) -> tuple[int, str]:

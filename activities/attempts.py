@@ -1,0 +1,201 @@
+"""One model call as an attempt of an activity: within the agent's time, and what becomes of it when it fails."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.answers import event_of
+from activities.conversations import WireMessage
+from activities.errors import permanent, store_failures, transient
+from activities.failures import facts_of
+from activities.metrics import Metrics
+from activities.model import Answer, complete
+from activities.recordings import Recordings
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ErrorDetail, Reason
+from perdure.contracts.events import Event, GenerationError, GenerationRetry
+from perdure.contracts.generations import StepRequest
+from perdure.contracts.retries import RetryPolicy
+from perdure.engine.failures import FailureFacts, classify, is_ambiguous, reason_of
+from perdure.engine.redaction import without_known
+from perdure.engine.retries import decide
+from perdure.store import Store
+
+MAX_CALLS = 500
+"""Most tool calls of one answer: a server takes 2,000 running activities of a workflow, and 2 MB from one activity."""
+
+NOT_AGAIN = (
+    "the provider may have carried the call out, so it is not sent again: "
+    "the agent's retry policy says ambiguous='fail'"
+)
+"""Stands behind a failure that another policy would have retried."""
+
+
+class DeadlineExceededError(TimeoutError):
+    """The model call took longer than the agent's generation_timeout."""
+
+
+class TooManyCallsError(Exception):
+    """The answer asks for more tool calls than a workflow can have at once."""
+
+
+class CallFailedError(Exception):
+    """A model call failed; what is known about it, redacted, and when it was by Temporal's clock."""
+
+    def __init__(self, facts: FailureFacts, failed_at: datetime) -> None:
+        super().__init__(facts.text)
+        self.facts = facts
+        self.failed_at = failed_at
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an agent's policy makes of a failed call: ``retry`` is None if it is not sent again."""
+
+    detail: ErrorDetail
+    retry: GenerationRetry | None
+
+
+class Attempts:
+    """The model calls of one worker."""
+
+    def __init__(self, *, store: Store, metrics: Metrics, recordings: Recordings, secrets: Collection[str]) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._recordings = recordings
+        self._secrets = secrets
+
+    async def call(self, definition: AgentDefinition, messages: list[WireMessage]) -> tuple[Answer, float]:
+        """The answer, and the seconds it took.
+
+        Raises:
+            CallFailedError: Whatever the provider or its library did.
+        """
+        began = time.monotonic()
+        try:
+            answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
+            # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
+            failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
+            # The chain holds unredacted texts, and would stand in the history.
+            raise CallFailedError(facts_of(error, failed_at, self._secrets), failed_at) from None
+        # A model may repeat a key that it found somewhere.
+        answer = replace(answer, text=without_known(answer.text, self._secrets))
+        return answer, time.monotonic() - began
+
+    def count(self, definition: AgentDefinition, answer: Answer, seconds: float) -> None:
+        """Count a stored answer in the metrics, unless it was recorded: nobody was asked, or paid."""
+        if answer.recorded:
+            return
+        metrics, model, usage = self._metrics, definition.model, answer.usage
+        metrics.generation_seconds.labels(model).observe(seconds)
+        metrics.tokens.labels(model, "input").inc(usage.input_tokens)
+        metrics.tokens.labels(model, "output").inc(usage.output_tokens)
+        metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
+        metrics.cost_usd.labels(model).inc(float(answer.cost_usd or 0))
+
+    async def judge(
+        self, request: StepRequest, definition: AgentDefinition, error: CallFailedError, failures: int | None = None
+    ) -> Failure:
+        """Decide whether the call is sent again, and after which wait.
+
+        The number of the try is counted from the step's recorded retries, so an attempt lost with its worker uses none
+        up; or it is ``failures``, which the workflow has counted, of an agent whose model is told.
+        """
+        facts, policy = error.facts, definition.retry
+        async with store_failures():
+            before = await self._store.retries(request.session, request.turn, request.step)
+        first = next((e.event.failed_at for e in before if isinstance(e.event, GenerationRetry)), error.failed_at)
+        code, reason = classify(facts), reason_of(facts)
+        attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
+        wait = decide(
+            policy,
+            reason,
+            ambiguous=ambiguous,
+            attempt=attempt,
+            elapsed=error.failed_at - first,
+            retry_after=facts.retry_after_seconds,
+            jitter_sample=random.random(),  # noqa: S311 - jitter needs no secrecy
+        )
+        detail = _detail(request, definition, facts, code, reason)
+        if wait is None:
+            return Failure(_final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous), None)
+        self._metrics.generation_retries.labels(definition.model, code).inc()
+        retry = GenerationRetry(
+            attempt=attempt,
+            max_attempts=policy.max_retries,
+            wait_seconds=wait.total_seconds(),
+            code=code,
+            error_type=facts.class_name,
+            error_message=facts.text,
+            failed_at=error.failed_at,
+        )
+        return Failure(detail, retry)
+
+    async def ended(self, request: StepRequest, failure: Failure) -> ApplicationError:
+        """Record the failure as an event; what ends the attempt, until the next one after its wait or for good."""
+        detail, retry = failure.detail, failure.retry
+        if retry is None:
+            await self.record(request, "error", GenerationError(error=detail))
+            return permanent(detail)
+        await self.record(request, f"retry/{retry.attempt}", retry)
+        next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
+        message = detail.message + next_try
+        return transient(detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds))
+
+    async def record(self, request: StepRequest, key: str, event: Event) -> None:
+        """Write an event of the step, once for each key."""
+        async with store_failures():
+            await self._store.append_events(request.session, [event_of(request, key, event)])
+
+
+async def _called(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
+    answer = await _within(definition.generation_timeout, complete(definition, messages))
+    _check_calls(answer)
+    return answer
+
+
+async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
+    """The answer, or :class:`DeadlineExceededError`; litellm's own time-out bounds a silence only."""
+    deadline = asyncio.timeout(limit.total_seconds())
+    try:
+        async with deadline:
+            return await call
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        msg = f"the model did not answer within generation_timeout ({limit.total_seconds():g} s)"
+        raise DeadlineExceededError(msg) from error
+
+
+def _check_calls(answer: Answer) -> None:
+    if len(answer.calls) > MAX_CALLS:
+        msg = f"the answer asks for {len(answer.calls):,} tool calls at once, the limit is {MAX_CALLS}"
+        raise TooManyCallsError(msg)
+
+
+def _final(detail: ErrorDetail, policy: RetryPolicy, reason: Reason, *, attempt: int, ambiguous: bool) -> ErrorDetail:
+    """The failure with the rule of the agent's policy that ends the chain, where it is not plain from the failure."""
+    text = detail.message
+    if ambiguous and policy.ambiguous == "fail":
+        text = f"{text}; {NOT_AGAIN}"
+    elif policy.on_retry == "tell_model" and reason.transient and attempt > policy.max_retries:
+        text = f"more than {policy.max_retries} failures in a row: {text}"
+    return detail.model_copy(update={"message": text})
+
+
+def _detail(
+    request: StepRequest, definition: AgentDefinition, facts: FailureFacts, code: str, reason: Reason
+) -> ErrorDetail:
+    """The failure as one sentence that stands alone: step, model, cause, and what the provider said."""
+    status = f" (HTTP {facts.status})" if facts.status else ""
+    cause, semicolon, advice = reason.text.partition("; ")
+    said = facts.text.rstrip(".") if advice else facts.text
+    message = f"step {request.step}, {definition.model}: {cause}{status}: {said}{semicolon}{advice}"
+    return ErrorDetail(code=code, title="generation", message=message[:2_000], type=facts.class_name)

@@ -1,0 +1,176 @@
+"""The activity ``compact``: have a model summarise the beginning of a conversation, and store the summary as a step.
+
+Safe to run twice: the summary is stored under the key of its input, and a second attempt that finds it there neither
+calls the model nor pays again. Every message stays in the store; what changes is what models read from here on.
+"""
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.answers import CONTENT_CHARACTERS, event_of
+from activities.attempts import Attempts, CallFailedError, Failure
+from activities.conversations import wire
+from activities.definitions import Definitions
+from activities.errors import permanent, store_failures
+from activities.failures import facts_of
+from activities.heartbeat import beating
+from activities.model import Answer, EmptyAnswerError, context_window
+from activities.storing import until_stored
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import CompactionEvent, GenerationError
+from perdure.contracts.generations import Compact, Compacted
+from perdure.contracts.messages import Message, UserMessage
+from perdure.contracts.names import Activity
+from perdure.engine.context import (
+    INSTRUCTIONS,
+    characters_of_one_summary,
+    compacted,
+    find_boundary,
+    summary_in,
+    to_summarise,
+)
+from perdure.store import StepRecord, Store
+
+_OF_THE_AGENT = frozenset(
+    {"max_completion_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop", "tool_choice"}
+)
+"""Arguments of a model call that are about the agent's answers, and not about its model."""
+
+
+class CompactActivity:
+    """The compactions of one worker."""
+
+    def __init__(self, *, store: Store, definitions: Definitions, attempts: Attempts) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._attempts = attempts
+
+    @activity.defn(name=Activity.COMPACT)
+    async def compact(self, request: Compact) -> Compacted:
+        """Summarise what is safe to cut off, or say why nothing is."""
+        async with beating():
+            definition = await self._definitions.get(request.definition)
+            async with store_failures():
+                stored = await self._store.step(request.step_id())
+                if stored is not None:
+                    return _compacted(stored)
+                messages = await self._store.conversation(request.parent)
+            return await self._summarise(request, definition, messages)
+
+    async def _summarise(
+        self, request: Compact, definition: AgentDefinition, messages: tuple[Message, ...]
+    ) -> Compacted:
+        """Let the model write the summary; a provider that finds even this too long gets half as much."""
+        writer, keep = _writer(definition), definition.compaction.keep
+        room = characters_of_one_summary(definition.compaction, context_window(definition.model))
+        event = CompactionEvent(
+            trigger=request.trigger,
+            compaction_status="started",
+            messages_before=len(messages),
+            messages_after=len(messages),
+            model=writer.model,
+        )
+        while boundary := find_boundary(messages, keep=keep, max_characters=room):
+            await self._attempts.record(request, "compaction/started", event)
+            wishes = (definition.compaction.guidance, request.guidance)
+            prompt = to_summarise(messages[:boundary], wishes)
+            try:
+                answer, seconds = await self._attempts.call(
+                    writer, [{"role": "system", "content": INSTRUCTIONS}, wire(UserMessage(content=prompt))]
+                )
+                summary = _summary(answer)
+            except CallFailedError as error:
+                failure = await self._attempts.judge(request, writer, error)
+                if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
+                    raise await self._failed(request, failure, event) from None
+                room = min(room, len(prompt)) // 2
+                continue
+            stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
+            self._attempts.count(writer, answer, seconds)
+            return _compacted(stored)
+        return await self._skipped(request, event, keep)
+
+    async def _finish(
+        self, request: Compact, started: CompactionEvent, messages: tuple[Message, ...], answer: Answer
+    ) -> StepRecord:
+        summary = messages[0]
+        step = StepRecord(
+            id=request.step_id(),
+            session=request.session,
+            turn=request.turn,
+            step=request.step,
+            parent=request.parent,
+            messages=messages,
+            finish_reason=answer.finish_reason,
+            usage=answer.usage,
+            cost_usd=answer.cost_usd,
+            summarised=started.messages_before - len(messages) + 1,
+        )
+        completed = started.model_copy(
+            update={
+                "compaction_status": "completed",
+                "messages_after": len(messages),
+                "summary": summary.content[:CONTENT_CHARACTERS],
+                "usage": answer.usage,
+                "cost_usd": answer.cost_usd,
+            }
+        )
+        events = [event_of(request, "compaction/completed", completed)]
+        return await until_stored(lambda: self._store.finish_compaction(step, events))
+
+    async def _skipped(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
+        """Say that nothing can be summarised; the failure that asked for it then ends the turn."""
+        reason = (
+            f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, "
+            "and a tool call stays with its result"
+        )
+        skipped = started.model_copy(update={"compaction_status": "skipped", "reason": reason, "model": ""})
+        await self._attempts.record(request, "compaction/skipped", skipped)
+        if request.failure is not None:
+            await self._attempts.record(request, "error", GenerationError(error=request.failure))
+        return Compacted(tip=request.parent, reason=reason).sparse()
+
+    async def _failed(self, request: Compact, failure: Failure, started: CompactionEvent) -> ApplicationError:
+        """The summary was not written: to be tried again after a wait, or the compaction has failed for good."""
+        detail = failure.detail.model_copy(update={"message": f"{failure.detail.message} (writing a summary)"[:2_000]})
+        if failure.retry is None:
+            failed = started.model_copy(update={"compaction_status": "failed", "reason": detail.message})
+            await self._attempts.record(request, "compaction/failed", failed)
+            if request.trigger == "threshold":
+                return permanent(detail)  # no end of the turn: it goes on with what it has
+        return await self._attempts.ended(request, Failure(detail, failure.retry))
+
+
+def _writer(definition: AgentDefinition) -> AgentDefinition:
+    """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
+    model = definition.compaction.model or definition.model
+    # Addresses and headers are meant for the provider that they were written for.
+    same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
+    params = {name: value for name, value in definition.generate_params.items() if name not in _OF_THE_AGENT}
+    return definition.model_copy(
+        update={
+            "model": model,
+            "tools": (),
+            "output_schema": None,
+            "generate_params": params if same_provider else {},
+        }
+    )
+
+
+def _summary(answer: Answer) -> str:
+    """The summary, which an answer that only calls tools does not hold.
+
+    Raises:
+        CallFailedError: There is none.
+    """
+    summary = summary_in(answer.text)
+    if not summary:
+        nothing = EmptyAnswerError("the model wrote no summary")
+        now = activity.info().started_time
+        raise CallFailedError(facts_of(nothing, now), now)
+    return summary
+
+
+def _compacted(step: StepRecord) -> Compacted:
+    return Compacted(tip=step.id, summarised=step.summarised or 0, usage=step.usage, cost_usd=step.cost_usd).sparse()

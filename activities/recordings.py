@@ -1,0 +1,320 @@
+"""Recordings: folders of model and tool calls with what came of each, written by one worker and replayed by another.
+
+A recording holds ``recording.json``, and a file for each call, a *fixture*: ``llm/<hash>.json`` and
+``tools/<tool>/<hash>.json``. Of equal tool calls in a session, the second is ``<hash>.2.json``. Who replays never
+calls out. Nothing is recorded of a model call that failed.
+"""
+
+import asyncio
+import dataclasses
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from temporalio import activity
+
+from activities.answers import shown_arguments
+from activities.conversations import WireMessage
+from activities.errors import store_failures
+from activities.model import Answer, WireCall
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.recordings import RECORDING_FORMAT, RecordingInfo, ToolFixture
+from perdure.contracts.tools import CallTool
+from perdure.contracts.values import JsonValue, Value
+from perdure.engine.fixtures import (
+    Asked,
+    CanonicalRequest,
+    asked_model,
+    asked_tool,
+    clean,
+    difference,
+    nearest,
+)
+from perdure.settings import RecordingMode
+from perdure.store import Store
+
+NO_WORKER = "start the worker with --record DIR to write one, or with --replay DIR to replay one"
+"""The way out for who names a recording to a worker that has none."""
+
+
+class FixtureMissingError(Exception):
+    """No recorded call is the one asked for; the call was not made."""
+
+    reason_code = ReasonCode.LLM_FIXTURE_MISSING
+    """Of a model call; the turn ends with it."""
+
+
+class RecordingError(Exception):
+    """A recording cannot be used; the message names the cause and the fix."""
+
+
+class ModelFixture(Value):
+    """A recorded model call: the request as it was hashed, and the answer; calls that failed are never recorded."""
+
+    request: CanonicalRequest
+    answer: dict[str, JsonValue]
+    recorded_at: datetime
+    seconds: float
+
+
+Fixture = TypeVar("Fixture", bound=Value)
+
+_ANSWER = TypeAdapter(Answer)
+
+
+class Recordings:
+    """The recordings of one worker: off, being written, or replayed."""
+
+    def __init__(self, *, mode: RecordingMode, folder: Path | None, store: Store, secrets: Collection[str]) -> None:
+        self.mode = mode if folder is not None else "off"
+        self._folder = folder or Path()
+        self._store = store
+        self._secrets = secrets
+
+    async def open(self, name: str, agent: str) -> None:
+        """See that a turn may use the recording of that name, and begin it if this worker records.
+
+        Raises:
+            RecordingError: There is none, or it is another agent's, or the folder cannot be used.
+        """
+        await asyncio.to_thread(self._open, name, agent)
+
+    def _open(self, name: str, agent: str) -> None:
+        if self.mode == "off":
+            msg = f"recording {name!r} was asked for, and this worker neither records nor replays; {NO_WORKER}"
+            raise RecordingError(msg)
+        try:
+            info = self._info(name, agent)
+        except OSError as error:
+            msg = f"recording {name!r} cannot be used: {error}"
+            raise RecordingError(msg) from error
+        if info.format != RECORDING_FORMAT:
+            msg = f"recording {name!r} has format {info.format}, this release has {RECORDING_FORMAT}; record it again"
+            raise RecordingError(msg)
+        if info.agent != agent:
+            msg = f"recording {name!r} was made with agent {info.agent!r}, not {agent!r}; name another recording"
+            raise RecordingError(msg)
+
+    def _info(self, name: str, agent: str) -> RecordingInfo:
+        place = self._folder / name
+        if self.mode == "record" and not place.exists():
+            self._begin(place, agent)
+        if not place.exists():
+            known = sorted(path.parent.name for path in self._folder.glob("*/recording.json"))
+            msg = f"there is no recording {name!r} in {self._folder}; it has: {', '.join(known) or 'none'}"
+            raise RecordingError(msg)
+        try:
+            return RecordingInfo.model_validate_json((place / "recording.json").read_bytes())
+        except (FileNotFoundError, NotADirectoryError, ValidationError):
+            msg = f"{place} is no recording: it has no readable recording.json; name another, or move it away"
+            raise RecordingError(msg) from None
+
+    def _begin(self, place: Path, agent: str) -> None:
+        """Make the folder with its description in it, at once: another worker may begin the same recording."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        prepared = place.parent / f".{uuid.uuid4().hex}"
+        info = RecordingInfo(format=RECORDING_FORMAT, agent=agent, created_at=datetime.now(UTC))
+        _write(prepared / "recording.json", info)
+        try:
+            prepared.rename(place)
+        except OSError:
+            (prepared / "recording.json").unlink()
+            prepared.rmdir()
+            if not place.exists():
+                raise
+
+    async def answer(
+        self,
+        definition: AgentDefinition,
+        messages: Sequence[WireMessage],
+        call: Callable[[], Awaitable[Answer]],
+    ) -> Answer:
+        """The answer to a model call: recorded, or of the call itself, which is then written down.
+
+        Raises:
+            FixtureMissingError: The worker replays and has no such call.
+        """
+        place = self._place(definition)
+        if place is None:
+            return await call()
+        asked = await asyncio.to_thread(asked_model, definition, messages, self._secrets)
+        folder = place / "llm"
+        if self.mode == "replay":
+            fixture = await asyncio.to_thread(_load, folder / f"{asked.digest}.json", ModelFixture)
+            if fixture is None:
+                raise await asyncio.to_thread(_no_answer, folder, asked)
+            recorded = _ANSWER.validate_python(asked.numbers.show(fixture.answer))
+            return dataclasses.replace(recorded, recorded=True)
+        began = time.monotonic()
+        answer = await call()
+        shown = asked.numbers.hide(self._shown(definition, answer))
+        fixture = ModelFixture(
+            request=asked.request,
+            answer=shown if isinstance(shown, dict) else {},
+            recorded_at=datetime.now(UTC),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        await _record(folder / f"{asked.digest}.json", fixture)
+        return answer
+
+    def _shown(self, definition: AgentDefinition, answer: Answer) -> JsonValue:
+        """The answer without secrets. Its arguments are masked as in the transcript, so that both lead to one call."""
+        shown: JsonValue = clean(_ANSWER.dump_python(dataclasses.replace(answer, calls=()), mode="json"), self._secrets)
+        calls: list[JsonValue] = []
+        for call in answer.calls:
+            tool = definition.tool(call.name)
+            arguments, _ = shown_arguments(call.arguments, tool.masked if tool else (), self._secrets)
+            calls.append(dataclasses.asdict(WireCall(name=call.name, arguments=arguments)))
+        return {**shown, "calls": calls} if isinstance(shown, dict) else shown
+
+    def _place(self, definition: AgentDefinition) -> Path | None:
+        """The folder of a turn's recording; None if its calls are made and not written down.
+
+        Raises:
+            FixtureMissingError: The turn was opened by a worker that treats recordings in another way.
+        """
+        name = definition.recording
+        if name and self.mode == "off":
+            msg = f"the turn uses recording {name!r}, and this worker neither records nor replays; {NO_WORKER}"
+            raise FixtureMissingError(msg)
+        if not name and self.mode == "replay":
+            msg = "the turn was opened by a worker that does not replay, and this one does; start the turn again"
+            raise FixtureMissingError(msg)
+        return self._folder / name if name else None
+
+    async def tool_call(self, definition: AgentDefinition, call: CallTool, tool: str) -> "CallRecording":
+        """A tool call's place in the turn's recording."""
+        if not definition.recording and self.mode != "replay":
+            return CallRecording()
+        async with store_failures():
+            transcript = await self._store.transcript(call.session)
+        asked = await asyncio.to_thread(asked_tool, transcript, call.call_id, tool, self._secrets)
+        try:
+            place = self._place(definition)
+        except FixtureMissingError as error:
+            return CallRecording(replays=True, refusal=error)
+        return CallRecording(
+            file=None if place is None else place / "tools" / tool / _tool_file(asked),
+            replays=self.mode == "replay",
+            asked=asked,
+            secrets=frozenset(self._secrets),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CallRecording:
+    """One tool call's place in a recording; one without a file is neither recorded nor replayed."""
+
+    file: Path | None = None
+    replays: bool = False
+    asked: Asked | None = None
+    secrets: frozenset[str] = frozenset()
+    refusal: FixtureMissingError | None = None
+
+    async def outcome(self) -> ToolFixture | None:
+        """What the call came to when it was recorded; None if it is to be carried out.
+
+        Raises:
+            FixtureMissingError: It is to be replayed, and there is no such call.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        if self.file is None or self.asked is None or not self.replays:
+            return None
+        fixture = await asyncio.to_thread(_load, self.file, ToolFixture)
+        if fixture is None:
+            raise await asyncio.to_thread(_no_outcome, self.file.parent, self.asked)
+        return ToolFixture.model_validate(self.asked.numbers.show(fixture.model_dump(mode="json")))
+
+    async def keep(
+        self, message: ToolMessage, *, artifact: str | None, ended_turn: bool, seconds: float | None
+    ) -> None:
+        """Write down what the store now holds, if the call is to be recorded."""
+        if self.file is None or self.asked is None or self.replays:
+            return
+        fixture = ToolFixture(
+            request=self.asked.request,
+            content=message.content,
+            error=message.error,
+            ended_turn=ended_turn,
+            artifact=artifact,
+            recorded_at=datetime.now(UTC),
+            seconds=seconds,
+        )
+        await _record(self.file, await asyncio.to_thread(self._without_secrets, fixture, self.asked))
+
+    def _without_secrets(self, fixture: ToolFixture, asked: Asked) -> ToolFixture:
+        texts = fixture.model_dump(mode="json", exclude={"request"})
+        shown = asked.numbers.hide(clean(texts, self.secrets))
+        return ToolFixture.model_validate({**(shown if isinstance(shown, dict) else {}), "request": fixture.request})
+
+
+def _tool_file(asked: Asked) -> str:
+    number = "" if asked.occurrence == 1 else f".{asked.occurrence}"
+    return f"{asked.digest}{number}.json"
+
+
+async def _record(path: Path, fixture: Value) -> None:
+    """Write a fixture. A disk that refuses it must not end a turn whose call is paid for."""
+    try:
+        await asyncio.to_thread(_write, path, fixture)
+    except OSError as error:
+        activity.logger.warning("a call is missing in the recording: %s", error)
+
+
+def _write(path: Path, value: Value) -> None:
+    """Write a file as a whole, also when another worker writes the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prepared = path.with_name(f".{uuid.uuid4().hex}")
+    prepared.write_text(value.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    prepared.replace(path)
+
+
+def _load(path: Path, kind: type[Fixture]) -> Fixture | None:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        msg = f"the fixture {path} cannot be read ({type(error).__name__}); record it again"
+        raise FixtureMissingError(msg) from None
+
+
+def _all(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
+    for path in sorted(folder.glob("*.json")):
+        fixture = _load(path, kind)
+        if fixture is not None:
+            yield fixture
+
+
+def _no_answer(folder: Path, asked: Asked) -> FixtureMissingError:
+    other = nearest(asked.request, (fixture.request for fixture in _all(folder, ModelFixture)))
+    where = "no model call is recorded" if other is None else difference(asked.request, other)
+    return FixtureMissingError(f"{where} (recording {folder.parent.name!r}, request {asked.digest[:12]}); {_AGAIN}")
+
+
+def _no_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
+    other = nearest(asked.request, (fixture.request for fixture in _all(folder, ToolFixture)))
+    if other is None:
+        where = f"no call of {folder.name} is recorded"
+    elif other != asked.request:
+        where = difference(asked.request, other)
+    else:
+        recorded = sum(
+            _OCCURRENCE.fullmatch(path.name.removeprefix(asked.digest)) is not None for path in folder.glob("*")
+        )
+        where = f"this is call {asked.occurrence} with the same arguments, recorded were {recorded}"
+    return FixtureMissingError(
+        f"{where} (recording {folder.parent.parent.name!r}, request {asked.digest[:12]}); {_AGAIN}"
+    )
+
+
+_OCCURRENCE = re.compile(r"(\.\d+)?\.json")
+_AGAIN = "record it again, or undo the change"

@@ -1,0 +1,47 @@
+"""What is asked of a session, checked before it is sent."""
+
+import re
+import uuid
+from typing import TypedDict
+
+from pydantic import ValidationError
+
+from perdure.client.errors import RequestRefusedError
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
+
+
+class TurnOptions(TypedDict, total=False):
+    """What a turn may be told beside its agent and prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
+
+    request_id: str | None
+    model: str | None
+    max_steps: int | None
+    budgets: Budgets | None
+    tenant: str
+    turn: int | None
+    recording: str | None
+
+
+def session_id(agent: str) -> str:
+    """A new session's id, which begins with the agent's name."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
+    return f"{slug}-{uuid.uuid4().hex[:8]}"
+
+
+def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
+    """The request with an id of its own, checked before anything is sent.
+
+    Raises:
+        RequestRefusedError: It is not valid; the message names the field.
+    """
+    if not re.fullmatch(SESSION_ID_PATTERN, session):
+        msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
+        raise RequestRefusedError(msg)
+    given = {name: value for name, value in fields.items() if value is not None and value != ""}
+    try:
+        return TurnRequest.model_validate({"prompt": "", "request_id": uuid.uuid4().hex, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "request"
+        raise RequestRefusedError(f"{field}: {first['msg']}") from error

@@ -1,0 +1,345 @@
+"""The one table of failed model calls: what is seen of a failure, and the reason code that it stands for.
+
+A row is looked for in the order of :class:`Evidence`, ``engine.failures`` does it; ``perdure errors --faults`` prints
+the rows, ``docs/errors.md`` is made from them, and a test breaks each of them in turn. Sources: Dreadnode's agent API
+(classes), Dawn's retry (words of the message), and what litellm was seen to raise on both wires: the status is the most
+reliable fact it gives, then the cause chain, then its class.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.values import Value
+
+
+class Evidence(StrEnum):
+    """What a row goes by, in the order in which they are asked."""
+
+    NAME = "class, whatever the status"
+    """The class that was raised or one of its bases, when it is raised for one reason only."""
+    WORDS = "status and words"
+    """What the provider writes, behind a status that refusals of several kinds share."""
+    STATUS = "status"
+    """The HTTP status of the reply."""
+    CAUSE = "cause"
+    """A class in the cause chain: the real httpx, aiohttp or OS error behind a class that says less."""
+    CLASS = "class"
+    """The class that was raised or one of its bases, the most derived first."""
+    MESSAGE = "words"
+    """What the message says, when nothing else decides."""
+    NONE = "anything else"
+
+
+class Row(Value):
+    """One row of the table.
+
+    Attributes:
+        seen: What the row goes by.
+        match: The class, the status or its range, or a pattern that is searched whatever the case.
+        code: The reason it stands for.
+        statuses: The statuses behind which the words count; None is an error without one.
+        never_sent: Whether the cause proves that the connection was never made.
+        example: Words that fit the pattern and no other row.
+        openai: What litellm raises for it on an OpenAI-style wire, class and status.
+        anthropic: Likewise on an Anthropic-style one.
+    """
+
+    seen: Evidence
+    match: str
+    code: ReasonCode
+    statuses: frozenset[int | None] = frozenset()
+    never_sent: bool = False
+    example: str = ""
+    openai: str = ""
+    anthropic: str = ""
+
+    def has_status(self, status: int | None) -> bool:
+        """Whether the range of a row of statuses holds this one."""
+        low, _, high = self.match.partition("-")
+        return status is not None and int(low) <= status <= int(high or low)
+
+    def has_words(self, status: int | None, text: str) -> bool:
+        """Whether the pattern is found in the text, and the words count behind this status if the row names any."""
+        return (not self.statuses or status in self.statuses) and re.search(self.match, text, re.IGNORECASE) is not None
+
+
+class WireFault(Value):
+    """What a fault becomes on each wire.
+
+    Attributes:
+        fault: What the provider or the network does.
+        code: The reason code on both wires, unless ``anthropic_code`` names another for the second.
+        openai: What is raised on an OpenAI-style wire, class and status.
+        anthropic: Likewise on an Anthropic-style one.
+    """
+
+    fault: str
+    code: ReasonCode
+    openai: str
+    anthropic: str
+    anthropic_code: ReasonCode | None = None
+
+
+_REFUSED = frozenset({None, 200, 400, 403, 413, 422})
+_ANY = _REFUSED | {401, 402, 429, 500}  # 500: some libraries give it to what was never sent
+_KEY = _REFUSED | {401, 500}
+_IN_A_200 = frozenset({200})  # an error object in a good reply, with the provider's name for it behind the words
+
+_FOR_ONE_REASON: dict[ReasonCode, str] = {
+    # Ours.
+    ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
+    ReasonCode.LLM_EMPTY: "EmptyAnswerError",
+    ReasonCode.LLM_TRUNCATED: "TruncatedAnswerError",
+    ReasonCode.LLM_REFUSED: "RefusedAnswerError",
+    ReasonCode.LLM_TIMEOUT: "DeadlineExceededError",
+    ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: "TooManyCallsError",
+    # litellm's, but for the first.
+    ReasonCode.LLM_CONTENT_FILTERED: "ContentFilteredError ContentPolicyViolationError GuardrailRaisedException "
+    "BlockedPiiEntityError SensitiveDataRouteException ModifyResponseException RejectedRequestError "
+    "UnappliableRequestRewrite",
+    ReasonCode.LLM_CONTEXT_OVERFLOW: "ContextWindowExceededError",
+    ReasonCode.LLM_QUOTA_EXHAUSTED: "PaymentRequiredError BudgetExceededError",
+    ReasonCode.LLM_SCHEMA_VIOLATION: "JSONSchemaValidationError",
+}
+
+_REFUSALS: tuple[tuple[ReasonCode, frozenset[int | None], str, str], ...] = (
+    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\binsufficient_quota\b", "no more calls [insufficient_quota]"),
+    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\bbilling_hard_limit_reached\b", "stopped [billing_hard_limit_reached]"),
+    (
+        ReasonCode.LLM_QUOTA_EXHAUSTED,
+        _ANY,
+        r"\bbilling_not_active\b",
+        "Your account is not active [billing_not_active]",
+    ),
+    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\binsufficient credits\b", "Insufficient credits. Add more to go on."),
+    (
+        ReasonCode.LLM_QUOTA_EXHAUSTED,
+        _ANY,
+        r"credit balance is too low",
+        "Your credit balance is too low to access the Anthropic API.",
+    ),
+    (
+        ReasonCode.LLM_QUOTA_EXHAUSTED,
+        _ANY,
+        r"billing hard limit has been reached",
+        "Billing hard limit has been reached",
+    ),
+    (
+        ReasonCode.LLM_QUOTA_EXHAUSTED,
+        _ANY,
+        # The same words come with a time to wait when only the quota of this minute is used up.
+        r"\A(?!.*\b(retry|try again) (in|after) [\d.]+)(?s:.*)(exceeded your current quota|check your billing)",
+        "You exceeded your current quota, please check your plan and billing details.",
+    ),
+    (
+        ReasonCode.LLM_CONTEXT_OVERFLOW,
+        _REFUSED | {500},
+        r"\bcontext_length_exceeded\b",
+        "too long [context_length_exceeded]",
+    ),
+    (
+        ReasonCode.LLM_CONTEXT_OVERFLOW,
+        _REFUSED | {500},
+        r"maximum context length",
+        "This model's maximum context length is 128000 tokens.",
+    ),
+    (
+        ReasonCode.LLM_CONTEXT_OVERFLOW,
+        _REFUSED | {500},
+        r"(prompt|input) is too long",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+    ),
+    (ReasonCode.LLM_CONTEXT_OVERFLOW, _REFUSED, r"context window", "The request does not fit the context window"),
+    (ReasonCode.LLM_CONTEXT_OVERFLOW, _REFUSED, r"too many (input )?tokens", "Too many input tokens: 9000"),
+    (
+        ReasonCode.LLM_CONTEXT_OVERFLOW,
+        _REFUSED,
+        r"exceeds? the maximum number of tokens",
+        "The input exceeds the maximum number of tokens allowed (1048576).",
+    ),
+    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"\bcontent_policy", "rejected [content_policy_violation]"),
+    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"\bcontent_filter", "rejected [content_filter]"),
+    (
+        ReasonCode.LLM_CONTENT_FILTERED,
+        _REFUSED,
+        r"content management policy",
+        "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+    ),
+    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"content filter", "stopped by the content filter"),
+    (
+        ReasonCode.LLM_MISSING_KEY,
+        _KEY,
+        r"\bapi_key client option must be set",
+        "The api_key client option must be set either by passing api_key or by an environment variable",
+    ),
+    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bmissing credentials", "Missing credentials. Please pass one."),
+    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bmissing .{0,40}\bapi.?key", "Missing Anthropic API Key"),
+    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bapi.?key .{0,60}(not set|is missing|required)", "API key is not set"),
+    (ReasonCode.LLM_MISSING_KEY, _KEY, r"(didn't|did not) provide an api.?key", "You didn't provide an API key."),
+    (ReasonCode.LLM_MISSING_KEY, _KEY, r"no auth credentials found", "No auth credentials found"),
+    (ReasonCode.LLM_RATE_LIMITED, _IN_A_200, r"\[rate_limit_(error|exceeded)\]", "slow down [rate_limit_error]"),
+    (ReasonCode.LLM_AUTH_ERROR, _IN_A_200, r"\[(authentication_error|invalid_api_key)\]", "no [authentication_error]"),
+    (ReasonCode.LLM_AUTH_ERROR, _IN_A_200, r"\[permission_error\]", "not yours [permission_error]"),
+    (ReasonCode.LLM_REQUEST_ERROR, _IN_A_200, r"\[(not_found_error|model_not_found)\]", "none such [model_not_found]"),
+    (ReasonCode.LLM_REQUEST_ERROR, _IN_A_200, r"\[invalid_request_error\]", "no such field [invalid_request_error]"),
+    (ReasonCode.LLM_TIMEOUT, _IN_A_200, r"\[timeout_error\]", "took too long [timeout_error]"),
+)
+"""Refusals that share a status with others: the status alone does not tell them, the provider's words do."""
+
+_STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
+    ("400", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
+    ("401", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError", "AuthenticationError"),
+    ("402", ReasonCode.LLM_QUOTA_EXHAUSTED, "APIError", "PaymentRequiredError"),
+    ("403", ReasonCode.LLM_AUTH_ERROR, "APIError", "PermissionDeniedError"),
+    ("404", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError", "NotFoundError"),
+    ("405-407", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("408", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
+    ("409", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
+    ("410-412", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("413", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError 400"),
+    ("414-421", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("422", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
+    ("423-424", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("425", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
+    ("426-428", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("429", ReasonCode.LLM_RATE_LIMITED, "RateLimitError", "RateLimitError"),
+    ("430-499", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("500", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError", "InternalServerError"),
+    ("501", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+    ("502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError", "BadGatewayError"),
+    ("503", ReasonCode.LLM_NETWORK_ERROR, "ServiceUnavailableError", "ServiceUnavailableError"),
+    ("504", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
+    ("505-528", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+    ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError 500"),
+    ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+)
+"""With the class that litellm raises on each wire, and the status it gives it where that is another."""
+
+_CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
+    # httpx
+    ("ConnectTimeout", ReasonCode.LLM_TIMEOUT, True),
+    ("TimeoutException", ReasonCode.LLM_TIMEOUT, False),
+    ("UnsupportedProtocol", ReasonCode.LLM_REQUEST_ERROR, True),
+    ("InvalidURL", ReasonCode.LLM_REQUEST_ERROR, True),  # aiohttp has one too
+    ("TransportError", ReasonCode.LLM_NETWORK_ERROR, False),
+    ("RequestError", ReasonCode.LLM_NETWORK_ERROR, False),
+    # aiohttp
+    ("ConnectionTimeoutError", ReasonCode.LLM_TIMEOUT, True),
+    ("ServerTimeoutError", ReasonCode.LLM_TIMEOUT, False),
+    ("ClientConnectorError", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("ClientError", ReasonCode.LLM_NETWORK_ERROR, False),
+    # Python
+    ("ConnectionRefusedError", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("gaierror", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("TimeoutError", ReasonCode.LLM_TIMEOUT, False),
+    ("OSError", ReasonCode.LLM_NETWORK_ERROR, False),
+)
+"""httpx's ConnectError proves nothing: litellm's transport raises it for a reset after the request too."""
+
+_CLASSES: dict[ReasonCode, str] = {
+    ReasonCode.LLM_EMPTY: "IndexError",  # an answer without choices
+    ReasonCode.LLM_AUTH_ERROR: "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError",
+    ReasonCode.LLM_RATE_LIMITED: "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic",
+    ReasonCode.LLM_TIMEOUT: "Timeout APITimeoutError APIConnectionTimeoutError TimeoutError",
+    ReasonCode.LLM_REQUEST_ERROR: "UnsupportedParamsError BadRequestError NotFoundError UnprocessableEntityError "
+    "InvalidRequestError ImageFetchError LiteLLMUnknownProvider VectorStoreSearchError ModelNotMappedError SSRFError "
+    "ToolLoopMaxRoundsExceeded AgenticLoopSafetyError AdvisorMaxIterationsError AnthropicContextManagementError "
+    "HTTPResponseLimitError",
+    ReasonCode.LLM_NETWORK_ERROR: "ServiceUnavailableError InternalServerError BadGatewayError APIConnectionError "
+    "APIStatusError APIError APIResponseValidationError MidStreamFallbackError MockException OpenAIError "
+    "BaseLLMException CustomLLMError OpenAILikeError HerokuError AlephAlphaError TextCompletionCodestralError "
+    "UpstreamFailure HTTPStatusError OSError",
+}
+
+_MESSAGES: tuple[tuple[ReasonCode, str, str], ...] = (
+    (ReasonCode.LLM_RATE_LIMITED, r"\b429\b", "got 429"),
+    (ReasonCode.LLM_RATE_LIMITED, r"\brate.?limit", "Rate limit exceeded"),
+    (ReasonCode.LLM_TIMEOUT, r"\bETIMEDOUT\b", "connect ETIMEDOUT"),
+    (ReasonCode.LLM_TIMEOUT, r"\btime(d)?[ -]?out\b", "timeout of 5 s"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\b50[023]\b", "HTTP 502"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bECONNRESET\b", "read ECONNRESET"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bECONNREFUSED\b", "connect ECONNREFUSED"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bnetwork\b", "network unreachable"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\boverloaded\b", "Overloaded"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bserver_error\b", "failed [server_error]"),
+)
+"""Source: Dawn's list, with word boundaries."""
+
+
+def _rows() -> Iterator[Row]:
+    for code, names in _FOR_ONE_REASON.items():
+        yield from (Row(seen=Evidence.NAME, match=name, code=code) for name in names.split())
+    for code, statuses, pattern, example in _REFUSALS:
+        yield Row(seen=Evidence.WORDS, match=pattern, code=code, statuses=statuses, example=example)
+    for status, code, openai, anthropic in _STATUSES:
+        yield Row(seen=Evidence.STATUS, match=status, code=code, openai=openai, anthropic=anthropic)
+    for name, code, never_sent in _CAUSES:
+        yield Row(seen=Evidence.CAUSE, match=name, code=code, never_sent=never_sent)
+    for code, names in _CLASSES.items():
+        yield from (Row(seen=Evidence.CLASS, match=name, code=code) for name in names.split())
+    for code, pattern, example in _MESSAGES:
+        yield Row(seen=Evidence.MESSAGE, match=pattern, code=code, example=example)
+    yield Row(seen=Evidence.NONE, match="", code=ReasonCode.LLM_NETWORK_ERROR)
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
+"""Every row. What nobody knows is a network error, hence retried."""
+
+_SAME: tuple[tuple[str, ReasonCode, str], ...] = (
+    ("the key is refused", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError 401"),
+    ("there is no such model", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError 404"),
+    ("too many requests", ReasonCode.LLM_RATE_LIMITED, "RateLimitError 429"),
+    ("the prompt is too long", ReasonCode.LLM_CONTEXT_OVERFLOW, "ContextWindowExceededError 400"),
+    ("the request is against the content policy", ReasonCode.LLM_CONTENT_FILTERED, "ContentPolicyViolationError 400"),
+    ("a gateway's page of status 502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError 502"),
+    ("neither text nor a tool call", ReasonCode.LLM_EMPTY, "EmptyAnswerError"),
+    ("the answer is cut off by max_tokens", ReasonCode.LLM_TRUNCATED, "TruncatedAnswerError"),
+    ("the answer is cut off by the content policy", ReasonCode.LLM_CONTENT_FILTERED, "ContentFilteredError"),
+    ("silence before the reply", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("silence in the reply", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("the connection is closed before the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is reset before the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is closed in the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is reset in the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is refused", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the host's name is unknown", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the address is no URL", ReasonCode.LLM_REQUEST_ERROR, "InternalServerError"),
+)
+
+WIRE_FAULTS: tuple[WireFault, ...] = (
+    *(WireFault(fault=fault, code=code, openai=seen, anthropic=seen) for fault, code, seen in _SAME),
+    WireFault(
+        fault="the account is used up",
+        code=ReasonCode.LLM_QUOTA_EXHAUSTED,
+        openai="RateLimitError 429",
+        anthropic="BadRequestError 400",
+    ),
+    WireFault(
+        fault="no capacity",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="ServiceUnavailableError 503",
+        anthropic="InternalServerError 500",
+    ),
+    WireFault(
+        fault="a page of status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError 200",
+        anthropic="APIConnectionError 200",
+    ),
+    WireFault(
+        fault="a reply without an answer",
+        code=ReasonCode.LLM_EMPTY,
+        openai="IndexError",
+        anthropic="EmptyAnswerError",
+    ),
+    WireFault(
+        fault="the model refuses",
+        code=ReasonCode.LLM_REFUSED,
+        openai="RefusedAnswerError",
+        anthropic="ContentFilteredError",
+        anthropic_code=ReasonCode.LLM_CONTENT_FILTERED,
+    ),
+)
+"""A test meets each of them with the pinned litellm."""

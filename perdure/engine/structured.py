@@ -1,0 +1,82 @@
+"""Answers as JSON: found in what a model wrote, and held to the agent's output schema.
+
+Source: ActiveGraph's structured output: the raw text, then a fenced block, then the outermost brackets; no JSON at all
+is ``llm.parse_error``, JSON of another shape ``llm.schema_violation``.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+
+from jsonschema import Draft202012Validator
+
+from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.values import JsonValue
+
+MAX_PROBLEM = 500
+"""Longest description of what is wrong with an answer; it may quote the answer."""
+
+_FENCED = re.compile(r"```[\w-]*\s*\n(?P<json>.*?)```", re.DOTALL)
+
+
+class AnswerError(ValueError):
+    """An answer is not what the schema asks for; the message is for the model as well."""
+
+    def __init__(self, code: ReasonCode, problem: str) -> None:
+        super().__init__(f"{REASONS[code].text}: {problem[:MAX_PROBLEM].rstrip('.')}.")
+        self.code = code
+
+
+def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
+    """The JSON of an answer.
+
+    Raises:
+        AnswerError: There is none (``llm.parse_error``), or it does not fit (``llm.schema_violation``).
+    """
+    value = _parse(text)
+    problem = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
+    if problem is not None:
+        raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, f"at {problem.json_path}: {problem.message}")
+    return value
+
+
+def is_strict(schema: JsonValue) -> bool:
+    """Whether every object of the schema names all its properties and requires them: OpenAI's condition for strict."""
+    if isinstance(schema, list):
+        return all(is_strict(part) for part in schema)
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        names = set(properties) if isinstance(properties, dict) else set[str]()
+        required = schema.get("required", [])
+        closed = schema.get("additionalProperties") is False
+        if not closed or not isinstance(required, list) or set(map(str, required)) != names:
+            return False
+    return all(is_strict(part) for part in schema.values())
+
+
+def _parse(text: str) -> JsonValue:
+    problems: list[str] = []
+    for candidate in _candidates(text):
+        try:
+            value: JsonValue = json.loads(candidate, parse_constant=_no_number)
+        except ValueError as error:
+            problems.append(str(error))
+        else:
+            return value
+    raise AnswerError(ReasonCode.LLM_PARSE_ERROR, problems[0])
+
+
+def _candidates(text: str) -> Iterator[str]:
+    yield text
+    yield from (block["json"] for block in _FENCED.finditer(text))
+    for opening, closing in ("{}", "[]"):
+        start, end = text.find(opening), text.rfind(closing)
+        if 0 <= start < end:
+            yield text[start : end + 1]
+
+
+def _no_number(name: str) -> JsonValue:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)

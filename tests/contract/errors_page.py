@@ -1,0 +1,119 @@
+"""The page ``docs/errors.md``, and how it is written: ``make schemas``. Every row of the tables is on it."""
+
+from collections.abc import Iterable, Iterator
+
+from perdure.contracts.errors import REASONS, Reason, ReasonCode
+from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
+from tests.contract.repository import ROOT
+
+PAGE = ROOT / "docs/errors.md"
+
+INTRODUCTION = """\
+# Failures and their reason codes
+
+<!-- Made by `make schemas` from perdure/contracts/errors.py and perdure/engine/failure_table.py. -->
+
+Every failure has a reason code: the failure type in Temporal, `reason_code` in results, a label in metrics. `perdure
+errors` lists them, `perdure errors CODE` shows one in full, `perdure errors --faults` the rows by which a code is
+found; with `--json` one a line.
+
+*Retried* means that the same call may succeed later: it is sent again by the agent's retry policy (`llm.*`) or by
+Temporal (`runtime.*`). All else is final. Beside these codes there are
+
+- `llm.*` codes of an agent's own: a model provider in its module raises `perdure.ModelError("llm.moderated", "no")`, or
+  any exception with an attribute `reason_code` of that form. It is final, unless it has a true attribute `transient`;
+- `exception.<Class>`: a class that no table knows, so a bug in perdure or in an agent's module. The worker's log has
+  the traceback, and Temporal runs the activity again, so that a repaired worker goes on with the turn.
+"""
+
+FAULTS = """\
+## How the code of a failed model call is found
+
+The first table below that has a row decides; an exception with a `reason_code` of its own comes before all of them.
+"""
+
+WIRES = """\
+## Faults on the two wires
+
+What becomes of a fault on an OpenAI-style and on an Anthropic-style wire: the class that is raised, with the status
+that litellm gives it, and the code.
+"""
+
+HEADINGS = {
+    Evidence.NAME: "Classes that are raised for one reason only, whatever the status they wear.",
+    Evidence.WORDS: "What the provider writes, behind a status that several kinds of refusals share (*none*: an error "
+    "without a status).",
+    Evidence.STATUS: "The HTTP status of the reply, and what litellm raises for it on each wire.",
+    Evidence.CAUSE: "The cause chain of a call that got no reply, the outermost first. *Not sent* means that the "
+    "provider cannot have carried the call out, so that `ambiguous='fail'` sends it again.",
+    Evidence.CLASS: "The class that was raised, or the nearest of its bases.",
+    Evidence.MESSAGE: "Words of the message.",
+}
+
+
+def page() -> str:
+    """The text of the page."""
+    used = {code: reason for code, reason in REASONS.items() if not reason.reserved}
+    reserved = {code: reason for code, reason in REASONS.items() if reason.reserved}
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## The codes\n",
+            *_codes(used),
+            "\n## Reserved codes\n\nNothing raises them yet.\n",
+            *_codes(reserved),
+            "",
+            FAULTS,
+            *(line for seen in HEADINGS for line in (f"### By {seen}\n", HEADINGS[seen], "", *_rows(seen), "")),
+            f"### By anything else\n\n`{next(row.code for row in ROWS if row.seen is Evidence.NONE)}`\n",
+            WIRES,
+            *_table(("fault", "OpenAI-style", "Anthropic-style"), map(_wire_fault, WIRE_FAULTS)),
+            "",
+        ]
+    )
+
+
+def _codes(reasons: dict[ReasonCode, Reason]) -> Iterator[str]:
+    lines = (
+        (f"`{code}`", "retried" if reason.transient else "final", reason.text, reason.model, reason.retry_after)
+        for code, reason in sorted(reasons.items(), key=lambda row: row[0].split("."))
+    )
+    return _table(("code", "", "an operator reads", "the model reads", "retry-after"), lines)
+
+
+def _rows(seen: Evidence) -> Iterator[str]:
+    rows = [row for row in ROWS if row.seen is seen]
+    if seen is Evidence.STATUS:
+        wires = ((row.match, f"`{row.code}`", row.openai, row.anthropic) for row in rows)
+        return _table(("status", "code", "OpenAI-style", "Anthropic-style"), wires)
+    if seen in {Evidence.WORDS, Evidence.MESSAGE}:
+        words = ((f"`{row.match}`", f"`{row.code}`", _statuses(row), row.example) for row in rows)
+        return _table(("words", "code", "behind", "example"), words)
+    sent = ((f"`{row.match}`", f"`{row.code}`", "not sent" if row.never_sent else "") for row in rows)
+    return _table(("class", "code", ""), sent)
+
+
+def _wire_fault(row: WireFault) -> tuple[str, str, str]:
+    openai, anthropic = f"{row.openai}, `{row.code}`", f"{row.anthropic}, `{row.anthropic_code or row.code}`"
+    return row.fault, openai, anthropic
+
+
+def _statuses(row: Row) -> str:
+    known = sorted(status for status in row.statuses if status is not None)
+    return ", ".join([*map(str, known), *(["none"] if None in row.statuses else [])])
+
+
+def _table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    for line in lines:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+
+
+def main() -> None:
+    """Rewrite the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What the page says of the two wires is what the pinned litellm does, against a real HTTP server."""
+
+import socket
+
+import pytest
+
+from activities import model
+from activities.failures import facts_of
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
+from perdure.engine.failures import FailureFacts, classify
+from perdure.testing import Fault, Script, ScriptedProvider, faults, say
+from tests.unit.activities.calls import KEY, NOW, Way, failure, take
+
+SERVED: dict[str, Fault] = {
+    "the key is refused": faults.bad_key(),
+    "there is no such model": faults.unknown_model(),
+    "too many requests": faults.rate_limited(),
+    "the account is used up": faults.quota_exhausted(),
+    "no capacity": faults.overloaded(),
+    "the prompt is too long": faults.context_overflow(),
+    "the request is against the content policy": faults.policy_violation(),
+    "a gateway's page of status 502": faults.page(502),
+    "a page of status 200": faults.page(200),
+    "a reply without an answer": faults.empty_choices(),
+    "neither text nor a tool call": faults.empty_answer(),
+    "the answer is cut off by max_tokens": faults.truncated("half a sent"),
+    "the answer is cut off by the content policy": faults.filtered(),
+    "the model refuses": faults.refusal("I will not"),
+    "silence before the reply": faults.hang(),
+    "silence in the reply": faults.hang_in_body(),
+    "the connection is closed before the reply": faults.close_before_reply(),
+    "the connection is reset before the reply": faults.reset_before_reply(),
+    "the connection is closed in the reply": faults.cut_body(),
+    "the connection is reset in the reply": faults.reset_in_body(),
+}
+
+ADDRESSES = {
+    "the connection is refused": "http://127.0.0.1:9",
+    "the host's name is unknown": "http://nowhere.invalid",
+    "the address is no URL": "127.0.0.1:9",
+}
+
+
+@pytest.fixture(params=[Way.HANDLER, Way.ANTHROPIC])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    taken: Way = request.param
+    take(taken, monkeypatch)
+    return taken
+
+
+def of_the_wire(way: Way, row: Row | WireFault) -> str:
+    return row.anthropic if way is Way.ANTHROPIC else row.openai
+
+
+def seen(facts: FailureFacts) -> str:
+    return f"{facts.class_name} {facts.status or ''}".strip()
+
+
+async def met(way: Way, fault: Fault) -> FailureFacts:
+    async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
+        return await failure(way, provider)
+
+
+async def called(way: Way, address: str) -> FailureFacts:
+    """The failure of a call to an address that does not answer."""
+    anthropic = way is Way.ANTHROPIC
+    agent = AgentDefinition(
+        name="tester",
+        model=f"{'anthropic' if anthropic else 'openai'}/scripted",
+        generate_params={"api_base": address if anthropic else f"{address}/v1"},
+    )
+    try:
+        await model.complete(agent, [{"role": "user", "content": "hello"}])
+    except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
+        return facts_of(error, NOW, {KEY})
+    pytest.fail("the call succeeded")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.seen is Evidence.STATUS], ids=lambda row: row.match)
+async def test_each_status_has_its_code_and_its_class_on_each_wire(way: Way, row: Row) -> None:
+    """S-02: every status from 400 to 599."""
+    low, _, high = row.match.partition("-")
+    for status in range(int(low), min(int(high or low), 599) + 1):
+        facts = await met(way, faults.status(status))
+        wanted = of_the_wire(way, row)
+        assert (seen(facts), classify(facts)) == (wanted if " " in wanted else f"{wanted} {status}", row.code)
+
+
+@pytest.mark.parametrize("row", WIRE_FAULTS, ids=lambda row: row.fault)
+async def test_each_fault_is_on_each_wire_what_the_page_says(
+    way: Way, row: WireFault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-02 S-13 S-40: the class that is raised, its status, and the code."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if row.fault in SERVED:
+        facts = await met(way, SERVED[row.fault])
+    else:
+        if "invalid" in ADDRESSES[row.fault]:
+            monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        facts = await called(way, ADDRESSES[row.fault])
+    code: ReasonCode = (way is Way.ANTHROPIC and row.anthropic_code) or row.code
+    assert (seen(facts), classify(facts)) == (of_the_wire(way, row), code)

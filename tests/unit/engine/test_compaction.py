@@ -1,0 +1,159 @@
+"""When a turn makes room for more: ahead of need, after a refusal, or because somebody asks; once for each step."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from perdure.contracts.agents import CompactionPolicy, TurnPolicy
+from perdure.contracts.budgets import Budgets, Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turns import CommitTurn, StopReason
+from perdure.engine import step as engine
+from perdure.engine.state import Mailbox, TurnState
+
+MAIL = Mailbox()
+OVERFLOW = ErrorDetail(code="llm.context_overflow", title="generation", message="too long")
+REFUSED = ErrorDetail(code="llm.auth_error", title="generation", message="no key")
+SUMMARY = Compacted(tip="c", summarised=20, usage=Usage(input_tokens=500, output_tokens=50), cost_usd=Decimal("0.1"))
+NOTHING = Compacted(tip="t0", reason="of 4 messages none can be summarised")
+
+
+def opened(above: int | None = 1_000, **state: Any) -> TurnState:
+    policy = TurnPolicy(agent="a", model="p/m", compaction=CompactionPolicy(above_tokens=above))
+    policy = policy.model_copy(update=state.pop("policy", {}))
+    return TurnState(
+        session="s", turn=1, definition="d", tip="t0", started_at=datetime.now(UTC), policy=policy, **state
+    )
+
+
+def worked(state: TurnState, tokens: int) -> TurnState:
+    """The state after a generation of that size with one call, whose result is there."""
+    call = PlannedCall(call_id="c1", tool="work")
+    usage = Usage(input_tokens=tokens - 10, output_tokens=10)
+    state = engine.after_generation(state, Generation(tip="t1", calls=(call,), usage=usage, cost_usd=Decimal(0)))
+    return engine.after_tools(state, (ToolOutcome(call_id="c1"),), None)
+
+
+def compaction(state: TurnState) -> Compact:
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, Compact)
+    return action
+
+
+def generation(state: TurnState) -> Generate:
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, Generate)
+    return action
+
+
+def end(state: TurnState) -> CommitTurn:
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, CommitTurn)
+    return action
+
+
+@pytest.mark.parametrize(("tokens", "due"), [(1_000, False), (1_001, True)])
+def test_a_compaction_is_due_above_the_threshold_and_not_below(tokens: int, due: bool) -> None:
+    """S-44: what the last generation read and wrote is the size of the conversation."""
+    action = engine.next_action(worked(opened(), tokens), MAIL)
+    assert isinstance(action, Compact if due else Generate)
+    if isinstance(action, Compact):
+        assert (action.trigger, action.step, action.parent) == ("threshold", 2, "t1")
+
+
+def test_a_generation_follows_its_compaction_with_the_results_it_was_to_read() -> None:
+    """S-41: no step is used; the calls at hand keep their results."""
+    state = engine.after_compaction(worked(opened(), 2_000), SUMMARY)
+    after = generation(state)
+    assert (after.step, after.parent, after.call_ids, after.compacted) == (2, "c", ("c1",), True)
+    assert state.spent.usage.total_tokens == 2_550
+    assert (state.spent.llm_calls, state.spent.cost_usd) == (2, Decimal("0.1"))
+
+
+def test_an_overflow_is_recovered_once_for_each_step() -> None:
+    """S-41"""
+    state = engine.after_failure(opened(None), OVERFLOW)
+    first = compaction(state)
+    assert (first.trigger, first.failure) == ("overflow_recovery", OVERFLOW)
+    state = engine.after_compaction(state, SUMMARY)
+    assert generation(state).compacted is True
+    state = engine.after_failure(state, OVERFLOW)
+    assert (end(state).stop_reason, end(state).error) == (StopReason.ERROR, OVERFLOW)
+
+
+def test_the_next_step_may_be_compacted_again() -> None:
+    state = engine.after_compaction(engine.after_failure(opened(None), OVERFLOW), SUMMARY)
+    state = engine.after_failure(worked(state, 500), OVERFLOW)
+    assert compaction(state).step == 2
+
+
+def test_an_overflow_with_nothing_to_summarise_ends_the_turn_with_the_overflow() -> None:
+    state = engine.after_compaction(engine.after_failure(opened(), OVERFLOW), NOTHING)
+    assert end(state).error == OVERFLOW
+
+
+def test_an_overflow_whose_summary_fails_ends_the_turn_with_that_failure() -> None:
+    state = engine.after_compaction(engine.after_failure(opened(), OVERFLOW), REFUSED)
+    assert end(state).error == REFUSED
+
+
+@pytest.mark.parametrize("outcome", [NOTHING, REFUSED])
+def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_when_there_is_more(
+    outcome: Compacted | ErrorDetail,
+) -> None:
+    state = engine.after_compaction(worked(opened(), 2_000), outcome)
+    assert generation(state).compacted is True
+    assert isinstance(engine.next_action(worked(state, 2_100), MAIL), Generate)
+    assert isinstance(engine.next_action(worked(state, 2_300), MAIL), Compact)
+
+
+def test_a_turn_opened_by_a_release_without_compaction_ends_at_an_overflow() -> None:
+    """Recorded histories replay: their policy has no compaction."""
+    state = opened(policy={"compaction": None})
+    assert end(engine.after_failure(state, OVERFLOW)).error == OVERFLOW
+
+
+def test_a_person_may_ask_for_a_compaction_which_is_the_whole_turn() -> None:
+    """S-44"""
+    state = opened(guidance="keep the names")
+    asked = compaction(state)
+    assert (asked.trigger, asked.guidance) == ("manual", "keep the names")
+    assert end(engine.after_compaction(state, SUMMARY)).stop_reason is StopReason.FINISHED
+    assert end(engine.after_compaction(state, NOTHING)).stop_reason is StopReason.FINISHED
+    assert end(engine.after_compaction(state, REFUSED)).error == REFUSED
+
+
+def test_budgets_count_the_call_that_writes_a_summary() -> None:
+    """N model calls are N, summaries included."""
+    state = opened(policy={"budgets": Budgets(llm_calls=2)})
+    state = engine.after_compaction(worked(state, 2_000), SUMMARY)
+    assert end(state).stop_reason is StopReason.BUDGET_EXHAUSTED
+
+
+def test_no_summary_is_written_for_a_generation_that_no_limit_allows() -> None:
+    state = worked(opened(policy={"max_steps": 1}), 2_000)
+    assert end(state).stop_reason is StopReason.MAX_STEPS_REACHED
+
+
+def rejected(state: TurnState) -> TurnState:
+    detail = ErrorDetail(code="llm.schema_violation", title="generation", message="at $.total: not a number")
+    return engine.after_generation(state, Generation(tip="t1", rejected=detail, cost_usd=Decimal(0)))
+
+
+def test_an_answer_outside_the_schema_goes_back_while_corrections_are_left_and_ends_the_turn_then() -> None:
+    """S-72: none are left by default."""
+    state = rejected(opened(policy={"output_corrections": 1}))
+    assert (generation(state).step, generation(state).corrections) == (2, 1)
+    ended = end(rejected(state))
+    assert (ended.stop_reason, ended.error and ended.error.code) == (StopReason.ERROR, "llm.schema_violation")
+    assert end(rejected(opened())).stop_reason is StopReason.ERROR
+
+
+def test_corrections_are_counted_over_the_whole_turn() -> None:
+    """Calls between two bad answers are no way round the bound."""
+    state = worked(rejected(opened(policy={"output_corrections": 1})), 100)
+    assert end(rejected(state)).stop_reason is StopReason.ERROR

@@ -1,0 +1,262 @@
+"""Every fault of a model call on both wires under every retry preset, run at once on the time-skipping server.
+
+What is expected is written down here, in seconds and counts, and not taken from the code under test.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+from temporalio.client import WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent
+from perdure.cli.render import lines
+from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.retries import RetryPolicy
+from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, faults, say
+from tests.house import House
+from worker.sandbox import production_runner
+
+WIRES = ("openai", "anthropic")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A policy, and what it does by its documentation: calls in all, and least and most seconds of each wait.
+
+    Attributes:
+        told: The model is told of each failure, so that each uses a step.
+        cap: No wait is longer.
+        asked_for_60: How often a provider is waited for that asks for 60 s each time.
+    """
+
+    policy: RetryPolicy
+    calls: int
+    waits: tuple[tuple[float, float], ...]
+    asked_for_60: int
+    cap: float = 1e9
+    told: bool = False
+
+
+PRESETS = {
+    "dreadnode": Preset(
+        RetryPolicy.dreadnode(),
+        9,
+        ((1, 2), (2, 3), (4, 5), (8, 9), (16, 17), (32, 33), (64, 65), (128, 129)),
+        asked_for_60=4,  # five would be over 300 s
+    ),
+    "dawn": Preset(RetryPolicy.dawn(), 3, ((1, 1.5), (2, 2.5)), asked_for_60=2, cap=10),
+    "activegraph": Preset(RetryPolicy.activegraph(), 3, ((0.5, 0.5), (1, 1)), asked_for_60=2, cap=8),
+    "perstack": Preset(RetryPolicy.perstack(), 6, ((0, 0),) * 5, asked_for_60=5, told=True),
+}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A fault and what becomes of it.
+
+    Attributes:
+        anthropic: The code on Anthropic's wire, where it is another.
+        asks: Seconds the provider asks to wait.
+        slow: Only the agent's own time limit ends the call.
+        sent: Whether a request reaches the provider at all.
+    """
+
+    fault: Fault
+    code: str
+    anthropic: str = ""
+    asks: float = 0
+    slow: bool = False
+    sent: bool = True
+
+    def expected(self, wire: str) -> str:
+        return self.anthropic if self.anthropic and wire == "anthropic" else self.code
+
+
+RETRIED = frozenset({"llm.rate_limited", "llm.network_error", "llm.timeout", "llm.empty_response", "llm.truncated"})
+
+
+def _asking(seconds: float, **headers: str) -> Fate:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fate(faults.rate_limited(headers=sent), "llm.rate_limited", asks=seconds)
+
+
+FATES: dict[str, Fate] = {
+    "400": Fate(faults.status(400), "llm.request_error"),
+    "401": Fate(faults.status(401), "llm.auth_error"),
+    "402": Fate(faults.status(402), "llm.quota_exhausted"),
+    "403": Fate(faults.status(403), "llm.auth_error"),
+    "404": Fate(faults.status(404), "llm.request_error"),
+    "408": Fate(faults.status(408), "llm.timeout"),
+    "409": Fate(faults.status(409), "llm.network_error"),
+    "413": Fate(faults.status(413), "llm.request_error"),
+    "422": Fate(faults.status(422), "llm.request_error"),
+    "429": Fate(faults.status(429), "llm.rate_limited"),
+    "500": Fate(faults.status(500), "llm.network_error"),
+    "502": Fate(faults.page(502), "llm.network_error"),
+    "503": Fate(faults.status(503), "llm.network_error"),
+    "504": Fate(faults.status(504), "llm.timeout"),
+    "529": Fate(faults.status(529), "llm.network_error"),
+    "rate limited": Fate(faults.rate_limited(), "llm.rate_limited"),
+    "rate limited for 5 s": _asking(5, retry_after="5"),
+    "rate limited for 60 s": _asking(60, retry_after="60"),
+    "rate limited for 1500 ms": _asking(1.5, retry_after_ms="1500"),
+    "rate limited until 2020": _asking(0, retry_after="Sat, 21 Nov 2020 00:00:00 GMT"),
+    "overloaded": Fate(faults.overloaded(), "llm.network_error"),
+    "overloaded for 5 s": Fate(faults.overloaded(headers={"retry-after": "5"}), "llm.network_error", asks=5),
+    "quota used up": Fate(faults.quota_exhausted(), "llm.quota_exhausted"),
+    "context too long": Fate(faults.context_overflow(), "llm.context_overflow"),
+    "content policy": Fate(faults.policy_violation(), "llm.content_filtered"),
+    "refused key": Fate(faults.bad_key(), "llm.auth_error"),
+    "unknown model": Fate(faults.unknown_model(), "llm.request_error"),
+    "page in a 200": Fate(faults.page(200), "llm.network_error"),
+    "no JSON": Fate(faults.garbage(), "llm.network_error"),
+    "rate limit in a 200": Fate(faults.in_a_200(faults.rate_limited()), "llm.rate_limited"),
+    "overload in a 200": Fate(faults.in_a_200(faults.overloaded()), "llm.network_error"),
+    "refused key in a 200": Fate(faults.in_a_200(faults.bad_key()), "llm.auth_error"),
+    "unknown error in a 200": Fate(faults.in_a_200(faults.error(500, "odd")), "llm.network_error"),
+    "nobody listens": Fate(faults.hang(), "llm.network_error", sent=False),
+    "closed": Fate(faults.close_before_reply(), "llm.network_error"),
+    "reset": Fate(faults.reset_before_reply(), "llm.network_error"),
+    "reset in the body": Fate(faults.reset_in_body(), "llm.network_error"),
+    "cut": Fate(faults.cut_body(), "llm.network_error"),
+    "silence": Fate(faults.hang(), "llm.timeout", slow=True),
+    "silence in the body": Fate(faults.hang_in_body(), "llm.timeout", slow=True),
+    "a byte now and then": Fate(faults.drip(0.05), "llm.timeout", slow=True),
+    "nothing in the reply": Fate(faults.empty_choices(), "llm.empty_response"),
+    "neither text nor calls": Fate(faults.empty_answer(), "llm.empty_response"),
+    "text cut off": Fate(faults.truncated("half"), "llm.truncated"),
+    "call cut off": Fate(faults.truncated(None, ("pay", {})), "llm.truncated"),
+    "filtered": Fate(faults.filtered(), "llm.content_filtered"),
+    "refused by the model": Fate(faults.refusal("I will not"), "llm.refused", anthropic="llm.content_filtered"),
+}
+
+ODD_ANSWERS: dict[str, Reply] = {
+    "ids twice": Reply(calls=(("look", {}), ("look", {})), call_ids=("x", "x")),
+    "ids empty": Reply(calls=(("look", {}), ("look", {})), call_ids=("", "")),
+    "arguments broken": Reply(calls=(("look", '{"broken'),)),
+    "arguments no object": Reply(calls=(("look", "[1]"),)),
+    "tool unknown": Reply(calls=(("pay", {}),)),
+    "tool no name": Reply(calls=(("no such tool!", {}), ("", {}))),
+}
+"""Answers that real models give and that do not fail a call; the turn goes on, and the model reads what was wrong."""
+
+CASES = tuple(product(FATES, WIRES, PRESETS))
+ODD_CASES = tuple(product(ODD_ANSWERS, WIRES))
+
+
+@dataclass
+class Outcome:
+    """A turn that has ended."""
+
+    result: Mapping[str, Any]
+    requests: int
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Mapping[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
+
+
+def expected_waits(fate: Fate, preset: Preset) -> Sequence[tuple[float, float]]:
+    """Least and most seconds of each wait."""
+    if fate.expected("openai") not in RETRIED:
+        return ()
+    waits = preset.waits[: preset.asked_for_60] if fate.asks == 60 else preset.waits
+    return [(min(max(low, fate.asks), preset.cap), min(max(high, fate.asks), preset.cap)) for low, high in waits]
+
+
+def script(request: ChatRequest) -> Reply:
+    """The answer to a case's prompt."""
+    name = next(str(one["content"]) for one in request.messages if one["role"] == "user").split("|")[0]
+    if name in FATES:
+        return say("never").after(*[FATES[name].fault] * 20)
+    return say("done") if request.index else ODD_ANSWERS[name]
+
+
+def agents(provider: ScriptedProvider, nobody: ScriptedProvider) -> list[Agent]:
+    """One for each wire and preset; one more whose calls are given up soon, and one whose provider does not listen."""
+    made: list[Agent] = []
+    for wire, (preset, what), kind in product(WIRES, PRESETS.items(), ("", "-slow", "-nobody")):
+        where = nobody if kind == "-nobody" else provider
+        base = where.anthropic_url if wire == "anthropic" else where.url
+        made.append(
+            Agent(
+                name=f"{wire}-{preset}{kind}",
+                model=f"{wire}/scripted",
+                retry=what.policy,
+                tools=(look,),
+                generation_timeout=timedelta(seconds=1 if kind == "-slow" else 60),
+                generate_params={"api_base": base},
+            )
+        )
+    return made
+
+
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def agent_of(name: str, wire: str, preset: str) -> str:
+    """The agent of a case."""
+    fate = FATES.get(name)
+    kind = "" if fate is None else "-slow" if fate.slow else "" if fate.sent else "-nobody"
+    return f"{wire}-{preset}{kind}"
+
+
+@asynccontextmanager
+async def providers() -> AsyncIterator[tuple[ScriptedProvider, ScriptedProvider]]:
+    """One that answers, and one that refuses every connection."""
+    async with AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(ScriptedProvider(script))
+        nobody = await stack.enter_async_context(ScriptedProvider())
+        await nobody.refuse()
+        yield provider, nobody
+
+
+async def run(house: House, skipping: WorkflowEnvironment) -> dict[tuple[str, str, str], Outcome]:
+    """Every case as a turn of its own, all at once; those with a short time limit by themselves, in a calm worker."""
+    cases = [*CASES, *((name, wire, "dreadnode") for name, wire in ODD_CASES)]
+    slow = [case for case in cases if agent_of(*case).endswith("-slow")]
+    results: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    async with providers() as (provider, nobody):
+        async with house.worker(*agents(provider, nobody), client=skipping.client, runner=production_runner()):
+            results |= await _played(house, skipping, [case for case in cases if case not in slow])
+            results |= await _played(house, skipping, slow)
+        asked = Counter(str(seen.request.messages[0]["content"]) for seen in provider.requests)
+    outcomes = {case: Outcome(result, asked["|".join(case)]) for case, result in results.items()}
+    for case, outcome in outcomes.items():
+        for envelope in await house.store.events(session_of(house, case), after=0, limit=500):
+            outcome.events.append(envelope.line())
+            outcome.rows.extend(line.text for line in lines(envelope))
+    return outcomes
+
+
+async def _played(
+    house: House, skipping: WorkflowEnvironment, cases: Sequence[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], Mapping[str, Any]]:
+    handles = await asyncio.gather(*(_started(house, skipping, case) for case in cases))
+    # One after the other: each wait unlocks the server's clock, and two at once would unlock it twice.
+    return {case: await handle.result() for case, handle in zip(cases, handles, strict=True)}
+
+
+async def _started(house: House, skipping: WorkflowEnvironment, case: tuple[str, str, str]) -> WorkflowHandle[Any, Any]:
+    return await skipping.client.start_workflow(
+        AGENT_TURN,
+        {"agent": agent_of(*case), "prompt": "|".join(case)},
+        id=session_of(house, case),
+        task_queue=house.settings.task_queue,
+    )
+
+
+def session_of(house: House, case: tuple[str, str, str]) -> str:
+    """The session of a case."""
+    return f"{house.session}-{re.sub(r'[^a-z0-9]+', '-', ' '.join(case).lower())}"
