@@ -20,7 +20,7 @@ from activities.recordings import Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, Reason
 from perdure.contracts.events import Event, GenerationError, GenerationRetry
-from perdure.contracts.generations import StepRequest
+from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.retries import RetryPolicy
 from perdure.engine.failures import FailureFacts, classify, is_ambiguous, reason_of
 from perdure.engine.redaction import without_known
@@ -109,9 +109,8 @@ class Attempts:
         up; or it is ``failures``, which the workflow has counted, of an agent whose model is told.
         """
         facts, policy = error.facts, definition.retry
-        async with store_failures():
-            before = await self._store.retries(request.session, request.turn, request.step)
-        first = next((e.event.failed_at for e in before if isinstance(e.event, GenerationRetry)), error.failed_at)
+        before = await self.retries(request)
+        first = before[0].failed_at if before else error.failed_at
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
         wait = decide(
@@ -135,6 +134,7 @@ class Attempts:
             error_type=facts.class_name,
             error_message=facts.text,
             failed_at=error.failed_at,
+            compaction=isinstance(request, Compact),
         )
         return Failure(detail, retry)
 
@@ -144,10 +144,17 @@ class Attempts:
         if retry is None:
             await self.record(request, "error", GenerationError(error=detail))
             return permanent(detail)
-        await self.record(request, f"retry/{retry.attempt}", retry)
+        await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
         message = detail.message + next_try
         return transient(detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds))
+
+    async def retries(self, request: StepRequest) -> list[GenerationRetry]:
+        """The recorded retries of this call, in order; those of a step's summary are not those of its generation."""
+        async with store_failures():
+            recorded = await self._store.retries(request.session, request.turn, request.step)
+        retries = [line.event for line in recorded if isinstance(line.event, GenerationRetry)]
+        return [retry for retry in retries if retry.compaction == isinstance(request, Compact)]
 
     async def record(self, request: StepRequest, key: str, event: Event) -> None:
         """Write an event of the step, once for each key."""

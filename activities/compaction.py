@@ -26,16 +26,16 @@ from perdure.engine.context import (
     INSTRUCTIONS,
     characters_of_one_summary,
     compacted,
-    find_boundary,
+    plan_summary,
     summary_in,
     to_summarise,
 )
 from perdure.store import StepRecord, Store
 
-_OF_THE_AGENT = frozenset(
-    {"max_completion_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop", "tool_choice"}
+_WHERE = frozenset(
+    {"api_base", "api_key", "api_version", "base_url", "extra_headers", "headers", "organization", "timeout"}
 )
-"""Arguments of a model call that are about the agent's answers, and not about its model."""
+"""Arguments of a model call that say where it goes: they hold for every model of a provider."""
 
 
 class CompactActivity:
@@ -63,7 +63,7 @@ class CompactActivity:
     ) -> Compacted:
         """Let the model write the summary; a provider that finds even this too long gets half as much."""
         writer, keep = _writer(definition), definition.compaction.keep
-        room = characters_of_one_summary(definition.compaction, context_window(definition.model))
+        room = _room(definition, writer)
         event = CompactionEvent(
             trigger=request.trigger,
             compaction_status="started",
@@ -71,10 +71,11 @@ class CompactActivity:
             messages_after=len(messages),
             model=writer.model,
         )
-        while boundary := find_boundary(messages, keep=keep, max_characters=room):
+        while (plan := plan_summary(messages, keep=keep, room=room))[0]:
+            boundary, each = plan
             await self._attempts.record(request, "compaction/started", event)
             wishes = (definition.compaction.guidance, request.guidance)
-            prompt = to_summarise(messages[:boundary], wishes)
+            prompt = to_summarise(messages[:boundary], wishes, each)
             try:
                 answer, seconds = await self._attempts.call(
                     writer, [{"role": "system", "content": INSTRUCTIONS}, wire(UserMessage(content=prompt))]
@@ -122,8 +123,8 @@ class CompactActivity:
     async def _skipped(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
         """Say that nothing can be summarised; the failure that asked for it then ends the turn."""
         reason = (
-            f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, "
-            "and a tool call stays with its result"
+            f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, a tool call "
+            "stays with its result, and what is left may be more than the model can read at once"
         )
         skipped = started.model_copy(update={"compaction_status": "skipped", "reason": reason, "model": ""})
         await self._attempts.record(request, "compaction/skipped", skipped)
@@ -145,17 +146,20 @@ class CompactActivity:
 def _writer(definition: AgentDefinition) -> AgentDefinition:
     """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
     model = definition.compaction.model or definition.model
-    # Addresses and headers are meant for the provider that they were written for.
     same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
-    params = {name: value for name, value in definition.generate_params.items() if name not in _OF_THE_AGENT}
-    return definition.model_copy(
-        update={
-            "model": model,
-            "tools": (),
-            "output_schema": None,
-            "generate_params": params if same_provider else {},
-        }
-    )
+    params = {name: value for name, value in definition.generate_params.items() if same_provider and name in _WHERE}
+    return definition.model_copy(update={"model": model, "tools": (), "output_schema": None, "generate_params": params})
+
+
+def _room(definition: AgentDefinition, writer: AgentDefinition) -> int:
+    """Characters that the writer can be shown: its window may be smaller than the agent's."""
+    policy = definition.compaction
+    rooms = [characters_of_one_summary(policy, context_window(definition.model))]
+    if writer.model != definition.model:
+        rooms.append(
+            characters_of_one_summary(policy.model_copy(update={"window": None}), context_window(writer.model))
+        )
+    return min(rooms)
 
 
 def _summary(answer: Answer) -> str:

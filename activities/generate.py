@@ -20,15 +20,15 @@ from activities.metrics import Metrics
 from activities.model import Answer, output_instructions
 from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.store import StepRecord, Store
+from perdure.store import LedgerCall, StepRecord, Store
 
-LARGE_ARGUMENTS = 200_000
-"""Masking more than so many characters takes longer than a blink."""
+LARGE_ANSWER = 100_000
+"""Masking the arguments and checking the text of a longer answer takes longer than a blink."""
 
 T = TypeVar("T")
 
@@ -77,12 +77,14 @@ class GenerateActivity:
             )
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
-        step, ledger = await _off_the_loop_if_large(
-            answer, lambda: step_of(request, definition, new, answer, self._secrets)
+        made = await _off_the_loop_if_large(
+            answer, lambda: _made(request, definition, step_of(request, definition, new, answer, self._secrets))
         )
-        step, rejected = checked(request, definition, step)
+        step, ledger, rejected = made
         events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
         stored = await until_stored(lambda: self._store.finish_generation(step, ledger, events))
+        if stored is not step:
+            return await self._stored(request, definition, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._metrics.steps.labels(definition.name).inc()
         self._attempts.count(definition, answer, seconds)
@@ -93,10 +95,8 @@ class GenerateActivity:
         if is_answer(step):
             _, rejected = checked(request, definition, step)
             return generation_of(step, rejected)
-        async with store_failures():
-            retries = await self._store.retries(request.session, request.turn, request.step)
-        waits = [line.event.wait_seconds for line in retries if isinstance(line.event, GenerationRetry)]
-        return told(step, waits[-1] if waits else 0.0)
+        retries = await self._attempts.retries(request)
+        return told(step, retries[-1].wait_seconds if retries else 0.0)
 
     async def _failed(
         self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], error: CallFailedError
@@ -111,10 +111,12 @@ class GenerateActivity:
         if failure.detail.code == ReasonCode.LLM_CONTEXT_OVERFLOW and not request.compacted:
             raise permanent(failure.detail) from None
         if failure.retry is not None and tells:
-            return await self._tell(request, new, failure.retry)
+            return await self._tell(request, definition, new, failure.retry)
         raise await self._attempts.ended(request, failure) from None
 
-    async def _tell(self, request: Generate, new: tuple[Message, ...], retry: GenerationRetry) -> Generation:
+    async def _tell(
+        self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], retry: GenerationRetry
+    ) -> Generation:
         """Store the failure as the step's last message: the model reads it with its next call."""
         failure = UserMessage(content=f"{retry.error_type}: {retry.error_message}")
         step = StepRecord(
@@ -131,8 +133,17 @@ class GenerateActivity:
             event_of(request, "step", GenerationStep(tip=step.id)),
         ]
         stored = await until_stored(lambda: self._store.finish_generation(step, [], events))
+        if stored is not step:
+            return await self._stored(request, definition, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         return told(stored, retry.wait_seconds)
+
+
+def _made(
+    request: Generate, definition: AgentDefinition, made: tuple[StepRecord, list[LedgerCall]]
+) -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
+    step, rejected = checked(request, definition, made[0])
+    return step, made[1], rejected
 
 
 def _system_prompt(definition: AgentDefinition) -> list[WireMessage]:
@@ -142,7 +153,7 @@ def _system_prompt(definition: AgentDefinition) -> list[WireMessage]:
 
 
 async def _off_the_loop_if_large(answer: Answer, work: Callable[[], T]) -> T:
-    """The result of the work; on a thread if the arguments are so long that masking them would hold up the beats."""
-    if sum(len(call.arguments) for call in answer.calls) <= LARGE_ARGUMENTS:
+    """The result of the work; on a thread if the answer is so long that going through it would hold up the beats."""
+    if len(answer.text) + sum(len(call.arguments) for call in answer.calls) <= LARGE_ANSWER:
         return work()
     return await asyncio.to_thread(work)

@@ -168,14 +168,38 @@ def _is_listened_to() -> bool:
     return any(getattr(litellm, name) for name in _CALLBACKS)
 
 
-def _constrains(model: str) -> bool:
-    """Whether the provider holds this model to a JSON schema, as far as litellm knows."""
-    return bool(litellm.supports_response_schema(model=model))
+@functools.cache
+def _known(model: str) -> dict[str, Any]:
+    """What litellm's map says of a model; its own functions may ask the provider, and block the event loop."""
+    provider, _, name = model.partition("/")
+    costs = cast("dict[str, dict[str, Any]]", litellm.model_cost)
+    entry = costs.get(model) or costs.get(name) or {}
+    return entry if str(entry.get("litellm_provider", "")).startswith(provider) else {}
+
+
+def context_window(model: str) -> int | None:
+    """Tokens that a model reads at most, as far as litellm's map knows."""
+    window = _known(model).get("max_input_tokens")
+    return window if isinstance(window, int) else None
+
+
+def _is_constrained(definition: AgentDefinition) -> bool:
+    """Whether the provider holds the model to the agent's output schema, and lets it use its tools all the same.
+
+    For models without a format of their own litellm makes the schema a tool that must be called at once (Claude 4), or
+    sends what the provider refuses beside tools (Gemini): for those the schema stands in the system prompt.
+    """
+    schema, known = definition.output_schema, _known(definition.model)
+    if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
+        return False
+    of_openai = definition.model.partition("/")[0] in {"openai", "azure"}
+    native = bool(known.get("supports_native_structured_output"))
+    return native or (bool(known.get("supports_response_schema")) and (of_openai or not definition.tools))
 
 
 def output_instructions(definition: AgentDefinition) -> str:
-    """What the system prompt says of the agent's output schema to a model that its provider does not hold to one."""
-    if definition.output_schema is None or _constrains(definition.model):
+    """What the system prompt says of the agent's output schema to a model that its provider does not hold to it."""
+    if definition.output_schema is None or _is_constrained(definition):
         return ""
     schema = json.dumps(definition.output_schema, ensure_ascii=False)
     return f"When you are done, answer with JSON only and no text around it. It must fit this JSON schema:\n{schema}"
@@ -183,20 +207,10 @@ def output_instructions(definition: AgentDefinition) -> str:
 
 def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
     schema = definition.output_schema
-    if schema is None or not _constrains(definition.model):
+    if schema is None or not _is_constrained(definition):
         return {}
     form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
     return {"response_format": {"type": "json_schema", "json_schema": form}}
-
-
-@functools.cache
-def context_window(model: str) -> int | None:
-    """Tokens that a model reads at most, as far as litellm knows."""
-    try:
-        known = litellm.get_model_info(model)
-    except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model it does not know
-        return None
-    return known.get("max_input_tokens") or known.get("max_tokens")
 
 
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:

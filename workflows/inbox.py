@@ -92,7 +92,7 @@ class Inbox:
         if request_id == opened.request_id or request_id in self.mail.taken:
             return SendReceipt(turn=opened.turn)
         message = asked.model_copy(update={"request_id": request_id})
-        if asked.steer and self.state is not None and self.state.ending is None:
+        if asked.steer and self.state is not None and self.state.ending is None and self.state.guidance is None:
             if all(other.request_id != request_id for other in self.mail.steered):
                 self._need_room_for(message)
                 self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})

@@ -1,5 +1,6 @@
 """Agent: the one value an author writes; a turn runs its frozen definition."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
@@ -7,6 +8,8 @@ from typing import Annotated, Any, cast
 
 from jsonschema import Draft202012Validator, SchemaError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 
 from perdure.agents.tool import Tool, tool
 from perdure.contracts.agents import (
@@ -126,6 +129,13 @@ class Agent(Value):
         except SchemaError as error:
             msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
             raise ValueError(msg) from error
+        resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
+        for reference in _references(value):
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                msg = f"$ref {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
+                raise ValueError(msg) from None
         return value
 
     @field_validator("instructions")
@@ -144,6 +154,19 @@ class Agent(Value):
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
         return next((item for item in self.tools if item.name == name), None)
+
+
+def _references(schema: JsonValue) -> Iterator[str]:
+    """Every ``$ref`` of a schema."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
+    elif isinstance(schema, dict):
+        for name, part in schema.items():
+            if name == "$ref" and isinstance(part, str):
+                yield part
+            else:
+                yield from _references(part)
 
 
 def _as_tool(item: Any) -> Any:  # noqa: ANN401 - whatever the author wrote; pydantic refuses what is no tool

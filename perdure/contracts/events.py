@@ -49,6 +49,8 @@ class GenerationRetry(RetryDetails):
     type: Literal["generation_retry"] = "generation_retry"
     failed_at: datetime
     """When this failure happened, by Temporal's clock."""
+    compaction: bool = False
+    """Whether the call was to write a summary: its retries are counted apart."""
 
 
 class CallSummary(Value):

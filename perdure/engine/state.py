@@ -66,7 +66,7 @@ class TurnState(Value):
         exhausted: A budget that ends the turn once the calls at hand have their results.
         guidance: Of a turn that compacts the conversation and generates nothing: what to keep in mind.
         context_tokens: What the last generation read and wrote; 0 until it is known.
-        not_below_tokens: Nothing could be summarised at this size: it is not tried again before there is more.
+        not_below_tokens: A tenth more than the last compaction has left: no other one is due before.
         compacted_step: The last generation for which a compaction was tried: once for each.
         overflow: The refusal of a context that was too long, until a compaction has made room.
         aborted_step: The number of the generation that a stop interrupted.

@@ -17,7 +17,7 @@ MAX_TOOL_ERRORS_IN_ROW = 10
 
 
 TRIED_AGAIN_ABOVE = 1.1
-"""A conversation in which nothing could be summarised is looked at again when it has grown by a tenth."""
+"""Behind a compaction, or one that could not be, the next one waits until the conversation has grown by a tenth."""
 
 
 class CallTools(Value):
@@ -67,7 +67,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         steered=mail.steered,
         failures=state.failures_in_row,
         corrections=state.corrections,
-        compacted=state.compacted_step > state.step,
+        compacted=state.policy.compaction is None or state.compacted_step > state.step,
     ).sparse()
 
 
@@ -148,7 +148,7 @@ def out_of_budget(code: ReasonCode, used: str) -> Ending:
 
 def after_generation(state: TurnState, generation: Generation) -> TurnState:
     """The model has answered: its calls are to run, or its text ends the turn. Or it is to be told of a failure."""
-    failed = generation.retry_seconds is not None
+    failed, compacted = generation.retry_seconds is not None, state.compacted_step > state.step
     calls = tuple(call for call in generation.calls if call.rejected is None)
     allowed, over = _within_tool_budget(state, calls)
     spent = state.spent.with_call(generation.usage, generation.cost_usd, tool_calls=len(allowed))
@@ -162,7 +162,9 @@ def after_generation(state: TurnState, generation: Generation) -> TurnState:
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
             "failures_in_row": state.failures_in_row + 1 if failed else 0,
             "corrections": state.corrections + (generation.rejected is not None),
-            "context_tokens": generation.usage.total_tokens or state.context_tokens,
+            "context_tokens": (tokens := generation.usage.total_tokens or state.context_tokens),
+            # Behind a compaction that left it large, or that was none, there has to be more before the next.
+            "not_below_tokens": int(tokens * TRIED_AGAIN_ABOVE) if compacted else state.not_below_tokens,
             "exhausted": _out_of_tool_calls(state) if over else None,
         }
     )
@@ -270,14 +272,13 @@ def after_compaction(state: TurnState, outcome: Compacted | ErrorDetail) -> Turn
     ending = Ending(stop_reason=StopReason.FINISHED) if state.guidance is not None and state.step == 0 else None
     if isinstance(outcome, Compacted) and outcome.summarised:
         spent = state.spent.with_call(outcome.usage, outcome.cost_usd)
-        tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0, "not_below_tokens": 0}
+        tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0}
         return state.model_copy(update={**tried, "ending": ending})
     if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
         ending = Ending(stop_reason=StopReason.ERROR, error=outcome)
     elif state.overflow is not None:
         ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
-    again_above = int(state.context_tokens * TRIED_AGAIN_ABOVE)
-    return state.model_copy(update={**tried, "not_below_tokens": again_above, "ending": ending})
+    return state.model_copy(update={**tried, "ending": ending})
 
 
 def after_cancel(state: TurnState, mail: Mailbox) -> TurnState:

@@ -4,17 +4,22 @@ Source: ActiveGraph's structured output: the raw text, then a fenced block, then
 is ``llm.parse_error``, JSON of another shape ``llm.schema_violation``.
 """
 
-import json
+import math
 import re
 from collections.abc import Iterator
 
 from jsonschema import Draft202012Validator
+from pydantic_core import from_json
+from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import JsonValue
 
 MAX_PROBLEM = 500
 """Longest description of what is wrong with an answer; it may quote the answer."""
+
+DEEPEST = 64
+"""An answer that is nested deeper is refused: the store could not read it again."""
 
 _FENCED = re.compile(r"```[\w-]*\s*\n(?P<json>.*?)```", re.DOTALL)
 
@@ -34,7 +39,10 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
         AnswerError: There is none (``llm.parse_error``), or it does not fit (``llm.schema_violation``).
     """
     value = _parse(text)
-    problem = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
+    try:  # with an empty registry, so that nothing is fetched
+        problem = next(iter(Draft202012Validator(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+    except RecursionError:
+        raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, "it is nested too deeply") from None
     if problem is not None:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, f"at {problem.json_path}: {problem.message}")
     return value
@@ -57,15 +65,28 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 def _parse(text: str) -> JsonValue:
+    """The first candidate that is JSON; what no store could keep is none: halves of characters, numbers beyond any."""
     problems: list[str] = []
     for candidate in _candidates(text):
         try:
-            value: JsonValue = json.loads(candidate, parse_constant=_no_number)
+            value: JsonValue = from_json(candidate, allow_inf_nan=False)
+            _check_plain(value, DEEPEST)
         except ValueError as error:
             problems.append(str(error))
         else:
             return value
     raise AnswerError(ReasonCode.LLM_PARSE_ERROR, problems[0])
+
+
+def _check_plain(value: JsonValue, depth: int) -> None:
+    if depth == 0:
+        msg = f"it is nested more than {DEEPEST} deep"
+        raise ValueError(msg)
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = "a number in it is too large"
+        raise ValueError(msg)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_plain(inner, depth - 1)
 
 
 def _candidates(text: str) -> Iterator[str]:
@@ -75,8 +96,3 @@ def _candidates(text: str) -> Iterator[str]:
         start, end = text.find(opening), text.rfind(closing)
         if 0 <= start < end:
             yield text[start : end + 1]
-
-
-def _no_number(name: str) -> JsonValue:
-    msg = f"{name} is no JSON"
-    raise ValueError(msg)

@@ -125,7 +125,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         stop_reason=commit.stop_reason,
         reason_code=commit.error.code if commit.error else None,
         error=_error_text(commit),
-        output=_output(tip),
+        output=_output(tip, commit),
         value=_value(tip, commit),
         steps=commit.steps,
         usage=commit.spent.usage,
@@ -207,8 +207,8 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
     return step.id
 
 
-def _output(tip: StepRecord) -> str:
-    answer = _answer(tip)
+def _output(tip: StepRecord, commit: CommitTurn) -> str:
+    answer = _answer(tip, commit)
     if answer is None:
         return ""
     if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
@@ -218,15 +218,17 @@ def _output(tip: StepRecord) -> str:
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
     """The answer's JSON, if the output is whole."""
-    answer = _answer(tip)
+    answer = _answer(tip, commit)
     if answer is None or len(answer.content) > MAX_OUTPUT_CHARACTERS:
         return None
     return answer.value if commit.stop_reason is StopReason.FINISHED else None
 
 
-def _answer(tip: StepRecord) -> AssistantMessage | None:
-    last = tip.messages[-1] if tip.step > 0 and tip.messages and tip.summarised is None else None
-    return last if isinstance(last, AssistantMessage) else None
+def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:
+    """The last answer of the turn: in the tip, which a correction or a summary may follow or hold too."""
+    if commit.steps == 0:
+        return None
+    return next((message for message in reversed(tip.messages) if isinstance(message, AssistantMessage)), None)
 
 
 def _error_text(commit: CommitTurn) -> str | None:

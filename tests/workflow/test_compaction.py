@@ -12,6 +12,7 @@ from perdure.client import SessionBusyError
 from perdure.contracts.generations import Compacted
 from perdure.contracts.messages import UserMessage
 from perdure.contracts.turns import StopReason
+from perdure.contracts.values import JsonValue
 from perdure.engine.context import INSTRUCTIONS
 from perdure.store import StepRecord
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, call, faults, say
@@ -166,13 +167,21 @@ async def test_a_summary_that_is_itself_too_long_is_asked_of_half_as_much(house:
     assert second < first
 
 
-async def test_a_summary_is_retried_like_any_model_call(house: House) -> None:
-    async with ScriptedProvider(Reader(9, faults.status(503)), window=WINDOW) as provider, house.worker(reader()):
+async def test_a_summary_is_retried_like_any_model_call_and_uses_up_no_retry_of_the_generation(house: House) -> None:
+    down = faults.status(503)
+
+    def model(request: ChatRequest) -> Reply:
+        reply = Reader(9, down)(request)
+        return reply.after(down) if "[Summary" in str(request.messages[0]["content"]) else reply
+
+    agent = reader(retry=QUICK.model_copy(update={"max_retries": 1}))
+    async with ScriptedProvider(model, window=WINDOW) as provider, house.worker(agent):
         house.use(provider)
         result = await house.run()
     assert result["stop_reason"] == "finished"
-    (retry,) = await house.events("generation_retry")
-    assert (retry["step"], retry["code"], retry["attempt"]) == (9, "llm.network_error", 1)
+    retries = await house.events("generation_retry")
+    first = [(retry["compaction"], retry["attempt"], retry["code"]) for retry in retries if retry["step"] == 9]
+    assert first == [(True, 1, "llm.network_error"), (False, 1, "llm.network_error")]
 
 
 async def test_without_its_summary_a_turn_goes_on_as_long_as_there_is_room(house: House) -> None:
@@ -242,6 +251,37 @@ async def test_a_person_asks_for_a_compaction_between_turns(house: House) -> Non
     assert isinstance(read[0], UserMessage)
     assert read[0].summary_of == 9
     assert all("keep the page numbers" not in message.content for message in read[1:])
+
+
+def test_the_writer_of_summaries_is_called_with_what_says_where_and_nothing_of_the_agents_model() -> None:
+    params: dict[str, JsonValue] = {"api_base": "http://gateway", "reasoning_effort": "high", "tool_choice": "required"}
+    own = reader(generate_params=params).definition
+    cheap = reader(generate_params=params, compaction=Compaction(model="openai/cheap")).definition
+    other = reader(generate_params=params, compaction=Compaction(model="anthropic/cheap")).definition
+    assert [compaction._writer(each).generate_params for each in (own, cheap, other)] == [
+        {"api_base": "http://gateway"},
+        {"api_base": "http://gateway"},
+        {},
+    ]
+
+
+async def test_a_message_steered_into_a_compaction_waits_for_the_next_turn(house: House) -> None:
+    """A turn that was to generate nothing does not."""
+
+    def model(request: ChatRequest) -> Reply:
+        return Reader(9, *[faults.hang()] * 9)(request)
+
+    async with ScriptedProvider(model) as provider, house.worker(reader()):
+        house.use(provider)
+        await house.run()
+        turn = await house.client.compact(house.session)
+        await provider.wait_for_requests(11)
+        steered = await house.client.send(house.session, "and?", steer=True)
+        assert await steered.number() == 3
+        await turn.cancel()
+        result = await turn.result()
+        assert (result.stop_reason, result.steps) == (StopReason.CANCELLED, 0)
+        assert (await steered.result()).output == "no more"
 
 
 async def test_a_compaction_is_refused_while_a_turn_runs(house: House) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from activities import model
 from perdure import Agent, RetryPolicy, tool
+from perdure.contracts.messages import AssistantMessage
+from perdure.store import StepRecord, Store
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 
@@ -89,7 +92,7 @@ async def test_a_provider_that_knows_schemas_is_given_it_as_the_response_format(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the system prompt says nothing of it."""
-    monkeypatch.setattr("litellm.supports_response_schema", lambda **_: True)
+    monkeypatch.setattr(model, "_is_constrained", lambda definition: definition.output_schema is not None)
     result, provider = await played(house, GOOD)
     (made,) = provider.requests
     assert result["value"] == {"total": 3, "places": ["a"]}
@@ -98,3 +101,56 @@ async def test_a_provider_that_knows_schemas_is_given_it_as_the_response_format(
     assert form["type"] == "json_schema"
     assert form["json_schema"]["schema"] == Report.model_json_schema()
     assert form["json_schema"]["strict"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "constrained"),
+    [
+        ("openai/gpt-4o-mini", True, True),
+        ("anthropic/claude-sonnet-4-20250514", True, False),  # litellm would force the answer in the first step
+        ("anthropic/claude-sonnet-4-5", True, True),
+        ("gemini/gemini-2.5-flash", True, False),  # refuses a response format beside tools
+        ("gemini/gemini-2.5-flash", False, True),
+        ("openai/unknown", True, False),
+        ("ollama/qwen3:8b", True, False),  # and nobody is asked
+    ],
+)
+def test_a_schema_beside_tools_is_given_only_to_providers_that_take_both(
+    name: str, tools: bool, constrained: bool
+) -> None:
+    agent = reporter(model=name, **({} if tools else {"tools": []})).definition
+    assert ("response_format" in model._response_format(agent)) is constrained
+    assert (model.output_instructions(agent) == "") is constrained
+
+
+def test_a_schema_of_no_object_is_told_in_the_prompt() -> None:
+    """OpenAI refuses any other root."""
+    agent = reporter(model="openai/gpt-4o-mini", output_schema={"type": "array"}).definition
+    assert model._response_format(agent) == {}
+    assert '{"type": "array"}' in model.output_instructions(agent)
+
+
+async def test_of_two_attempts_the_stored_answer_is_judged_and_not_ones_own(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen worker's answer may be stored first: it fits, and mine would not have."""
+    finish = Store.finish_generation
+
+    async def overtaken(store: Store, step: StepRecord, calls: Any, events: Any) -> StepRecord:
+        first = AssistantMessage(content='{"total": 3}', value={"total": 3})
+        await finish(store, step.model_copy(update={"messages": (first,)}), calls, events)
+        return await finish(store, step, calls, events)
+
+    monkeypatch.setattr(Store, "finish_generation", overtaken)
+    result, provider = await played(house, PROSE, output_corrections=1)
+    assert (result["stop_reason"], result["value"], provider.request_count) == ("finished", {"total": 3}, 1)
+
+
+async def test_a_rejected_answer_is_still_the_output_of_a_turn_that_ends_after_it(house: House) -> None:
+    result, _ = await played(house, PROSE, output_corrections=2, max_steps=1)
+    assert (result["stop_reason"], result["output"], result["value"]) == ("max_steps_reached", PROSE.text, None)
+
+
+async def test_an_answer_that_no_store_could_keep_is_refused_and_corrected(house: House) -> None:
+    result, _ = await played(house, say('{"total": ' + "[" * 300 + "]" * 300 + "}"), GOOD, output_corrections=1)
+    assert (result["stop_reason"], result["steps"]) == ("finished", 2)

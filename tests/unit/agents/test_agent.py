@@ -80,6 +80,8 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"compaction": {"threshold": 75}}, "compaction.threshold: Input should be less than or equal to 1"),
         ({"compaction": {"keep": 1}}, "compaction.keep"),
         ({"output_schema": {"type": "objekt"}}, "output_schema: this is no JSON schema: at $.type: 'objekt' is not"),
+        ({"output_schema": {"$ref": "#/definitions/A", "$defs": {}}}, "$ref '#/definitions/A' leads nowhere"),
+        ({"output_schema": {"items": {"$ref": "https://example.org/s.json"}}}, "leads nowhere in the schema"),
         ({"output_schema": "object"}, "output_schema"),
         ({"output_corrections": -1}, "output_corrections"),
         ({"output_corrections": 1}, "output_corrections: there is no output_schema that an answer could miss"),

@@ -107,13 +107,24 @@ def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_whe
 ) -> None:
     state = engine.after_compaction(worked(opened(), 2_000), outcome)
     assert generation(state).compacted is True
-    assert isinstance(engine.next_action(worked(state, 2_100), MAIL), Generate)
-    assert isinstance(engine.next_action(worked(state, 2_300), MAIL), Compact)
+    state = worked(state, 2_000)
+    assert isinstance(engine.next_action(state, MAIL), Generate)
+    assert isinstance(engine.next_action(worked(state, 2_200), MAIL), Generate)
+    assert isinstance(engine.next_action(worked(state, 2_201), MAIL), Compact)
+
+
+def test_what_is_kept_may_be_large_without_a_compaction_at_every_step() -> None:
+    """After one, the next is due when the conversation has grown by a tenth."""
+    state = worked(engine.after_compaction(worked(opened(), 2_000), SUMMARY), 1_800)
+    assert isinstance(engine.next_action(state, MAIL), Generate)
+    assert isinstance(engine.next_action(worked(state, 1_900), MAIL), Generate)
+    assert isinstance(engine.next_action(worked(state, 2_000), MAIL), Compact)
 
 
 def test_a_turn_opened_by_a_release_without_compaction_ends_at_an_overflow() -> None:
     """Recorded histories replay: their policy has no compaction."""
     state = opened(policy={"compaction": None})
+    assert generation(state).compacted is True  # so that generate records the failure as the last one
     assert end(engine.after_failure(state, OVERFLOW)).error == OVERFLOW
 
 

@@ -12,6 +12,7 @@ from perdure.engine.context import (
     characters_of_one_summary,
     compacted,
     find_boundary,
+    plan_summary,
     shown,
     summary_in,
     to_summarise,
@@ -121,6 +122,25 @@ def test_a_long_message_is_shown_by_its_head_and_its_tail() -> None:
     assert "characters left out" in text
 
 
+def test_of_one_large_answer_with_many_calls_less_of_each_message_is_shown() -> None:
+    ids = [f"c{number}" for number in range(30)]
+    messages: list[Message] = [
+        asked(),
+        called(*ids),
+        *(result(call_id, "x" * 9_000) for call_id in ids),
+        said(),
+        asked(),
+        said(),
+    ]
+    assert find_boundary(messages, keep=2, max_characters=100_000) == 0
+    boundary, each = plan_summary(messages, keep=2, room=100_000)
+    assert boundary == 32
+    assert len(to_summarise(messages[:boundary], (), each)) < 102_000
+    assert plan_summary(messages, keep=2, room=1_000) == (0, 0)
+    assert plan_summary(messages, keep=100, room=100_000) == (0, 0)
+    assert plan_summary(messages, keep=2, room=1_000_000) == (33, SHOWN_CHARACTERS)
+
+
 def test_what_is_summarised_names_who_spoke_and_what_to_keep_in_mind() -> None:
     error = ErrorDetail(code="tool.timeout", title="work", message="no")
     failed = ToolMessage(call_id="a", name="work", content="no", error=error)
@@ -138,7 +158,13 @@ def test_what_is_summarised_names_who_spoke_and_what_to_keep_in_mind() -> None:
         ("<analysis>think</analysis>the gist", "the gist"),
         ("the gist", "the gist"),
         ("<summary>cut of", "cut of"),
-        ("<analysis>only this</analysis>", "<analysis>only this</analysis>"),
+        ("<analysis>only this</analysis>", ""),
+        ("<summary></summary>", ""),
+        ("<analysis>a <summary>Title</summary> was wrong</analysis>\n<summary>real</summary>", "real"),
+        (
+            "<summary>in <details><summary>Title</summary></details> it stands</summary>",
+            "in <details><summary>Title</summary></details> it stands",
+        ),
         ("<SUMMARY>the gist</SUMMARY> and more", "the gist"),
     ],
 )

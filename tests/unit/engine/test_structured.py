@@ -35,7 +35,21 @@ def test_an_array_or_a_bare_value_may_be_what_is_asked_for() -> None:
     assert check_answer('"yes"', {"enum": ["yes", "no"]}) == "yes"
 
 
-@pytest.mark.parametrize("text", ["no json", "", "{'total': 3}", '{"total": NaN}', '{"total": 3', "```json\n{]\n```"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no json",
+        "",
+        "{'total': 3}",
+        '{"total": NaN}',
+        '{"total": 1e999}',
+        '{"total": 3',
+        "```json\n{]\n```",
+        '{"total": 3, "items": ["\\ud83d"]}',
+        "[" * 100 + "]" * 100,
+        "[" * 5_000,
+    ],
+)
 def test_no_json_is_a_parse_error(text: str) -> None:
     """S-72"""
     with pytest.raises(AnswerError) as raised:
@@ -77,3 +91,11 @@ def test_what_is_wrong_is_told_briefly() -> None:
 )
 def test_only_a_closed_schema_is_called_strict(schema: dict[str, JsonValue], strict: bool) -> None:
     assert is_strict(schema) is strict
+
+
+def test_a_schema_that_leads_round_in_circles_is_no_trap() -> None:
+    """What jsonschema cannot follow is an answer that does not fit, and no bug of the activity."""
+    schema: dict[str, JsonValue] = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    with pytest.raises(AnswerError) as raised:
+        check_answer("1", schema)
+    assert raised.value.code is ReasonCode.LLM_SCHEMA_VIOLATION
