@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from perdure.contracts.errors import CUSTOM_CODE
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.failures import FailureFacts
-from perdure.engine.outputs import whole_characters
+from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import redact_text
 from perdure.engine.retries import parse_retry_after
 
 MAX_TEXT = 1_500
-"""Longest text of a failure."""
+"""Longest text of a failure; its head and its tail are kept, as what to do often stands at the end."""
 
 LONGEST_RAW_TEXT = 50_000
 """More of a failure's text is not even looked at."""
@@ -76,7 +76,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
         class_name=type(said).__name__,
         classes=names(error),
         causes=causes,
-        text=redact(_text(said), secrets)[:MAX_TEXT],
+        text=head_and_tail(redact(_text(said), secrets), MAX_TEXT),
         own_code=_own_code(said),
         own_transient=getattr(said, "transient", False) is True,
     )

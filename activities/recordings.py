@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, field_validator
 from temporalio import activity
 
 from activities.answers import shown_arguments
@@ -33,9 +33,9 @@ from perdure.engine.fixtures import (
     CanonicalRequest,
     asked_model,
     asked_tool,
-    clean,
     difference,
     nearest,
+    without_secrets,
 )
 from perdure.settings import RecordingMode
 from perdure.store import Store
@@ -62,6 +62,12 @@ class ModelFixture(Value):
     answer: dict[str, JsonValue]
     recorded_at: datetime
     seconds: float
+
+    @field_validator("answer")
+    @classmethod
+    def _is_whole(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        _ANSWER.validate_python(value)
+        return value
 
 
 Fixture = TypeVar("Fixture", bound=Value)
@@ -144,29 +150,45 @@ class Recordings:
         place = self._place(definition)
         if place is None:
             return await call()
-        asked = await asyncio.to_thread(asked_model, definition, messages, self._secrets)
         folder = place / "llm"
         if self.mode == "replay":
-            fixture = await asyncio.to_thread(_load, folder / f"{asked.digest}.json", ModelFixture)
-            if fixture is None:
-                raise await asyncio.to_thread(_no_answer, folder, asked)
-            recorded = _ANSWER.validate_python(asked.numbers.show(fixture.answer))
-            return dataclasses.replace(recorded, recorded=True)
+            return await asyncio.to_thread(self._recorded, folder, definition, messages)
         began = time.monotonic()
         answer = await call()
+        seconds = round(time.monotonic() - began, 3)
+        await _record(lambda: self._write_answer(folder, definition, messages, answer, seconds))
+        return answer
+
+    def _recorded(self, folder: Path, definition: AgentDefinition, messages: Sequence[WireMessage]) -> Answer:
+        asked = asked_model(definition, messages, self._secrets)
+        fixture = _load(folder / f"{asked.digest}.json", ModelFixture)
+        if fixture is None:
+            raise _no_answer(folder, asked)
+        recorded = _ANSWER.validate_python(asked.numbers.show(fixture.answer))
+        return dataclasses.replace(recorded, recorded=True)
+
+    def _write_answer(
+        self,
+        folder: Path,
+        definition: AgentDefinition,
+        messages: Sequence[WireMessage],
+        answer: Answer,
+        seconds: float,
+    ) -> None:
+        asked = asked_model(definition, messages, self._secrets)
         shown = asked.numbers.hide(self._shown(definition, answer))
         fixture = ModelFixture(
             request=asked.request,
             answer=shown if isinstance(shown, dict) else {},
             recorded_at=datetime.now(UTC),
-            seconds=round(time.monotonic() - began, 3),
+            seconds=seconds,
         )
-        await _record(folder / f"{asked.digest}.json", fixture)
-        return answer
+        _write(folder / f"{asked.digest}.json", fixture)
 
     def _shown(self, definition: AgentDefinition, answer: Answer) -> JsonValue:
-        """The answer without secrets. Its arguments are masked as in the transcript, so that both lead to one call."""
-        shown: JsonValue = clean(_ANSWER.dump_python(dataclasses.replace(answer, calls=()), mode="json"), self._secrets)
+        """The answer as the transcript has it: without known secrets, and with the same masks in its arguments."""
+        said = _ANSWER.dump_python(dataclasses.replace(answer, calls=()), mode="json")
+        shown = without_secrets(said, self._secrets)
         calls: list[JsonValue] = []
         for call in answer.calls:
             tool = definition.tool(call.name)
@@ -237,23 +259,23 @@ class CallRecording:
         self, message: ToolMessage, *, artifact: str | None, ended_turn: bool, seconds: float | None
     ) -> None:
         """Write down what the store now holds, if the call is to be recorded."""
-        if self.file is None or self.asked is None or self.replays:
+        file, asked = self.file, self.asked
+        if file is None or asked is None or self.replays:
             return
-        fixture = ToolFixture(
-            request=self.asked.request,
-            content=message.content,
-            error=message.error,
-            ended_turn=ended_turn,
-            artifact=artifact,
-            recorded_at=datetime.now(UTC),
-            seconds=seconds,
-        )
-        await _record(self.file, await asyncio.to_thread(self._without_secrets, fixture, self.asked))
+        outcome: dict[str, JsonValue] = {
+            "content": message.content,
+            "error": None if message.error is None else message.error.model_dump(mode="json"),
+            "artifact": artifact,
+            "ended_turn": ended_turn,
+            "seconds": seconds,
+        }
+        await _record(lambda: _write(file, self._fixture(outcome, asked)))
 
-    def _without_secrets(self, fixture: ToolFixture, asked: Asked) -> ToolFixture:
-        texts = fixture.model_dump(mode="json", exclude={"request"})
-        shown = asked.numbers.hide(clean(texts, self.secrets))
-        return ToolFixture.model_validate({**(shown if isinstance(shown, dict) else {}), "request": fixture.request})
+    def _fixture(self, outcome: dict[str, JsonValue], asked: Asked) -> ToolFixture:
+        shown = asked.numbers.hide(without_secrets(outcome, self.secrets))
+        return ToolFixture.model_validate(
+            {**(shown if isinstance(shown, dict) else {}), "request": asked.request, "recorded_at": datetime.now(UTC)}
+        )
 
 
 def _tool_file(asked: Asked) -> str:
@@ -261,12 +283,14 @@ def _tool_file(asked: Asked) -> str:
     return f"{asked.digest}{number}.json"
 
 
-async def _record(path: Path, fixture: Value) -> None:
-    """Write a fixture. A disk that refuses it must not end a turn whose call is paid for."""
+async def _record(write: Callable[[], None]) -> None:
+    """Write a fixture. Neither a full disk nor a fault in here may end a turn whose call is paid for."""
     try:
-        await asyncio.to_thread(_write, path, fixture)
+        await asyncio.to_thread(write)
     except OSError as error:
         activity.logger.warning("a call is missing in the recording: %s", error)
+    except Exception as error:  # noqa: BLE001 - else it would be taken for a failure of the provider or the tool
+        activity.logger.warning("a call is missing in the recording: %s", type(error).__name__, exc_info=error)
 
 
 def _write(path: Path, value: Value) -> None:

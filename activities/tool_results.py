@@ -16,7 +16,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import json_object
 from perdure.engine.outputs import whole_characters
-from perdure.engine.redaction import SHORTEST_SECRET, hidden_values, without_known
+from perdure.engine.redaction import SHORTEST_SECRET, Hidden, hidden_values, without_known
 from perdure.store import Artifact, LostCall
 
 PREVIEW_CHARACTERS = 4_000
@@ -126,17 +126,20 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
         raise InvalidInputError(msg) from error
 
 
-def masked_values(declaration: ToolDeclaration, raw: str) -> frozenset[str]:
-    """The texts among the arguments that nobody but the body may see; an exception likes to repeat them."""
+def masked_values(declaration: ToolDeclaration, raw: str) -> Hidden:
+    """What nobody but the body may see of the arguments; an exception likes to repeat it."""
     try:
         return hidden_values(json_object(raw), declaration.masked)
     except ValueError:
-        return frozenset()
+        return Hidden()
 
 
-def without_hidden(text: str, hidden: frozenset[str]) -> str:
-    """A result without what was masked in the arguments. Short values stay: they may be words of other meanings."""
-    return without_known(text, [value for value in hidden if len(value) >= SHORTEST_SECRET])
+def without_hidden(text: str, hidden: Hidden) -> str:
+    """A result without what is secret by its name, for the model has to read the rest of it as it is.
+
+    Short values stay: they may be words of other meanings.
+    """
+    return without_known(text, [value for value in hidden.named if len(value) >= SHORTEST_SECRET])
 
 
 def as_text(value: object) -> str:

@@ -41,7 +41,7 @@ from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
-from perdure.engine.redaction import without_known
+from perdure.engine.redaction import Hidden, without_known
 from perdure.store import Artifact, Claim, NotFoundError, Store
 
 MAX_RERUNS = 5
@@ -96,12 +96,13 @@ class ToolActivities:
         if (replayed := await self._replayed(attempt)) is not None:
             return replayed
         hidden = await _hidden(attempt, claim.arguments)
-        masked.set(hidden)
+        unspoken = hidden.named | hidden.guessed
+        masked.set(unspoken)
         began = time.monotonic()
         try:
             text = await self._run(tool, attempt, claim.arguments)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
-            detail = error_detail(declaration, error, self._secrets | hidden)
+            detail = error_detail(declaration, error, self._secrets | unspoken)
             return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
         return await self._succeeded(attempt, without_hidden(text, hidden), time.monotonic() - began)
 
@@ -256,10 +257,10 @@ def _artifact(call: CallTool, text: str) -> Artifact:
     return Artifact(id=f"art_{call.call_id}", session=call.session, media_type="text/plain", text=text)
 
 
-async def _hidden(attempt: Attempt, raw: str) -> frozenset[str]:
+async def _hidden(attempt: Attempt, raw: str) -> Hidden:
     """What of the raw arguments nobody but the body may see."""
     if raw == attempt.call.arguments:
-        return frozenset()
+        return Hidden()
     return await asyncio.to_thread(masked_values, attempt.declaration, raw)  # slow for large ones
 
 

@@ -100,7 +100,7 @@ def load_settings() -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        msg = f"{name}={first.get('input')!r}: {first['msg']}"
+        msg = f"{name}={first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
         raise SettingsError(msg) from error
 
 

@@ -37,7 +37,7 @@ def command(*, code: str | None, faults: bool, as_json: bool) -> None:
     With CODE, such as llm.timeout: that one in full, with what the model reads and by what it is chosen.
     """
     if faults:
-        _print_faults([row for row in ROWS if code in {None, row.code}], as_json=as_json)
+        _print_faults(_chosen(code), as_json=as_json)
     elif code is None:
         _print_codes(as_json=as_json)
     else:
@@ -49,8 +49,23 @@ def _known(code: str) -> Reason:
         return REASONS[ReasonCode(code)]
     if code.startswith("exception.") or CUSTOM_CODE.fullmatch(code):
         return _OTHERS[code.partition(".")[0] + "."]
-    msg = f"there is no reason code {code!r}; {_near(code) or 'the list'} is in 'perdure errors'"
-    raise click.UsageError(msg)
+    raise _unknown(code)
+
+
+def _chosen(code: str | None) -> list[Row]:
+    """The rows that choose this code, or all; an agent's own code is none of the table, though it may exist."""
+    if not (code is None or code in REASONS or code.startswith("exception.")):
+        raise _unknown(code, " in the table")
+    rows = [row for row in ROWS if code in {None, row.code}]
+    if not rows:
+        click.echo(f"no row chooses {code}", err=True)
+    return rows
+
+
+def _unknown(code: str, where: str = "") -> click.UsageError:
+    return click.UsageError(
+        f"there is no reason code {code!r}{where}; {_near(code) or 'the list'} is in 'perdure errors'"
+    )
 
 
 def _near(code: str) -> str:

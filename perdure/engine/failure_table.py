@@ -129,8 +129,8 @@ _REFUSALS: tuple[tuple[ReasonCode, frozenset[int | None], str, str], ...] = (
     (
         ReasonCode.LLM_QUOTA_EXHAUSTED,
         _ANY,
-        # The same words come with a time to wait when only the quota of this minute is used up.
-        r"\A(?!.*\b(retry|try again) (in|after) [\d.]+)(?s:.*)(exceeded your current quota|check your billing)",
+        # The same words come with a time to wait, lines below, when only the quota of this minute is used up.
+        r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)(exceeded your current quota|check your billing)",
         "You exceeded your current quota, please check your plan and billing details.",
     ),
     (
@@ -323,6 +323,18 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
         anthropic="InternalServerError 500",
     ),
     WireFault(
+        fault="no capacity, said with status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError",
+        anthropic="InternalServerError 200",
+    ),
+    WireFault(
+        fault="an unknown error, said with status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError",
+        anthropic="APIConnectionError 200",
+    ),
+    WireFault(
         fault="a page of status 200",
         code=ReasonCode.LLM_NETWORK_ERROR,
         openai="APIError 200",
@@ -342,4 +354,4 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
         anthropic_code=ReasonCode.LLM_CONTENT_FILTERED,
     ),
 )
-"""A test meets each of them with the pinned litellm."""
+"""A test meets each of them with the pinned litellm. Any other error said with status 200 has the code of its words."""

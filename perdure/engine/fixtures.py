@@ -1,6 +1,7 @@
 """Recorded calls: the form in which a request is hashed, and where two requests part.
 
-What is hashed is what a file shows. Secrets are masked before, so that no file's name gives one away. Ids of tool
+What is hashed is what a file shows. Secrets are masked before, so that no file's name gives one away. What is given
+back is cut less: only known secrets leave it, as in the transcript, so that a turn ends as it did. Ids of tool
 calls, of which every session makes its own, become numbers in their order, so that another session asks for the same.
 """
 
@@ -15,7 +16,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.outputs import whole_characters
-from perdure.engine.redaction import mask_arguments, redact_text
+from perdure.engine.redaction import mask_arguments, redact_text, without_known
 from perdure.engine.transcript import WireMessage
 
 CanonicalRequest = dict[str, JsonValue]
@@ -129,6 +130,11 @@ def canonical(value: JsonValue) -> str:
 def clean(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
     """The value with every text redacted."""
     return _texts(value, lambda text: redact_text(whole_characters(text), secrets))
+
+
+def without_secrets(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
+    """The value without known secrets, and otherwise as it is: what a replay gives back is content."""
+    return _texts(value, lambda text: without_known(whole_characters(text), secrets))
 
 
 def _message(message: WireMessage, secrets: Collection[str]) -> WireMessage:

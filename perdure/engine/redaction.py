@@ -1,9 +1,11 @@
 """Secrets out of texts and arguments, before anything reaches an event, a log, a trace or the Temporal history."""
 
 import contextlib
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from perdure.contracts.values import JsonValue
@@ -17,6 +19,12 @@ SHORTEST_SECRET = 8
 SHORTEST_WORD = 3
 """And what is shorter than this, not at all."""
 
+SHORTEST_NUMBER = 4
+"""A masked number with fewer digits is not looked for elsewhere."""
+
+SHORTEST_KEY = 16
+"""A single word that is shorter has no shape of a key."""
+
 DEEPEST_ARGUMENTS = 100
 """Arguments nested deeper than this are masked whole."""
 
@@ -27,40 +35,109 @@ _CREDENTIAL = (
 """Words that name a credential wherever they stand."""
 
 _NAMES = re.compile(
-    rf"{_CREDENTIAL}s?$|(?:^|[_\-.])(?:pass|secrets?|token|hash(?:es)?|cookies?)$"
+    rf"{_CREDENTIAL}s?$|(?:^|[_\-.])(?:pass|secrets?|token|cookies?)$|^hash(?:es)?$"
+    r"|(?:^|[_\-.])(?:ntlm|nt|lm)[_\-]?hash(?:es)?$"
     r"|pass(?:word|phrase)|api[_\-]?key|private[_\-]?key|credential",
     re.IGNORECASE,
 )
 """Argument names whose values are never shown. Source: Dreadnode's masking of events and spans."""
 
+_NOT_NAMES = re.compile(
+    r"^(?:has|have|is|are|needs?|requires?|use|no|allow|show|hide)[_\-.]"
+    r"|[_\-.](?:policy|policies|rules?|length|len|min|max|strength|ur[il]s?|link|path|file|filename|dir|type|kind|names?"
+    r"|ids?|count|limit|field|label|hint|prompt|format|status|state|required|enabled|expir(?:ed|es|y)|ttl|age|manager"
+    r"|provider|env|var)$"
+    r"|(?:^|[_\-.])(?:page|next|continuation|cursor|pagination|max|min|eos|bos|pad|stop|unk|mask|sep|cls)[_\-.]token$",
+    re.IGNORECASE,
+)
+"""Names of what is said about a credential, and of tokens that are none."""
+
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_FLAG = rf"--?(?:[a-z]+-)?(?:{_CREDENTIAL}|token|secret|pass)"
+_FLAG = rf"--?(?:(?!(?:max|min|page|next|continuation)-)[a-z]+-)?(?:{_CREDENTIAL}|token|secret|pass)"
 _HEADER = r"(?:proxy-)?authorization|(?:x-[a-z\-]{0,30}|(?:api|access|auth|private)-)(?:key|token|secret)"
 _BEFORE_VALUE = re.compile(rf"{_FLAG}|{_HEADER}", re.IGNORECASE)
 """What alone in a list says that the next one is a credential."""
 
+_BEFORE_COUNT = re.compile(r"--?pass", re.IGNORECASE)
+_COUNT = re.compile(r"\d{1,3}")
+"""``--pass 3`` is the third pass."""
+
+_BEFORE_USER = frozenset({"-u", "--user", "--proxy-user"})
+
 _LABELS = ("name", "key", "header")
 """What ``value`` belongs to, in objects that hold a name and its value apart."""
 
+_PREFIXED = (
+    r"[spr]k[-_](?:live|test|prod|proj|ant|or|svcacct|admin|lf)[-_](?=[A-Za-z_\-]{0,60}+[\d*])[\w*\-]{8,}",
+    r"[spr]k[-_](?=[\w\-]{0,60}+\*{3})[\w*\-]{8,}",  # with stars, as echoed in 401s
+    # One part is random; names of tables, packages and models have none as long.
+    r"[spr]k-(?=[\w\-]{0,60}?(?<![A-Za-z0-9])(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{10})[\w\-]{8,}",
+    r"[spr]k_(?=[A-Za-z]{0,40}\d)(?=\d{0,40}[A-Za-z])[A-Za-z0-9]{16,}",
+    r"(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    r"gh[pousr]_[A-Za-z0-9]{20,}",
+    r"github_pat_[A-Za-z0-9_]{20,}",
+    r"glpat-[A-Za-z0-9_\-]{20,}",
+    r"xox[abprs]-[A-Za-z0-9\-]{10,}",
+    r"AIza[0-9A-Za-z_\-]{30,}",
+    r"hf_[A-Za-z0-9]{30,}",
+)
+
 _SHAPES = (
-    re.compile(r"\b(?:sk|pk|rk)[-_](?=[A-Za-z_\-]{0,60}+[\d*])[\w*\-]{8,}"),  # also with stars, as echoed in 401s
-    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
-    re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"),
-    re.compile(r"\bglpat-[A-Za-z0-9_\-]{20,}"),
-    re.compile(r"\bxox[abprs]-[A-Za-z0-9\-]{10,}"),
-    re.compile(r"\bAIza[0-9A-Za-z_\-]{30,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"),  # JSON web tokens
+    re.compile(rf"\b(?:{'|'.join(_PREFIXED)})"),
+    re.compile(r"(?<![\w\-])eyJ[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]*"),  # JSON web tokens
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
 """What a key looks like, whatever stands before it."""
 
-_IN_PLACE = (
-    (re.compile(r"\b(bearer)\s+(?!authenti|authori)[\w+/.=~\-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
-    (re.compile(r"\b(basic)\s+(?=[^\s\d]{0,300}[\d=])[\w+/.=~\-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+_PLACEHOLDER = r"(?:string|str|text|number|integer|int|boolean|bool|object|null|none|true|false|required|optional)"
+_NUMBER_ALONE = r"[\"']?\d+(?![\w\-])"
+
+_TOLD = (
     (re.compile(r"\b([a-z][a-z0-9+.\-]{0,20}://[^\s/:@]{0,200}):[^\s/@]{1,500}@"), rf"\1:{MASK}@"),
+    (
+        re.compile(
+            r"(?<![\w\-])((?:proxy-)?authorization\s{0,3}:\s{0,3}(?:bearer|basic|token|apikey)\s{1,3})"
+            r"(?![*${<%])[^\s\"',;]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            r"(?<![\w\-])((?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?)(?=[^\s\"';=]{1,100}=)[^\r\n\"']{4,}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (re.compile(rf"(?<!\S)(?!--?pass[= ]\d{{1,3}}(?!\S))({_FLAG}[= ][\"']?)[^\s\"']+", re.IGNORECASE), rf"\1{MASK}"),
+    (
+        re.compile(r"(?<!\S)((?:-u|--(?:proxy-)?user)[= ][\"']?[^\s:\"'/]{1,100}:)(?!\d+(?!\S))(?![*$])[^\s\"'/]+"),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            rf"(\\{{0,3}}[\"'](?!(?:has|is)[_\-])[\w\-.]{{0,60}}{_CREDENTIAL}\\{{0,3}}[\"']\s*:\s*)"
+            rf"(?P<quote>\\{{0,3}}[\"'])(?!{_PLACEHOLDER}?(?P=quote))(?s:(?!(?P=quote))(?:\\.|[^\\]))*+(?:(?P=quote))?",
+            re.IGNORECASE,
+        ),
+        rf"\1\g<quote>{MASK}\g<quote>",
+    ),
+)
+"""Credentials told by what stands right before them, whatever they look like."""
+
+_LIKELY = (
+    (
+        re.compile(r"\b(bearer)\s+(?!authenti|authori)(?=[\w+/.=~\-]{0,300}?\d)[\w+/.=~\-]{8,}", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
+    (
+        re.compile(
+            r"\b((?i:basic))\s+(?=[A-Za-z0-9+/]{0,300}?[a-z][A-Z])(?=[A-Za-z0-9+/]{0,300}?[\d=])"
+            r"[A-Za-z0-9+/]{8,}+={0,2}+(?![\w\-=])"
+        ),
+        rf"\1 {MASK}",
+    ),
     (
         re.compile(
             rf"(?<![\w\-])((?:{_HEADER})\s{{0,3}}:\s{{0,3}}(?:(?:token|bearer|basic|apikey)\s)?)"
@@ -71,37 +148,78 @@ _IN_PLACE = (
     ),
     (
         re.compile(
-            r"(?<![\w$])([A-Z0-9_]{0,60}(?:API_?KEY|(?:ACCESS|PRIVATE|SECRET)_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)=[\"']?)"
+            rf"([?&](?:amp;)?(?![\w\-]{{0,40}}(?:page|next|continuation|max)[_\-]?token=)"
+            rf"[\w\-]{{0,40}}(?:{_CREDENTIAL}|token|secret)=)(?![*$<{{])[^\s\"'&#<>\\)\]}},;]{{4,}}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            r"([?&](?:amp;)?(?:[\w\-]{0,40}[_\-])?(?:key|sig|signature)=)"
+            r"(?![*$<{])(?=[^\s\"'&]{0,300}\d)[^\s\"'&#<>\\)\]},;]{8,}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            rf"(?<![\w$])((?:export|env|set)\s{{1,3}}\w{{0,40}}(?:{_CREDENTIAL}|secret|token(?!={_NUMBER_ALONE}))=[\"']?)"
+            r"(?!\*)[^\s\"'()\[\]{}$<>;&|]{4,}",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            r"(?<![\w$])([A-Z0-9_]{0,60}"
+            rf"(?:API_?KEY|(?:ACCESS|PRIVATE|SECRET)_?KEY|TOKEN(?!={_NUMBER_ALONE})|SECRET|PASSWORD|PASSWD)=[\"']?)"
             r"(?!\*)[^\s\"'()\[\]{}$<>;&|]{6,}(?=[\s\"';&|]|\Z)"
         ),
         rf"\1{MASK}",
     ),
-    (re.compile(rf"(?<!\S)({_FLAG}[= ][\"']?)[^\s\"']+", re.IGNORECASE), rf"\1{MASK}"),
-    (
-        re.compile(rf"([\"'][\w\-.]{{0,60}}{_CREDENTIAL}[\"']\s*:\s*)(\"[^\"]*\"?|'[^']*'?)", re.IGNORECASE),
-        rf'\1"{MASK}"',
-    ),
 )
-"""Credentials told by what stands right before them; sure enough to change what a model wrote."""
+"""What most often is a credential where it stands; sure enough to change what is shown of a model's arguments."""
 
 _NAMED = (
-    re.compile(rf"({_CREDENTIAL}[\"']?\s*[=:]\s*[\"']?)(?!bearer|basic|token\s|\*)[^\s\"'&,;]{{4,}}", re.IGNORECASE),
+    re.compile(
+        rf"({_CREDENTIAL}[\"']?\s*[=:]\s*[\"']?)(?!bearer|basic|token\s|\*|(?:true|false|null|none)\b)"
+        r"(?:[^\s\"'&,;}\]]|[}\]](?=\w)){4,}",
+        re.IGNORECASE,
+    ),
     rf"\1{MASK}",
 )
 """``name=value`` in messages of errors and logs. Too unsure for arguments: source code is full of it."""
 
-
 _STARRED = re.compile(r"(?<![\w*\-])(?=[\w*\-]*\*{4})(?=[\w*\-]*\w)[\w*\-]+")
 """A key of which a provider shows the ends; what a person writes may have as many stars."""
 
-_AROUND = " \t\n:@\"'"
+_AROUND = " \t\n:@\\\"'"
 """What may stand between a credential and what tells it."""
+
+_PASSES = 8
+"""Masking goes on until nothing changes; a text that still changes then is masked whole."""
+
+_DIGITS = re.compile(r"\d")
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What masking takes out of arguments, so that it can be taken out of other texts too.
+
+    Attributes:
+        named: Values with the name of a credential, or which the tool masks: they are secret wherever they stand.
+        guessed: What was told by its shape or its place in a text; it may be a word of another meaning.
+    """
+
+    named: frozenset[str] = frozenset()
+    guessed: frozenset[str] = frozenset()
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """The text without known secrets and without anything that has the shape of a key."""
     pattern, kept = _NAMED
-    return _STARRED.sub(MASK, pattern.sub(kept, _without_keys(without_known(text, secrets))))
+    return _settled(text, lambda some: _STARRED.sub(MASK, pattern.sub(kept, _without_keys(some, secrets))))
 
 
 def mask_arguments(
@@ -114,10 +232,7 @@ def mask_arguments(
         names: Further arguments to mask, at the top.
         secrets: Values known to be secret, which no text may hold.
     """
-    named = {*names, *_credentials(arguments)}
-    return {
-        name: MASK if name in named else _masked(value, secrets, DEEPEST_ARGUMENTS) for name, value in arguments.items()
-    }
+    return _Masking(secrets).of_object(arguments, names, DEEPEST_ARGUMENTS)
 
 
 def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()) -> bool:
@@ -125,33 +240,106 @@ def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = (), secr
     return mask_arguments(arguments, names, secrets) != arguments
 
 
-def hidden_values(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> frozenset[str]:
-    """The texts that masking takes out of the arguments, so that they can be taken out of other texts too."""
-    return frozenset(_hidden(arguments, mask_arguments(arguments, names)))
+def hidden_values(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:
+    """The texts that masking takes out of the arguments; of numbers those with four digits or more."""
+    masking = _Masking(collects=True)
+    masking.of_object(arguments, names, DEEPEST_ARGUMENTS)
+    return Hidden(named=frozenset(masking.named), guessed=frozenset(masking.guessed))
 
 
-def _hidden(value: JsonValue, shown: JsonValue) -> Iterator[str]:
-    if value == shown or value is None or isinstance(value, bool):
-        return
-    if isinstance(value, str):
-        yield value
-        yield from _cut_out(value)
-    elif isinstance(value, int | float):
-        yield str(value)
-    elif isinstance(value, dict):
+class _Masking:
+    """One walk through arguments, and what it took out of them if somebody wants to know."""
+
+    def __init__(self, secrets: Collection[str] = (), *, collects: bool = False) -> None:
+        self.named: set[str] = set()
+        self.guessed: set[str] = set()
+        self._secrets = secrets
+        self._collects = collects
+
+    def of_object(self, value: dict[str, JsonValue], names: Collection[str], depth: int) -> dict[str, JsonValue]:
+        named = {*names, *_credentials(value)}
+        shown: dict[str, JsonValue] = {}
         for name, inner in value.items():
-            yield from _hidden(inner, shown[name] if isinstance(shown, dict) else MASK)
-    else:
-        for index, inner in enumerate(value):
-            yield from _hidden(inner, shown[index] if isinstance(shown, list) else MASK)
+            free = _free(self._of_text(name), shown)
+            shown[free] = self._hide(inner) if name in named else self._of(inner, depth - 1)
+        return shown
+
+    def _of(self, value: JsonValue, depth: int) -> JsonValue:
+        if isinstance(value, str):
+            return self._of_text(value)
+        if depth <= 0 and isinstance(value, dict | list):
+            if self._collects:
+                self.guessed |= set(_leaves(value))
+            return MASK
+        if isinstance(value, dict):
+            return self.of_object(value, (), depth)
+        if isinstance(value, list):
+            before: list[JsonValue] = [None, *value]
+            return [self._of_item(*pair, depth - 1) for pair in zip(before, value, strict=False)]
+        return value
+
+    def _of_item(self, before: JsonValue, value: JsonValue, depth: int) -> JsonValue:
+        """A part of a list, to which the one before may give a meaning."""
+        if not isinstance(before, str):
+            return self._of(value, depth)
+        if _BEFORE_VALUE.fullmatch(before) and not (_BEFORE_COUNT.fullmatch(before) and _COUNT.fullmatch(str(value))):
+            return self._hide(value)
+        if before in _BEFORE_USER and isinstance(value, str):
+            return self._of_text(f"-u {value}").removeprefix("-u ")
+        return self._of(value, depth)
+
+    def _hide(self, value: JsonValue) -> str:
+        if self._collects:
+            self.named |= set(_leaves(value))
+        return MASK
+
+    def _of_text(self, text: str) -> str:
+        shown = _settled(text, lambda some: _without_keys(some, self._secrets))
+        if self._collects and shown != text:
+            self.guessed |= set(_cut_out(text))
+        return shown
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, or if it is taken, because two are the same without their secrets, one with a number behind."""
+    numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
+    return next(free for free in numbered if free not in taken)
+
+
+def _leaves(value: JsonValue) -> Iterator[str]:
+    """The texts in a value, and its numbers that are long enough to mean something."""
+    rest = [value]
+    while rest:
+        inner = rest.pop()
+        if isinstance(inner, dict):
+            rest += inner.values()
+        elif isinstance(inner, list):
+            rest += inner
+        elif isinstance(inner, str):
+            yield inner
+        elif not isinstance(inner, bool) and len(_DIGITS.findall(str(inner))) >= SHORTEST_NUMBER:
+            yield str(inner)
 
 
 def _cut_out(text: str) -> Iterator[str]:
     """What masking takes out of a text by its shape, or by what stands before it."""
-    for shape in _SHAPES:
-        yield from (match.group() for match in shape.finditer(text))
-    for shape, _ in _IN_PLACE:
+    for shape, _ in _TOLD:
         yield from (text[match.end(1) : match.end()].strip(_AROUND) for match in shape.finditer(text))
+    likely = [match.group() for shape in _SHAPES for match in shape.finditer(text)]
+    likely += [
+        text[match.end(1) : match.end()].strip(_AROUND) for shape, _ in _LIKELY for match in shape.finditer(text)
+    ]
+    yield from (part for part in likely if _DIGITS.search(part))  # without any it may be a word
+
+
+def _settled(text: str, change: Callable[[str], str]) -> str:
+    """The text when the change changes nothing more, so that masking twice is masking once."""
+    for _ in range(_PASSES):
+        changed = change(text)
+        if changed == text:
+            return text
+        text = changed
+    return MASK
 
 
 def without_known(text: str, secrets: Collection[str]) -> str:
@@ -174,32 +362,20 @@ def _spellings(secret: str) -> tuple[str, ...]:
     return (secret, *sorted(written - {secret}, key=len, reverse=True))
 
 
-def _without_keys(text: str) -> str:
+def _without_keys(text: str, secrets: Collection[str]) -> str:
+    text = without_known(text, secrets)
+    if len(text) < SHORTEST_KEY and text.isidentifier():
+        return text
     for shape in _SHAPES:
         text = shape.sub(MASK, text)
-    for shape, kept in _IN_PLACE:
+    for shape, kept in (*_TOLD, *_LIKELY):
         text = shape.sub(kept, text)
     return text
 
 
 def _is_credential(name: str) -> bool:
-    return _NAMES.search(_CAMEL.sub("_", name)) is not None
-
-
-def _masked(value: JsonValue, secrets: Collection[str], depth: int) -> JsonValue:
-    if isinstance(value, str):
-        return _without_keys(without_known(value, secrets))
-    if depth == 0 and isinstance(value, dict | list):
-        return MASK
-    if isinstance(value, dict):
-        named = _credentials(value)
-        return {name: MASK if name in named else _masked(inner, secrets, depth - 1) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [
-            MASK if index and _announces(value[index - 1]) else _masked(inner, secrets, depth - 1)
-            for index, inner in enumerate(value)
-        ]
-    return value
+    name = _CAMEL.sub("_", name)
+    return _NAMES.search(name) is not None and _NOT_NAMES.search(name) is None
 
 
 def _credentials(value: dict[str, JsonValue]) -> set[str]:
@@ -208,7 +384,3 @@ def _credentials(value: dict[str, JsonValue]) -> set[str]:
     if any(isinstance(label := value.get(name), str) and _is_credential(label) for name in _LABELS):
         named.add("value")
     return named
-
-
-def _announces(value: JsonValue) -> bool:
-    return isinstance(value, str) and _BEFORE_VALUE.fullmatch(value) is not None

@@ -28,7 +28,7 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None
         return float(value)
     try:
         date = parsedate_to_datetime(value)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, OverflowError):
         return None
     return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
 

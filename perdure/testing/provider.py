@@ -37,6 +37,10 @@ USUAL_WINDOW = 128_000
 """What a context overflow names when the provider has no window of its own."""
 
 
+class _FunctionFailedError(Exception):
+    """The script's function raised something, or returned what is no reply."""
+
+
 class RecordedRequest(Value):
     """A request that arrived.
 
@@ -179,15 +183,17 @@ class ScriptedProvider:
             return _json(404, {"error": {"message": f"there is only {paths} and GET /healthz", "type": "scripted"}})
         try:
             return await self.answer(wire, body, headers)
-        except (ValueError, LookupError, TypeError) as error:
-            text = f"no request of this wire, or the script's function failed: {error!r}"
-            return _json(400, wire.error(400, ErrorText(message=text, type="scripted")))
+        except _FunctionFailedError as failed:
+            text = str(failed)
+        except Exception as error:  # noqa: BLE001 - a connection dropped for it would be retried, and say nothing
+            text = f"no request of this wire, or no answer for it: {error!r}"
+        return _json(400, wire.error(400, ErrorText(message=text, type="scripted")))
 
     async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
         """What is sent for a request, and what goes wrong on the way; the request is recorded.
 
         Raises:
-            ValueError: The body is no request of the wire.
+            Exception: The body is no request of the wire, or the script has no answer for it.
         """
         request = wire.request(body)
         refused = self._over_the_window(request) or self._broken_rule(request, wire)
@@ -233,7 +239,13 @@ class ScriptedProvider:
 
     def _reply(self, request: ChatRequest) -> Reply:
         answers = self._models.get(request.model, self._answers)
-        return answers.reply(request) if isinstance(answers, Script) else answers(request)
+        if isinstance(answers, Script):
+            return answers.reply(request)
+        try:
+            return Reply.model_validate(answers(request))
+        except Exception as error:
+            msg = f"the script's function failed: {error!r}"
+            raise _FunctionFailedError(msg) from error
 
     def _next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
         if self._always is not None:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from perdure.contracts.errors import ReasonCode
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.outcome import Json, Outcome, calls_and_results
-from tests.chaos.trace import Line
+from tests.chaos.trace import BLOW_ENDS, Line
 
 IDEMPOTENT = frozenset({"put", "fail"})
 """Tools whose body may run again after its worker was lost."""
@@ -51,8 +51,8 @@ def _unjustified(unknown: dict[str, str], fault: Fault, trace: list[Line]) -> It
     """An effect may be unknown only of an unsafe tool whose claim was written and whose result was not.
 
     Exactly: the fault struck after an attempt had begun to claim the call, and before the store had committed the
-    result of that attempt. Or the call was in the hands of a worker that was frozen or had to leave at once, which may
-    claim it after the blow.
+    result of that attempt; what the runner carries out strikes from its mark until it is done. Or the call was in the
+    hands of a worker that was frozen or had to leave at once, which may claim it after the blow.
     """
     if unknown and fault.kind in NOTHING_LOST:
         yield f"{sorted(unknown)}: the effect is unknown, although nothing was lost"
@@ -64,9 +64,14 @@ def _unjustified(unknown: dict[str, str], fault: Fault, trace: list[Line]) -> It
         claims = [line for line in trace if line.call_id == call and line.label == "before claim_call"]
         stored = [line for line in trace if line.call_id == call and line.label == "after finish_call"]
         ended = next((line.at for line in stored if line.pid == claims[0].pid), math.inf)
-        interrupted = any(claims[0].at <= strike.at < ended for strike in strikes)
+        interrupted = any(claims[0].at <= _carried_out(strike, trace) and strike.at < ended for strike in strikes)
         if not interrupted and not any(line.pid in lingering for line in claims):
             yield f"{call}: the effect is unknown, although the fault did not strike while it ran"
+
+
+def _carried_out(strike: Line, trace: list[Line]) -> float:
+    """When a blow of the runner had been carried out; a worker's own is where it is marked."""
+    return next((line.at for line in trace if line.label == BLOW_ENDS and line.at >= strike.at), strike.at)
 
 
 def _with_unknown(calm: Outcome, found: Outcome, unknown: dict[str, str]) -> Outcome:

@@ -282,7 +282,8 @@ class Stage:
             go_on = self.folder / worker.GO_ON
             await eventually(lambda: asyncio.to_thread(go_on.exists))
         else:
-            self.crew.signal(worker.SIGNALS[self.fault.kind])
+            with self.trace.blow():
+                self.crew.signal(worker.SIGNALS[self.fault.kind])
 
     async def _start(self) -> None:
         request = {"agent": "chaos", "prompt": "first", "request_id": "first", **self.scenario.request}
@@ -334,10 +335,11 @@ class Stage:
 
     async def _restart_the_server(self, *, with_workers: bool) -> None:
         assert self.server.pid is not None
-        os.kill(self.server.pid, signal.SIGKILL)
-        await self.server.wait()
-        if with_workers:
-            self.crew.signal(signal.SIGKILL)
+        with self.trace.blow():
+            os.kill(self.server.pid, signal.SIGKILL)
+            await self.server.wait()
+            if with_workers:
+                self.crew.signal(signal.SIGKILL)
         self._go_on()
         await self.server.start()
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.chaos.compare import differences
 from tests.chaos.faults import Fault, Kind, Point
 from tests.chaos.outcome import Asked, Outcome
-from tests.chaos.trace import Line
+from tests.chaos.trace import BLOW_BEGINS, BLOW_ENDS, Line, Trace
 
 STRUCK_AT = 5.0
 
@@ -66,6 +67,36 @@ def test_the_effect_of_an_unsafe_tool_that_was_interrupted_may_be_unknown() -> N
     assert broken(replace(found, effects=Counter({"put SESSION/1/put-2": 2}))) == []
 
 
+def _claimed_after_the_mark(*blow: Line, by: int = 0) -> Outcome:
+    """The call is claimed at 5.5, half a second after the fault struck."""
+    calls = [line("before claim_call", 4.0, call="put-2"), line("before claim_call", 5.5, call="pay-1")]
+    mark = line("message sent", STRUCK_AT, struck=True, pid=by)
+    return replace(outcome(unknown="pay-1"), trace=[*calls, mark, *blow])
+
+
+def test_a_blow_of_the_runner_lasts_from_the_mark_until_it_was_carried_out() -> None:
+    """Until then its workers go on: they may claim what the blow then interrupts."""
+    found = _claimed_after_the_mark(line(BLOW_BEGINS, 5.6, pid=0), line(BLOW_ENDS, 6.0, pid=0))
+    assert broken(found, Kind.POWER) == []
+    assert broken(found, Kind.KILL) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        _claimed_after_the_mark(),
+        _claimed_after_the_mark(by=1),
+        _claimed_after_the_mark(line(BLOW_BEGINS, 5.6, pid=0), by=0),
+        _claimed_after_the_mark(line(BLOW_BEGINS, 5.1, pid=0), line(BLOW_ENDS, 5.4, pid=0)),
+        _claimed_after_the_mark(line(BLOW_BEGINS, 4.1, pid=0), line(BLOW_ENDS, 4.4, pid=0)),
+    ],
+)
+def test_a_call_that_is_claimed_after_the_blow_was_not_interrupted_by_it(found: Outcome) -> None:
+    """A worker's own blow is carried out where it is marked."""
+    said = "pay-1: the effect is unknown, although the fault did not strike while it ran"
+    assert said in broken(found, Kind.POWER)
+
+
 def test_a_request_may_be_repeated_while_its_answer_is_not_stored() -> None:
     assert broken(replace(outcome(), asked=(Asked(0, 0.5), Asked(1, 8.0), Asked(1, 8.5)))) == []
 
@@ -111,3 +142,12 @@ def test_a_worker_that_drains_or_waits_for_its_store_loses_nothing(lose: Callabl
     assert broken(lose(outcome()), Kind.TERM) != []
     assert broken(lose(outcome()), Kind.AWAY) != []
     assert broken(lose(outcome()), Kind.KILL) == []
+
+
+def test_a_blow_is_in_the_trace_with_its_begin_and_its_end(tmp_path: Path) -> None:
+    trace = Trace(tmp_path, Fault(scenario="tools", kind=Kind.POWER, point=Point(label="message sent", n=1)))
+    assert trace.reached("message sent", pid=0)
+    with trace.blow():
+        trace.reached("before claim_call", "pay-1")
+    assert [one.label for one in trace.lines()] == ["message sent", BLOW_BEGINS, "before claim_call", BLOW_ENDS]
+    assert [one.label for one in trace.struck()] == ["message sent"]

@@ -6,11 +6,16 @@ Every process of a session writes it, the runner included; a lock on the file ma
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from tests.chaos.faults import Fault
+
+BLOW_BEGINS, BLOW_ENDS = "blow begins", "blow ends"
+"""Lines of the runner: when it carried a fault out; the session went on since the mark."""
 
 
 class Line(BaseModel):
@@ -48,6 +53,13 @@ class Trace:
         """Where the fault struck."""
         text = self._file.read_text(encoding="utf-8")
         return [Line.model_validate_json(line) for line in text.splitlines() if '"struck":true' in line]
+
+    @contextmanager
+    def blow(self) -> Iterator[None]:
+        """Note that the runner begins to carry out the fault, and that it has done so."""
+        self.reached(BLOW_BEGINS, pid=0)
+        yield
+        self.reached(BLOW_ENDS, pid=0)
 
     def reached(self, label: str, call_id: str = "", *, pid: int | None = None) -> bool:
         """Note that the boundary is reached; whether the fault strikes here."""

@@ -90,6 +90,14 @@ CLASSES = {
 LARGE: frozenset[Status] = frozenset({None, 200, 400, 401, 402, 403, 413, 422, 429, 500})
 SMALL: frozenset[Status] = frozenset({None, 200, 400, 403, 413, 422})
 IN_A_200: frozenset[Status] = frozenset({200})
+GEMINIS_MINUTE = """\
+You exceeded your current quota, please check your plan and billing details. For more information on this error, head \
+to: https://ai.google.dev/gemini-api/docs/rate-limits.
+* Quota exceeded for metric: generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 5, model: \
+gemini-2.5-pro
+Please retry in 36.745634386s."""
+"""What Gemini says when the quota of this minute is used up."""
+
 WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ("llm.quota_exhausted", LARGE): [
         "stop [insufficient_quota]",
@@ -100,6 +108,9 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "Billing hard limit has been reached",
         "You exceeded your current quota",
         "please check your billing details",
+        "Sorry.\nYou exceeded your current quota.",
+        "You exceeded your current quota, and nothing is sent by an autoretry in 3 s",
+        "You exceeded your current quota; to retry in a minute is of no use",
     ],
     ("llm.context_overflow", SMALL | {500}): [
         "no [context_length_exceeded]",
@@ -124,7 +135,9 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "The api_key client option must be set",
         "Missing credentials, pass some",
         "Missing Anthropic API Key",
+        "missing an apikey",
         "the API key was not set",
+        "the apikey was not set",
         "an API-key is missing",
         "api_key field required",
         "You didn't provide an API key.",
@@ -145,6 +158,37 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ("llm.timeout", IN_A_200): ["no [timeout_error]"],
 }
 PROBED: frozenset[Status] = LARGE | {404, 408, 409, 425, 499, 502, 503, 529}
+BOUNDED = [
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "insufficient credits",
+    "context_length_exceeded",
+]
+BEGUN = [
+    "content_policy",
+    "content_filter",
+    "api_key client option must be set",
+    "missing credentials",
+    "missing an API key",
+    "API key is not set",
+]
+NO_WORDS = [
+    *(f"x{word}" for word in (*BOUNDED, *BEGUN)),
+    *(f"{word}x" for word in BOUNDED),
+    *(text.replace("[", "[x") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
+    *(text.replace("]", "x]") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
+    GEMINIS_MINUTE,
+    "You exceeded your current quota, retry in 3s",
+    "You exceeded your current quota, retry after 3 s",
+    "You exceeded your current quota, try again in 3 s",
+    "Check your billing, or try again after 3 s",
+    "Please retry in 3 s: you exceeded your current quota",
+    "missing an xAPI key",
+    f"missing {'x' * 40} API key",
+    f"the API key {'x' * 61}required",
+]
+"""Words within longer ones or too far apart, and the words of a used-up account with a time to wait."""
 
 MESSAGES = {
     "llm.rate_limited": ["got 429", "rate limit", "ratelimit", "Rate-Limited"],
@@ -160,7 +204,13 @@ MESSAGES = {
         "server_error",
     ],
 }
-NO_MESSAGES = ["order 14290", "15000 tokens", "networking", "unoverloadedly", "lifetimeouts"]
+BOUNDED_IN_MESSAGES = ["429", "ETIMEDOUT", "timeout", "500", "502", "503"]
+BOUNDED_IN_MESSAGES += ["ECONNRESET", "ECONNREFUSED", "network", "overloaded", "server_error"]
+NO_MESSAGES = [
+    *("order 14290", "15000 tokens", "networking", "unoverloadedly", "lifetimeouts", "prorate limits"),
+    *(f"x{word}" for word in BOUNDED_IN_MESSAGES),
+    *(f"{word}x" for word in BOUNDED_IN_MESSAGES),
+]
 """A number or a word within a longer one."""
 
 
@@ -195,18 +245,19 @@ def by_name(names: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, code) for code, several in names.items() for name in several.split()]
 
 
-EXPECTED = tuple(_expected())
+EXPECTED = {seen: [(facts, code) for facts, decider, code in _expected() if decider is seen] for seen in Evidence}
 
 
 def problems(table: Table = TABLE, reasons: Mapping[ReasonCode, Reason] = REASONS) -> Iterator[str]:
     """Where a table says something else."""
     yield from _wrong_reasons(reasons)
-    yield from _wrong_words(table)
-    yield from _wrong_rows(table)
+    for seen in Evidence:
+        yield from wrong(seen, table)
 
 
-def _wrong_rows(table: Table) -> Iterator[str]:
-    for facts, seen, code in EXPECTED:
+def wrong(seen: Evidence, table: Table = TABLE) -> Iterator[str]:
+    """Where the rows that go by this evidence say something else."""
+    for facts, code in EXPECTED[seen]:
         try:
             found = row_of(facts, table)
         except IndexError:
@@ -214,12 +265,22 @@ def _wrong_rows(table: Table) -> Iterator[str]:
             continue
         if (found.seen, found.code) != (seen, code):
             yield f"{facts}: {found.seen} {found.match} {found.code}, not {seen} {code}"
+    if seen is Evidence.WORDS:
+        yield from _wrong_words(table)
+    if seen is Evidence.CAUSE:
+        yield from _wrong_proofs(table)
+
+
+def _wrong_proofs(table: Table) -> Iterator[str]:
     for name, _ in by_name(CAUSES):
         if is_ambiguous(FailureFacts(causes=(name,)), "llm.network_error", table) is (name in NEVER_SENT.split()):
             yield f"{name}: whether it was sent"
 
 
 def _wrong_words(table: Table) -> Iterator[str]:
+    rows = [(row, next(iter(row.statuses), None)) for row in table.rows if row.seen is Evidence.WORDS]
+    for text in NO_WORDS:
+        yield from (f"{text}: {row.match}" for row, status in rows if row.has_words(status, text))
     for (code, statuses), texts in WORDS.items():
         for text in texts:
             found = {status: table.by_words(Evidence.WORDS, status, text) for status in PROBED}

@@ -1,17 +1,18 @@
 """What the page says of the two wires is what the pinned litellm does, against a real HTTP server."""
 
+import json
 import socket
 
 import pytest
+from litellm.exceptions import RateLimitError
 
-from activities import model
 from activities.failures import facts_of
-from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
 from perdure.engine.failures import FailureFacts, classify
-from perdure.testing import Fault, Script, ScriptedProvider, faults, say
-from tests.unit.activities.calls import KEY, NOW, Way, failure, take
+from perdure.testing import Fault, faults
+from tests.contract.failure_expectations import GEMINIS_MINUTE
+from tests.unit.activities.calls import NOW, NOWHERE, Way, failed_at, met, take
 
 SERVED: dict[str, Fault] = {
     "the key is refused": faults.bad_key(),
@@ -22,6 +23,8 @@ SERVED: dict[str, Fault] = {
     "the prompt is too long": faults.context_overflow(),
     "the request is against the content policy": faults.policy_violation(),
     "a gateway's page of status 502": faults.page(502),
+    "no capacity, said with status 200": faults.in_a_200(faults.overloaded()),
+    "an unknown error, said with status 200": faults.in_a_200(faults.error(500, "something odd")),
     "a page of status 200": faults.page(200),
     "a reply without an answer": faults.empty_choices(),
     "neither text nor a tool call": faults.empty_answer(),
@@ -37,7 +40,7 @@ SERVED: dict[str, Fault] = {
 }
 
 ADDRESSES = {
-    "the connection is refused": "http://127.0.0.1:9",
+    "the connection is refused": NOWHERE,
     "the host's name is unknown": "http://nowhere.invalid",
     "the address is no URL": "127.0.0.1:9",
 }
@@ -58,32 +61,12 @@ def seen(facts: FailureFacts) -> str:
     return f"{facts.class_name} {facts.status or ''}".strip()
 
 
-async def met(way: Way, fault: Fault) -> FailureFacts:
-    async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
-        return await failure(way, provider)
-
-
-async def called(way: Way, address: str) -> FailureFacts:
-    """The failure of a call to an address that does not answer."""
-    anthropic = way is Way.ANTHROPIC
-    agent = AgentDefinition(
-        name="tester",
-        model=f"{'anthropic' if anthropic else 'openai'}/scripted",
-        generate_params={"api_base": address if anthropic else f"{address}/v1"},
-    )
-    try:
-        await model.complete(agent, [{"role": "user", "content": "hello"}])
-    except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
-        return facts_of(error, NOW, {KEY})
-    pytest.fail("the call succeeded")
-
-
 @pytest.mark.parametrize("row", [row for row in ROWS if row.seen is Evidence.STATUS], ids=lambda row: row.match)
 async def test_each_status_has_its_code_and_its_class_on_each_wire(way: Way, row: Row) -> None:
     """S-02: every status from 400 to 599."""
     low, _, high = row.match.partition("-")
     for status in range(int(low), min(int(high or low), 599) + 1):
-        facts = await met(way, faults.status(status))
+        facts, _ = await met(way, faults.status(status))
         wanted = of_the_wire(way, row)
         assert (seen(facts), classify(facts)) == (wanted if " " in wanted else f"{wanted} {status}", row.code)
 
@@ -98,10 +81,21 @@ async def test_each_fault_is_on_each_wire_what_the_page_says(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     if row.fault in SERVED:
-        facts = await met(way, SERVED[row.fault])
+        facts, _ = await met(way, SERVED[row.fault])
     else:
         if "invalid" in ADDRESSES[row.fault]:
             monkeypatch.setattr(socket, "getaddrinfo", unknown)
-        facts = await called(way, ADDRESSES[row.fault])
+        facts = await failed_at(way, ADDRESSES[row.fault])
     code: ReasonCode = (way is Way.ANTHROPIC and row.anthropic_code) or row.code
     assert (seen(facts), classify(facts)) == (of_the_wire(way, row), code)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("end", ["", " (more)"])
+def test_the_quota_of_a_minute_in_geminis_own_form_is_a_rate_limit(indent: int | None, end: str) -> None:
+    """S-13: its body is JSON, of several lines, and so is what it says; text behind it makes it none."""
+    said = {"error": {"code": 429, "message": GEMINIS_MINUTE, "status": "RESOURCE_EXHAUSTED"}}
+    text = f"geminiException - {json.dumps(said, indent=indent)}{end}"
+    facts = facts_of(RateLimitError(message=text, llm_provider="gemini", model="gemini-2.5-pro"), NOW)
+    assert "Please retry in" in facts.text
+    assert (facts.status, classify(facts)) == (429, ReasonCode.LLM_RATE_LIMITED)

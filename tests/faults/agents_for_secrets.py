@@ -31,7 +31,16 @@ def _refuse(*refused: object) -> None:
 
 
 @tool(masked=["pin"])
-def login(password: str, pin: str, number: int, argv: list[str], command: str, options: dict[str, Any]) -> str:
+def login(  # noqa: PLR0913 - one argument for each kind
+    password: str,
+    pin: str,
+    number: int,
+    argv: list[str],
+    command: str,
+    url: str,
+    script: str,
+    options: dict[str, Any],
+) -> str:
     """Log in, in vain."""
     logger.debug("login with %s", password, extra={"api_key": pin, "note": f"token={options['auth_token']}"})
     try:
@@ -39,7 +48,9 @@ def login(password: str, pin: str, number: int, argv: list[str], command: str, o
     except KeyError:
         # The parts alone, as a library would repeat them.
         words = [word for text in (*argv, command) for word in text.replace("=", " ").replace("@", " ").split()]
-        _refuse(password, pin, number, options, options["password"], *words)
+        _refuse(
+            password, pin, number, options, options["password"], options["auth"][0]["password"], url, script, *words
+        )
     return ""
 
 

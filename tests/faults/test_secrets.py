@@ -31,11 +31,16 @@ ARGUMENTS: dict[str, Any] = {
     "argv": ["tool", "--token", "f9lag-in-list", "--user", "me", "--api-key=f10lag-in-place"],
     "command": "SERVICE_TOKEN=e11nvironment curl -H 'X-Api-Key: h12eader-key' https://me:u13rl-pass@host ghp_14"
     + "a" * 36,
+    "url": "https://api.test/v1?api_key=q29uery-key&access_token=q30uery-token",
+    "script": "export api_key=e31xported; curl -u admin:u32ser-pass -H 'Cookie: session=c33ookie' "
+    r"-H 'Authorization: Basic dXNlcjpwYXNz' -d '{\"password\": \"j34son-in-json\"}'",
     "options": {
+        "sk-proj-35name0ofan0option": "x",
         "auth_token": "n15ested-token",
         "deep": [{"client_secret": "d16eep-secret"}],
         "headers": [{"name": "Authorization", "value": "p17air-of-header"}, ["X-Auth-Token", "p18air-in-list"]],
         "password": 19191919,
+        "auth": [{"password": 73519}],
         "known": f"in the midst {SETTINGS['VAULT_TOKEN']} of text",
     },
 }
@@ -58,6 +63,16 @@ PLANTED = {
     "header as an object": "p17air-of-header",
     "header as a list": "p18air-in-list",
     "number": "19191919",
+    "small number": "73519",
+    "key in a URL": "q29uery-key",
+    "token in a URL": "q30uery-token",
+    "exported": "e31xported",
+    "user's password": "u32ser-pass",
+    "cookie": "c33ookie",
+    "basic without a digit": "dXNlcjpwYXNz",
+    "JSON in a text": "j34son-in-json",
+    "name of an argument": "sk-proj-35name0ofan0option",
+    "URL of an error": "r36efused-token",
     "kept": "k20ept-by-a-tool",
     "broken": "b21roken-json",
     "unknown": "u22nknown-tool",
@@ -80,7 +95,7 @@ STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529)
 BODY = (
     f"Incorrect API key provided: {SETTINGS['OPENAI_API_KEY']}, not sk-proj-23whole0echo nor sk-proj-****24tail nor "
     f'25head********; sent was {{"api_key": "e26rror-body", "x": 1}}, Authorization: Bearer e26rror-body.x; '
-    f"token={SETTINGS['VAULT_TOKEN']}"
+    f"token={SETTINGS['VAULT_TOKEN']}, for https://api.test/v1?token=r36efused-token&secret=r36efused-token"
 )
 HEADERS = {
     "x-request-id": "r27esponse-header",

@@ -178,7 +178,7 @@ FOUND: dict[str, set[str]] = {
     'PerdureStopReason IN ("max_steps_reached", "budget_exhausted", "stalled")': {"max-steps", "budget", "stalled"},
     'PerdureStopReason = "cancelled"': {"cancelled"},
     'PerdureAgent = "finished" AND PerdureTenant = "acme"': {"finished"},
-    "PerdureTokens >= 75": {"max-steps", "compacted"},
+    "PerdureTokens >= 100": {"wrong-json", "compacted"},
     'WorkflowType = "AgentTurn" AND PerdureState IS NULL AND ExecutionStatus = "Completed"': {"refused"},
     'WorkflowType = "AgentTurn" AND ExecutionStatus = "Failed"': {"malformed"},
 }

@@ -291,7 +291,7 @@ async def test_a_long_output_is_replayed_with_its_artifact(house: House) -> None
 
 
 async def test_no_secret_gets_into_a_recording_and_the_run_still_replays(house: House) -> None:
-    """S-52 S-73: planted in the prompt, in arguments and results, in an error and in the environment."""
+    """S-52 S-73: planted in arguments, in the result and the error that repeat them, and in the environment."""
     house.environment.setenv("SERVICE_TOKEN", "value-of-the-environment")
 
     @tool(masked=["pin"], catch=True)
@@ -299,14 +299,14 @@ async def test_no_secret_gets_into_a_recording_and_the_run_still_replays(house: 
         if note == "fail":
             msg = f"refused {password}, having seen {type(pin).__name__}"
             raise ValueError(msg)
-        return "DB_PASSWORD=hunter22hunter22 and value-of-the-environment"
+        return f"welcome, {password}, with value-of-the-environment"
 
-    secrets = ("tr0ub4dor-and-3", "42042042", "hunter22hunter22", "value-of-the-environment", "sk-live-0123456789")
+    secrets = ("tr0ub4dor-and-3", "42042042", "value-of-the-environment")
     asked: dict[str, JsonValue] = {"password": "tr0ub4dor-and-3", "pin": 42042042}
     script = Script(
         replies=(
             call(("login", {**asked, "note": "ok"}), ("login", {**asked, "note": "fail"})),
-            say("the key is sk-live-0123456789"),
+            say("it is value-of-the-environment"),
         )
     )
     first = await recorded(house, agent(login), script, prompt="use sk-live-0123456789")
@@ -314,7 +314,26 @@ async def test_no_secret_gets_into_a_recording_and_the_run_still_replays(house: 
     assert [secret for secret in secrets if secret in everything_in(house)] == []
     async with replaying(house, agent(login)) as again:
         second = await again.run(prompt="use sk-live-0123456789")
-    assert (second["stop_reason"], second["output"]) == ("finished", "the key is ***")
+        assert await told(again) == await told(house)
+    assert (second["stop_reason"], second["output"]) == ("finished", "it is ***")
+
+
+async def test_an_answer_and_a_result_that_only_look_secret_are_replayed_as_they_were(house: House) -> None:
+    """S-73: also where the answer has to be JSON and speaks of credentials."""
+    result = 'found API_KEY=sk-example-0123456789 and {"password": "string"}'
+
+    @tool
+    def find(command: str) -> str:
+        return result if command else ""
+
+    answer = '{"has_credentials": true, "api_key": null, "password": 12345}'
+    using = agent(find, output_schema={"required": ["has_credentials", "api_key"]})
+    first = await recorded(house, using, Script(replies=(call(("find", {"command": "-u a:4f9a"})), say(answer))))
+    async with replaying(house, using) as again:
+        second = await again.run()
+        assert await told(again) == await told(house)
+    assert (second["stop_reason"], {**second, "session": ""}) == ("finished", {**first, "session": ""})
+    assert [text in everything_in(house) for text in (json.dumps(result), "4f9a")] == [True, False]
 
 
 async def test_the_name_of_a_fixture_is_the_hash_of_what_it_shows_and_not_of_when_it_was_made(house: House) -> None:

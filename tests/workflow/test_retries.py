@@ -12,6 +12,7 @@ from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
+from tests.unit.activities.calls import Way, warm_up
 from tests.workflow.traces import visible
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -60,6 +61,7 @@ async def test_a_transient_failure_is_retried_without_using_a_step(
 ) -> None:
     """S-01: each of the eight classes, raised once: one step, one retry event, two requests."""
     monkeypatch.setattr(model, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
+    await warm_up(Way.HANDLER)
     fault, code = RETRIED[name]
     result, requests = await played(house, Script(replies=(FINE.after(fault),)))
     assert (result["stop_reason"], result["output"], result["steps"], requests) == ("finished", "fine", 1, 2)
@@ -158,6 +160,7 @@ async def test_what_the_provider_may_have_done_is_sent_once_by_a_policy_that_say
 ) -> None:
     """S-12: ``ambiguous: fail`` sends one call on a time-out or 5xx, and says why; a rate limit is retried."""
     monkeypatch.setattr(model, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
+    await warm_up(Way.HANDLER)
     fault, code = RETRIED[name]
     once = agent(QUICK.model_copy(update={"ambiguous": "fail"}))
     result, requests = await played(house, Script(replies=(FINE.after(faults.status(429), fault),)), using=once)

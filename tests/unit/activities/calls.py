@@ -1,6 +1,8 @@
 """One model call on each way litellm has to a provider: two to OpenAI's format, one to Anthropic's."""
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -11,10 +13,17 @@ from activities.failures import facts_of
 from activities.model import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.engine.failures import FailureFacts
-from perdure.testing import ScriptedProvider
+from perdure.testing import Fault, Script, ScriptedProvider, say
 
 KEY = "sk-scripted-0123456789"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+LONG_SILENCE = 30.0
+SHORT_SILENCE = 0.5
+"""Of calls that meet silence: it must be longer than a warm client needs to send its request."""
+
+NOWHERE = "http://127.0.0.1:9"
+"""The discard port of this machine: nothing listens there."""
 
 
 class Way(StrEnum):
@@ -25,30 +34,64 @@ class Way(StrEnum):
     ANTHROPIC = "anthropic"
 
 
+_WARM: set[tuple[Way, float]] = set()
+
+
 def take(way: Way, environment: pytest.MonkeyPatch) -> None:
-    """Let calls go this way, with a key, and wait for no more than half a second of silence."""
+    """Let calls go this way, with a key, and wait out any silence that a busy machine makes."""
     environment.setenv("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", str(way is not Way.SDK).lower())
     environment.setenv("OPENAI_API_KEY", KEY)
     environment.setenv("ANTHROPIC_API_KEY", KEY)
-    environment.setattr(model, "SILENCE_SECONDS", 0.5)
+    environment.setattr(model, "SILENCE_SECONDS", LONG_SILENCE)
+
+
+async def warm_up(way: Way) -> None:
+    """Pay for the first call of a way with a time-out: litellm loads modules and builds clients within the time-out."""
+    if (way, model.SILENCE_SECONDS) not in _WARM:
+        _WARM.add((way, model.SILENCE_SECONDS))
+        with contextlib.suppress(Exception):
+            await model.complete(_agent(way, NOWHERE), [{"role": "user", "content": "hello"}])
+
+
+def _agent(way: Way, address: str) -> AgentDefinition:
+    anthropic = way is Way.ANTHROPIC
+    return AgentDefinition(
+        name="tester",
+        model=f"{'anthropic' if anthropic else 'openai'}/scripted",
+        generate_params={"api_base": address if anthropic else f"{address}/v1"},
+    )
 
 
 async def answer(way: Way, provider: ScriptedProvider, text: str = "hello") -> Answer:
     """The answer to a prompt."""
-    anthropic = way is Way.ANTHROPIC
-    agent = AgentDefinition(
-        name="tester",
-        model=f"{'anthropic' if anthropic else 'openai'}/scripted",
-        generate_params={"api_base": provider.anthropic_url if anthropic else provider.url},
-    )
-    async with asyncio.timeout(30):
-        return await model.complete(agent, [{"role": "user", "content": text}])
+    await warm_up(way)
+    async with asyncio.timeout(60):
+        return await model.complete(_agent(way, provider.anthropic_url), [{"role": "user", "content": text}])
+
+
+async def met(way: Way, fault: Fault) -> tuple[FailureFacts, int]:
+    """The facts of a call that meets this fault, and the number of its requests. Silence is not waited for long."""
+    with pytest.MonkeyPatch.context() as environment:
+        if fault.kind in {"hang", "hang_in_body"}:
+            environment.setattr(model, "SILENCE_SECONDS", SHORT_SILENCE)
+        async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
+            return await failure(way, provider), provider.request_count
 
 
 async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> FailureFacts:
     """The facts of a call that must fail."""
+    return await _failure_of(answer(way, provider, text))
+
+
+async def failed_at(way: Way, address: str) -> FailureFacts:
+    """The facts of a call to an address that does not answer."""
+    return await _failure_of(model.complete(_agent(way, address), [{"role": "user", "content": "hello"}]))
+
+
+async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:
+    """The facts of this call, which must fail."""
     try:
-        got = await answer(way, provider, text)
+        got = await call
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
         return facts_of(error, NOW, {KEY})
     pytest.fail(f"the call succeeded: {got}")

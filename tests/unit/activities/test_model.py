@@ -11,6 +11,7 @@ from activities.attempts import DeadlineExceededError, _within
 from activities.model import Answer, complete
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, faults, say
+from tests.unit.activities.calls import Way, warm_up
 
 SWITCH = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 
@@ -88,6 +89,7 @@ async def test_a_call_goes_past_the_openai_sdk_unless_an_operator_says_otherwise
 
 async def test_a_call_over_its_deadline_is_given_up_and_its_connection_closed() -> None:
     """The reply comes a byte at a time: no silence is ever long enough for litellm's own time-out."""
+    await warm_up(Way.HANDLER)
     async with ScriptedProvider(Script(replies=(say("x"),)), always=faults.drip(0.05)) as provider:
         agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": provider.url})
         call = complete(agent, [{"role": "user", "content": "hi"}])

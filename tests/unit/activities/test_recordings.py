@@ -1,29 +1,31 @@
 """What a recorded call is known by, and what a worker does with it."""
 
 import asyncio
+import dataclasses
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from activities.model import Answer, WireCall
-from activities.recordings import FixtureMissingError, RecordingError, Recordings
+from activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.recordings import RecordingInfo
 from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.engine.fixtures import Asked, asked_model, asked_tool, clean, difference, nearest
 from perdure.engine.transcript import WireMessage, wire
-from perdure.settings import RecordingMode
+from perdure.settings import RecordingMode, SettingsError, load_settings
 from perdure.store import Store
 
 SECRET = "key-of-the-worker"
@@ -138,9 +140,11 @@ def test_a_call_is_counted_by_its_place_in_the_transcript(index: int, occurrence
     assert later.occurrence == 3
 
 
+NAMES = st.sampled_from(["password", "api_key", "has_credentials", "token", "Authorization"])
 SECRETIVE = (
     *("password=hunter22", "api_key: 'x1234567'", "Bearer abcdefgh12", "sk-live-0123456789", "https://u:pw@h/"),
     *("--token ", SECRET, '"api_key": "v"', "***", "=", " ", '"', ":", "ab12cd34", "Basic dTpwYXNzd29yZA=="),
+    *("TOKEN=", "PASSWORD={\u2026", "?key=4f9a8b7c", "Cookie: a=b", "-u me:hunter22", "}", "null"),
 )
 
 
@@ -193,6 +197,43 @@ async def test_an_answer_is_replayed_as_it_was(store: Store, tmp_path: Path) -> 
     assert replayed == Answer(**{**vars(ANSWER), "recorded": True})
 
 
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.text()
+    | st.sampled_from(["hunter22", "sk-live-01234567"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(text=JSON.map(json.dumps) | st.lists(st.sampled_from(SECRETIVE), max_size=8).map("".join))
+@example('{"has_credentials": true}')
+@example('{"api_key": null, "password": 12345}')
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+async def test_any_answer_is_replayed_as_it_was_but_for_known_secrets(store: Store, tmp_path: Path, text: str) -> None:
+    """S-73: an answer is content, in a recording as in the transcript; its JSON stays JSON."""
+    given_ = dataclasses.replace(ANSWER, text=text)
+    await worker(store, tmp_path, "record").answer(AGENT, PROMPT, Provider(given_))
+    replayed = await worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider(AssertionError("asked")))
+    assert replayed.text == text.replace(SECRET, "***")
+    assert SECRET not in "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+
+
+async def test_a_result_is_kept_as_it_was_but_for_known_secrets(store: Store, tmp_path: Path) -> None:
+    """S-73."""
+    content = '{"has_credentials": true, "api_key": "example", "of": "%s"}'
+    file, (call_id, *_) = tmp_path / "tools" / "look" / "a.json", ("call_0123456789abcdef_0",)
+    of = asked_tool(conversation(), call_id, "look", {SECRET})
+    message = ToolMessage(call_id=call_id, name="look", content=content % SECRET)
+    written = CallRecording(file=file, asked=of, secrets=frozenset({SECRET}))
+    await written.keep(message, artifact=content % SECRET, ended_turn=False, seconds=1.0)
+    outcome = await dataclasses.replace(written, replays=True).outcome()
+    assert outcome is not None
+    assert (outcome.content, outcome.artifact) == (content % "***", content % "***")
+
+
 async def test_a_failed_call_leaves_no_file(store: Store, tmp_path: Path) -> None:
     """S-74."""
     with pytest.raises(TimeoutError):
@@ -227,6 +268,56 @@ async def test_a_fixture_that_cannot_be_read_is_named(store: Store, tmp_path: Pa
     path.write_text('{"request":')
     with pytest.raises(FixtureMissingError, match=rf"{path.name} cannot be read \(ValidationError\); record it again"):
         await worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider())
+
+
+@pytest.mark.parametrize("gone", ["text", "usage", "calls"])
+async def test_a_fixture_whose_answer_lacks_a_field_is_named(store: Store, tmp_path: Path, gone: str) -> None:
+    """S-73: the failure is the recording's and not the provider's, so nothing is tried again."""
+    await worker(store, tmp_path, "record").answer(AGENT, PROMPT, Provider())
+    (path,) = tmp_path.rglob("llm/*.json")
+    fixture = json.loads(path.read_text())
+    del fixture["answer"][gone]
+    path.write_text(json.dumps(fixture))
+    with pytest.raises(FixtureMissingError, match=rf"{path.name} cannot be read \(ValidationError\); record it again"):
+        await worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider())
+
+
+@pytest.mark.parametrize("broken", ["asked_model", "without_secrets", "_write"])
+async def test_a_fault_of_the_recording_does_not_cost_the_answer(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """S-74: a paid answer is no failure of the provider, whatever happens to it here."""
+    monkeypatch.setattr(f"activities.recordings.{broken}", Mock(side_effect=RecursionError("too deep")))
+    provider = Provider()
+    with caplog.at_level(logging.WARNING):
+        assert await worker(store, tmp_path, "record").answer(AGENT, PROMPT, provider) == ANSWER
+    assert provider.asked == 1
+    assert "a call is missing in the recording: RecursionError" in caplog.text
+
+
+@pytest.mark.parametrize("broken", ["without_secrets", "_write"])
+async def test_a_fault_of_the_recording_does_not_cost_a_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setattr(f"activities.recordings.{broken}", Mock(side_effect=KeyError("content")))
+    call_id = "call_0123456789abcdef_0"
+    written = CallRecording(file=tmp_path / "a.json", asked=asked_tool(conversation(), call_id, "look"))
+    with caplog.at_level(logging.WARNING):
+        message = ToolMessage(call_id=call_id, name="look", content="here")
+        await written.keep(message, artifact=None, ended_turn=False, seconds=1.0)
+    assert "a call is missing in the recording: KeyError" in caplog.text
+
+
+async def test_without_a_recording_a_call_costs_neither_a_look_at_the_store_nor_a_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("asked_model", "asked_tool"):
+        monkeypatch.setattr(f"activities.recordings.{name}", Mock(side_effect=AssertionError(name)))
+    off = worker(cast(Store, None), tmp_path, "off")
+    definition = changed(recording="")
+    assert await off.answer(definition, PROMPT, Provider()) == ANSWER
+    asks = CallTool(session="s", turn=1, step=1, call_id="c", definition="d", arguments="{}")
+    assert await off.tool_call(definition, asks, "look") == CallRecording()
 
 
 async def test_a_disk_that_takes_no_fixture_does_not_cost_the_answer(
@@ -267,3 +358,11 @@ async def test_a_recording_that_is_not_there_is_told_from_those_that_are(store: 
     await worker(store, tmp_path, "record").open("demo", "writer")
     with pytest.raises(RecordingError, match=r"there is no recording 'deom' in .*; it has: demo"):
         await worker(store, tmp_path, "replay").open("deom", "writer")
+
+
+def test_a_setting_that_cannot_be_used_is_named_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input: cause and fix, and nothing of the library that found it."""
+    monkeypatch.setenv("PERDURE_RECORDING_MODE", "record")
+    wanted = "PERDURE_RECORDING_MODE='record': needs a folder; set PERDURE_RECORDINGS too"
+    with pytest.raises(SettingsError, match=f"^{wanted}$"):
+        load_settings()

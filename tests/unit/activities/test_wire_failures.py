@@ -11,7 +11,8 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.engine.failures import classify, is_ambiguous
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
-from tests.unit.activities.calls import KEY, Way, answer, failure, take
+from tests.contract.failure_expectations import GEMINIS_MINUTE
+from tests.unit.activities.calls import KEY, Way, answer, failure, met, take
 
 R = ReasonCode
 UNKNOWN = faults.error(500, "something odd", kind="server_error")
@@ -55,6 +56,7 @@ FAULTS: dict[str, Row] = {
         R.LLM_RATE_LIMITED,
         429,
     ),
+    "quota of this minute": Row(faults.error(429, GEMINIS_MINUTE, kind="tokens"), R.LLM_RATE_LIMITED, 429),
     "overloaded": Row(faults.overloaded(), R.LLM_NETWORK_ERROR, 503, (R.LLM_NETWORK_ERROR, 500)),
     "quota used up": Row(faults.quota_exhausted(), R.LLM_QUOTA_EXHAUSTED, 429, (R.LLM_QUOTA_EXHAUSTED, 400)),
     "context too long": Row(faults.context_overflow(), R.LLM_CONTEXT_OVERFLOW, 400),
@@ -112,10 +114,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
 @pytest.mark.parametrize("name", FAULTS)
 async def test_each_fault_has_its_reason_code_after_one_request(way: Way, name: str) -> None:
     """S-02 S-10 S-13 S-40: by what the provider did, whichever way litellm takes; nothing is sent a second time."""
-    async with ScriptedProvider(Script(replies=(say("unused"),)), always=FAULTS[name].fault) as provider:
-        facts = await failure(way, provider)
+    facts, requests = await met(way, FAULTS[name].fault)
     code, status = FAULTS[name].expected(way)
-    assert (classify(facts), facts.status, provider.request_count) == (code, status, 1)
+    assert (classify(facts), facts.status, requests) == (code, status, 1)
     assert KEY not in facts.model_dump_json()
     assert KEY[:8] not in facts.text
 
@@ -125,8 +126,7 @@ async def test_what_the_provider_may_have_done_is_told_from_what_it_has_not(
     way: Way, name: str, ambiguous: bool
 ) -> None:
     """S-12."""
-    async with ScriptedProvider(Script(replies=(say("unused"),)), always=FAULTS[name].fault) as provider:
-        facts = await failure(way, provider)
+    facts, _ = await met(way, FAULTS[name].fault)
     assert is_ambiguous(facts, classify(facts)) is ambiguous
 
 
@@ -171,9 +171,8 @@ async def test_what_the_provider_asks_to_wait_is_read(
     way: Way, status: int, headers: dict[str, str], seconds: float | None
 ) -> None:
     """S-09: the headers of an error reply reach the decision, and nothing is slept inside the call."""
-    async with ScriptedProvider(always=faults.status(status, headers=headers)) as provider:
-        facts = await failure(way, provider)
-    assert (facts.retry_after_seconds, provider.request_count) == (seconds, 1)
+    facts, requests = await met(way, faults.status(status, headers=headers))
+    assert (facts.retry_after_seconds, requests) == (seconds, 1)
 
 
 TEXTS: dict[str, tuple[Fault, str, str]] = {
@@ -198,8 +197,7 @@ TEXTS: dict[str, tuple[Fault, str, str]] = {
 @pytest.mark.parametrize("name", TEXTS)
 async def test_the_text_is_the_providers_own_with_its_name_for_the_failure(way: Way, name: str) -> None:
     fault, openai, anthropic = TEXTS[name]
-    async with ScriptedProvider(always=fault) as provider:
-        text = (await failure(way, provider)).text
+    text = (await met(way, fault))[0].text
     if way is Way.ANTHROPIC:
         assert text == anthropic
     else:  # the SDK keeps the name of some failures to itself

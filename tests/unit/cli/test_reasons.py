@@ -99,6 +99,27 @@ def test_the_faults_of_one_code_are_shown_alone() -> None:
     assert rows == [row for row in ROWS if row.code == "llm.auth_error"]
 
 
+@pytest.mark.parametrize(("code", "nearest"), [("llm.tiemout", "llm.timeout"), ("nonsense", "the list")])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_faults_of_a_code_that_the_table_has_not_are_refused_with_the_nearest(
+    code: str, nearest: str, form: list[str]
+) -> None:
+    """S-68: also of one that could be an agent's own, as no row chooses that."""
+    result = CliRunner().invoke(cli, ["errors", code, "--faults", *form], prog_name="perdure")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = f"there is no reason code {code!r} in the table; {nearest} is in 'perdure errors'"
+    assert result.stderr == f"perdure: {said}; see 'perdure errors --help'\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("code", ["tool.timeout", "exception.KeyError"])
+def test_a_code_that_no_row_chooses_is_told_so(code: str, form: list[str]) -> None:
+    """S-68: beside the data, so that JSON stays JSON."""
+    result = CliRunner().invoke(cli, ["errors", code, "--faults", *form], prog_name="perdure")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"no row chooses {code}\n"
+
+
 def test_the_table_needs_neither_temporal_nor_a_database() -> None:
     code = "import sys, perdure.cli.reasons\nprint(*{'temporalio', 'sqlalchemy'} & set(sys.modules))"
     done = subprocess.run(

@@ -219,6 +219,51 @@ async def test_what_is_no_chat_request_is_refused_and_the_connection_goes_on(htt
     assert provider.request_count == 1
 
 
+def _asserting(request: ChatRequest) -> Reply:
+    assert request.tools, "no tool is offered"
+    return say("fine")
+
+
+def _forgetful(request: ChatRequest) -> Any:
+    """Return nothing."""
+
+
+def _lost(request: ChatRequest) -> Reply:
+    msg = "nothing of this name"
+    raise LookupError(msg)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_asserting, "no tool is offered"),
+        (_forgetful, "instance of Reply"),
+        (_lost, "LookupError('nothing of this name')"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_scripts_function_that_fails_is_told_in_a_refusal_that_is_not_retried(
+    http: httpx.AsyncClient, path: str, function: Any, said: str
+) -> None:
+    """A dropped connection would be tried again for minutes, and would not say why."""
+    async with ScriptedProvider(function) as provider:
+        body = {"model": "m", "messages": [ASK], "max_tokens": 9}
+        refused = await http.post(f"{provider.anthropic_url}{path}", json=body)
+        again = await http.post(f"{provider.anthropic_url}{path}", json=body)
+        assert provider.connection_count == 1
+    assert (refused.status_code, again.status_code) == (400, 400)
+    text = refused.json()["error"]["message"]
+    assert text.startswith("the script's function failed: ")
+    assert said in text
+
+
+async def test_a_reply_that_cannot_be_sent_is_refused_too(http: httpx.AsyncClient) -> None:
+    reply = Reply(text="fine").model_copy(update={"message": {"odd": object()}})
+    async with ScriptedProvider(Script(replies=(reply,))) as provider:
+        refused = await post(http, provider)
+    assert (refused.status_code, "not JSON serializable" in refused.text) == (400, True)
+
+
 async def test_usage_depends_on_the_texts_alone(http: httpx.AsyncClient) -> None:
     async with ScriptedProvider(Script(replies=(say("x" * 40),))) as provider:
         usage = (await post(http, provider)).json()["usage"]
