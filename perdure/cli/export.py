@@ -93,7 +93,7 @@ def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) 
 def messages_by_turn(steps: Iterable[StepRecord], tip: str | None) -> dict[int, list[Message]]:
     """The messages of the conversation that ends at ``tip``, by the turn that added them."""
     return {
-        turn: [message for step in of_turn for message in step.messages]
+        turn: [message for step in of_turn for message in step.added]
         for turn, of_turn in groupby(chain(steps, tip), key=lambda step: step.turn)
     }
 

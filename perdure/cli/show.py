@@ -35,13 +35,13 @@ def command(*, session: str, turn: int | None, as_json: bool) -> None:
     turns, conversation = run(main())
     steps = [step for step in conversation if step.turn in {record.turn for record in turns}]
     if as_json:
-        about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages"}
+        about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
         print_json(
             {
                 "session": session,
                 "turns": [record.model_dump(mode="json") for record in turns],
                 "steps": [step.model_dump(mode="json", include=about) for step in steps],
-                "messages": [message.model_dump(mode="json") for step in steps for message in step.messages],
+                "messages": [message.model_dump(mode="json") for step in steps for message in step.added],
             }
         )
         return
@@ -66,11 +66,15 @@ def turn_line(record: TurnRecord) -> Line:
 
 def step_lines(step: StepRecord) -> Iterator[Line]:
     """The messages of a step, and what its model call used if it was one."""
-    for message in step.messages:
+    for message in step.added:
         yield from message_lines(message)
-    if step.messages and isinstance(step.messages[-1], AssistantMessage):
-        cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
-        yield Line(f"step {step.step} · {step.usage.total_tokens:,} tokens · {cost}", Tone.QUIET)
+    cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
+    used = f"{step.usage.total_tokens:,} tokens · {cost}"
+    if step.summarised is not None:
+        yield Line(f"compacted · {step.summarised} messages · {used}", Tone.QUIET)
+        yield from (Line(f"  {line}", Tone.QUIET) for line in clean(step.messages[0].content).splitlines())
+    elif step.messages and isinstance(step.messages[-1], AssistantMessage):
+        yield Line(f"step {step.step} · {used}", Tone.QUIET)
 
 
 def message_lines(message: Message) -> Iterator[Line]:

@@ -38,6 +38,11 @@ class StepRecord(Value):
     cost_usd: Decimal | None = None
     summarised: int | None = None
 
+    @property
+    def added(self) -> tuple[Message, ...]:
+        """What the step adds to the transcript; a compaction, which holds what is there already, adds nothing."""
+        return self.messages if self.summarised is None else ()
+
 
 class LedgerCall(Value):
     """A tool call as ``finish_generation`` enters it in the ledger.

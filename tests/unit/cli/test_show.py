@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from perdure.cli.main import cli
 from perdure.store import Store
 from tests.unit.store.given import HELPER, SESSION, answer, claim, commit, finish, generate, opening, wish
+from tests.unit.store.test_compaction import compact, summarise
 
 
 def perdure(*args: str) -> Result:
@@ -68,7 +69,7 @@ def test_json_has_turns_steps_and_messages() -> None:
     assert set(body) == {"session", "turns", "steps", "messages"}
     assert [(turn["turn"], turn["result"] is None) for turn in body["turns"]] == [(1, False), (2, True)]
     assert [(step["turn"], step["step"]) for step in body["steps"]] == [(1, 0), (1, 1), (1, 2), (2, 0)]
-    assert set(body["steps"][1]) == {"turn", "step", "finish_reason", "usage", "cost_usd", "messages"}
+    assert set(body["steps"][1]) == {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
     assert contents(body["messages"]) == ["find it", "I will search", "found", "it is here", "and then?"]
 
 
@@ -81,3 +82,23 @@ def test_what_is_not_there_is_one_line_and_exit_2(args: list[str], part: str) ->
     assert result.exit_code == 2
     assert part in line
     assert "perdure list" in line
+
+
+def test_a_compaction_is_one_line_with_its_summary_and_repeats_no_message(store_url: str) -> None:
+    """What it holds beside the summary stands above already; the same for programs."""
+
+    async def write() -> None:
+        async with await Store.open(store_url) as store:
+            tip = (await store.session(SESSION)).tip or ""
+            kept = await store.conversation(tip)
+            await summarise(store, compact(tip, turn=2, step=1), *kept[-2:])
+
+    asyncio.run(write())
+    lines = perdure(SESSION).stdout.splitlines()
+    assert lines[-2:] == ["compacted · 2 messages · 110 tokens · $0.01", "  the gist"]
+    assert sum(line == "it is here" for line in lines) == 1
+    body = shown()
+    assert [step["summarised"] for step in body["steps"]][-1] == 2
+    assert "the gist" not in contents(body["messages"])
+    records = CliRunner().invoke(cli, ["export", SESSION, "--format", "jsonl"], prog_name="perdure").stdout
+    assert records.count("it is here") == 1
