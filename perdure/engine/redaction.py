@@ -84,7 +84,8 @@ _PREFIXED = (
 )
 
 _SHAPES = (
-    re.compile(rf"\b(?:{'|'.join(_PREFIXED)})"),
+    # Not behind a hyphen: in a long row of such words each of them would be looked at again.
+    re.compile(rf"(?<![\w\-])(?:{'|'.join(_PREFIXED)})"),
     re.compile(r"(?<![\w\-])eyJ[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]*"),  # JSON web tokens
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
@@ -125,6 +126,12 @@ _TOLD = (
     ),
 )
 """Credentials told by what stands right before them, whatever they look like."""
+
+_STEMS = (
+    *("pass", "pwd", "secret", "token", "key", "auth", "credential", "cookie", "bearer", "basic", "sig"),
+    *("://", "-u", "user"),
+)
+"""What is told by what stands before it holds one of these: a long text without any is not looked through again."""
 
 _LIKELY = (
     (
@@ -368,8 +375,10 @@ def _without_keys(text: str, secrets: Collection[str]) -> str:
         return text
     for shape in _SHAPES:
         text = shape.sub(MASK, text)
-    for shape, kept in (*_TOLD, *_LIKELY):
-        text = shape.sub(kept, text)
+    folded = text.casefold()
+    if any(stem in folded for stem in _STEMS):
+        for shape, kept in (*_TOLD, *_LIKELY):
+            text = shape.sub(kept, text)
     return text
 
 
