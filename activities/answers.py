@@ -24,6 +24,7 @@ from perdure.contracts.generations import Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
+from perdure.engine.approvals import considered
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import MASK, mask_arguments, redact_text
 from perdure.engine.structured import AnswerError, check_answer
@@ -80,12 +81,13 @@ def step_of(
         tool = definition.tool(name)
         shown, masked = shown_arguments(call.arguments, tool.masked if tool else (), secrets)
         rejected = None if tool else _unknown(name, definition)
+        plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
+        if tool is not None:
+            plan = considered(definition, tool, plan, raw=call.arguments, shown=shown)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
-        planned.append(
-            PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
-        )
+        planned.append(plan)
         ledger.append(
-            LedgerCall(call_id=call_id, tool=name, arguments=call.arguments, masked=masked, rejected=rejected)
+            LedgerCall(call_id=call_id, tool=name, arguments=call.arguments, masked=masked, rejected=plan.rejected)
         )
     message = AssistantMessage(content=answer.text, tool_calls=tuple(tool_calls), thinking=answer.thinking)
     step = StepRecord(

@@ -1,7 +1,7 @@
 """The beat of a running activity: how a cancel reaches it, how a lost worker is noticed, and how it is handed over."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
@@ -75,6 +75,16 @@ async def beating() -> AsyncIterator[None]:
     finally:
         _running.reset(token)
         beat.stop()
+
+
+def reporter() -> Callable[[str], None]:
+    """The same as :func:`note`, to be called from other tasks than this one."""
+    beat = _running.get()
+
+    def report(text: str) -> None:
+        beat.note = text
+
+    return report
 
 
 def note(text: str) -> None:

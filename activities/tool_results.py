@@ -8,13 +8,16 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from activities.failures import redact
+from activities.mcp.failures import McpError
 from activities.recordings import CallRecording
 from perdure.agents.tool import Tool
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep
+from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep, UserInputReceived
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
-from perdure.contracts.values import json_object
+from perdure.contracts.values import JsonValue, json_object
+from perdure.engine.approvals import is_approved
 from perdure.engine.outputs import whole_characters
 from perdure.engine.redaction import SHORTEST_SECRET, Hidden, hidden_values, without_known
 from perdure.store import Artifact, LostCall
@@ -35,12 +38,37 @@ class InvalidInputError(Exception):
     """The model's arguments do not fit the tool; always told to the model."""
 
 
+class NotApprovedError(Exception):
+    """The call needs an approval and has none that is for these arguments; always told to the model."""
+
+
 class InvalidOutputError(Exception):
     """The tool returned a value that cannot be written as JSON."""
 
 
 class ToolTimeoutError(TimeoutError):
     """The body ran longer than the tool's time-out."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What a call gave beside its text: data as base64, its media type with ``;base64``."""
+
+    media_type: str
+    data: str
+
+
+def attachment_id(call_id: str, number: int) -> str:
+    """The artifact of a call's attachment, from 1; the one without a number is its long text."""
+    return f"art_{call_id}_{number}"
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a call gave: the text for the model, and what becomes artifacts."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +89,13 @@ class Attempt:
         """The body is about to run."""
         start = ToolStart(call_id=self.call.call_id, tool=self.declaration.name, arguments=self.call.arguments)
         return self.event("tool_start", start)
+
+    def approved(self) -> NewEvent | None:
+        """Somebody approved the call; None if nobody had to."""
+        approval, name = self.call.approval, self.declaration.name
+        if approval is None:
+            return None
+        return self.event("user_input_received", UserInputReceived(tool=name, **dict(approval)))
 
     def ended(self, message: ToolMessage, artifact: Artifact | None, seconds: float) -> list[NewEvent]:
         """The call has a result for the model."""
@@ -95,7 +130,11 @@ def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
     """An error as the model reads it: type and text, structured."""
     body = {"error": {"code": error.code, "type": error.type, "message": error.message}}
     return ToolMessage(
-        call_id=call.call_id, name=error.title, content=json.dumps(body, ensure_ascii=False), error=error
+        call_id=call.call_id,
+        name=error.title,
+        content=json.dumps(body, ensure_ascii=False),
+        error=error,
+        decided=call.approval,
     )
 
 
@@ -105,17 +144,26 @@ def outcome(message: ToolMessage) -> ToolOutcome:
     return ToolOutcome(call_id=message.call_id, preview=preview, error=message.error).sparse()
 
 
+def parsed_arguments(raw: str) -> dict[str, JsonValue]:
+    """The model's arguments as JSON.
+
+    Raises:
+        InvalidInputError: They are no JSON object.
+    """
+    try:
+        return json_object(raw or "{}")
+    except ValueError as error:
+        msg = f"the arguments are no JSON object: {error}"
+        raise InvalidInputError(msg) from error
+
+
 def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
     """The model's arguments as the body takes them.
 
     Raises:
         InvalidInputError: They are no JSON object, or do not fit the schema.
     """
-    try:
-        parsed = json_object(raw or "{}")
-    except ValueError as error:
-        msg = f"the arguments are no JSON object: {error}"
-        raise InvalidInputError(msg) from error
+    parsed = parsed_arguments(raw)
     try:
         return tool.arguments(parsed)
     except ValidationError as error:
@@ -124,6 +172,18 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
         )
         msg = f"the arguments do not fit the schema: {problems}"
         raise InvalidInputError(msg) from error
+
+
+def check_approval(definition: AgentDefinition, attempt: Attempt, raw: str) -> None:
+    """Hold the call to the agent's rules once more, where it is about to run.
+
+    Raises:
+        NotApprovedError: A rule denies it, or it is not what somebody approved.
+    """
+    approval = attempt.call.approval
+    if not is_approved(definition, attempt.declaration, raw, approval.digest if approval is not None else None):
+        msg = f"{attempt.declaration.name} with these arguments is not approved; it did not run"
+        raise NotApprovedError(msg)
 
 
 def masked_values(declaration: ToolDeclaration, raw: str) -> Hidden:
@@ -159,7 +219,7 @@ def as_text(value: object) -> str:
 
 def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
     """Whether the tool's author wants the model to be told. Classes go by name, so that the list can be frozen."""
-    if isinstance(error, InvalidInputError):
+    if isinstance(error, InvalidInputError | NotApprovedError | McpError):
         return True
     if isinstance(declaration.catch, str):
         return declaration.catch == "all"
@@ -173,8 +233,12 @@ def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "froze
 
 
 def _code(error: Exception) -> ReasonCode:
+    if isinstance(error, McpError):
+        return error.code
     if isinstance(error, InvalidInputError):
         return ReasonCode.TOOL_INVALID_INPUT
+    if isinstance(error, NotApprovedError):
+        return ReasonCode.TOOL_DENIED
     if isinstance(error, InvalidOutputError):
         return ReasonCode.TOOL_INVALID_OUTPUT
     if isinstance(error, ToolTimeoutError):

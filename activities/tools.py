@@ -17,20 +17,26 @@ from temporalio.exceptions import ApplicationError
 from activities.bodies import Bodies, CallContext, masked
 from activities.definitions import Definitions
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
-from activities.heartbeat import beating
+from activities.heartbeat import beating, reporter
+from activities.mcp.servers import McpServers, is_remote, server_name
 from activities.metrics import Metrics
 from activities.recordings import FixtureMissingError, Recordings
 from activities.storing import until_stored
 from activities.tool_results import (
+    Attachment,
     Attempt,
+    CallResult,
     ToolTimeoutError,
     as_text,
+    attachment_id,
+    check_approval,
     checked_arguments,
     error_detail,
     failed,
     is_caught,
     masked_values,
     outcome,
+    parsed_arguments,
     without_hidden,
 )
 from perdure.agents.agent import Agent
@@ -38,6 +44,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent
+from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
@@ -51,6 +58,10 @@ MISSING_TOOL_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a tool this one lacks."""
 
 
+Body = Tool[..., Any] | AnyServerConfig
+"""What carries a call out: a Python function, or an MCP server."""
+
+
 class ToolActivities:
     """Tool calls of one worker."""
 
@@ -61,6 +72,7 @@ class ToolActivities:
         agents: Mapping[str, Agent],
         definitions: Definitions,
         bodies: Bodies,
+        mcp: McpServers,
         metrics: Metrics,
         recordings: Recordings,
         secrets: frozenset[str],
@@ -69,6 +81,7 @@ class ToolActivities:
         self._agents = agents
         self._definitions = definitions
         self._bodies = bodies
+        self._mcp = mcp
         self._metrics = metrics
         self._recordings = recordings
         self._secrets = secrets
@@ -100,16 +113,24 @@ class ToolActivities:
         masked.set(unspoken)
         began = time.monotonic()
         try:
-            text = await self._run(tool, attempt, claim.arguments)
+            check_approval(definition, attempt, claim.arguments)
+            result = await self._run(tool, attempt, claim.arguments)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
             detail = error_detail(declaration, error, self._secrets | unspoken)
             return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
-        return await self._succeeded(attempt, without_hidden(text, hidden), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        if result.attachments:
+            await self._attach(attempt, result.attachments)
+        return await self._succeeded(attempt, without_hidden(result.text, hidden), seconds)
 
-    def _tool(self, definition: AgentDefinition, name: str) -> tuple[Tool[..., Any], ToolDeclaration]:
+    def _tool(self, definition: AgentDefinition, name: str) -> tuple[Body, ToolDeclaration]:
         """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
         declaration = definition.tool(name)
         agent = self._agents.get(definition.name)
+        if declaration is not None and agent is not None and is_remote(declaration):
+            server = agent.mcp_server(server_name(declaration))
+            if server is not None:
+                return server, declaration
         tool = agent.tool(name) if agent is not None else None
         if declaration is None or tool is None or tool.declaration.parameters != declaration.parameters:
             message = (
@@ -130,12 +151,21 @@ class ToolActivities:
                 claimant=attempt.claimant,
                 rerun=rerun,
                 start=attempt.started(),
+                approved=attempt.approved(),
                 lost=attempt.lost,
             )
         )
 
-    async def _run(self, tool: Tool[..., Any], attempt: Attempt, raw: str) -> str:
+    async def _run(self, tool: Body, attempt: Attempt, raw: str) -> CallResult:
         """Check the arguments, run the body within its time-out, and write its result as text."""
+        if not isinstance(tool, Tool):
+            return await self._mcp.call(
+                tool,
+                attempt.declaration,
+                parsed_arguments(raw),
+                call_id=attempt.call.call_id,
+                on_progress=reporter(),
+            )
         call, limit = attempt.call, attempt.declaration.timeout.total_seconds()
         arguments = checked_arguments(tool, raw)
         context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
@@ -152,7 +182,17 @@ class ToolActivities:
         if body.cancelled():
             msg = f"{tool.name} cancelled itself"
             raise RuntimeError(msg)
-        return as_text(body.result())
+        return CallResult(as_text(body.result()))
+
+    async def _attach(self, attempt: Attempt, attachments: Sequence[Attachment]) -> None:
+        call = attempt.call
+        artifacts = [
+            Artifact(
+                id=attachment_id(call.call_id, number), session=call.session, media_type=one.media_type, text=one.data
+            )
+            for number, one in enumerate(attachments, 1)
+        ]
+        await until_stored(lambda: self._store.keep_artifacts(call.turn, call.call_id, artifacts))
 
     def _stop(self, tool: Tool[..., Any], context: CallContext, body: "asyncio.Future[Any]") -> None:
         """Tell the body to end: an async one is cancelled, a blocking one has its flag and may run on."""
@@ -170,7 +210,7 @@ class ToolActivities:
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
             artifact = _artifact(call, text)
             content = offloaded(text, artifact.id)
-        message = ToolMessage(call_id=call.call_id, name=declaration.name, content=content)
+        message = ToolMessage(call_id=call.call_id, name=declaration.name, content=content, decided=call.approval)
         await self._finish(attempt, message, attempt.ended(message, artifact, seconds), artifact)
         await self._keep(attempt, message, ended_turn=False, seconds=seconds)
         self._count(declaration.name, "ok", seconds)
@@ -225,7 +265,13 @@ class ToolActivities:
         else:
             if fixture is None:
                 return None
-            message = ToolMessage(call_id=call.call_id, name=name, content=fixture.content, error=fixture.error)
+            message = ToolMessage(
+                call_id=call.call_id,
+                name=name,
+                content=fixture.content,
+                error=fixture.error,
+                decided=call.approval,
+            )
             artifact = None if fixture.artifact is None else _artifact(call, fixture.artifact)
             aborts = fixture.ended_turn
         if aborts and message.error is not None:

@@ -8,6 +8,8 @@ from temporalio import activity
 from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error, store_failures
 from activities.heartbeat import beating
+from activities.mcp.failures import McpError
+from activities.mcp.servers import McpServers
 from activities.metrics import Metrics
 from activities.model import context_window
 from activities.recordings import RecordingError, Recordings
@@ -16,20 +18,23 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Activity
+from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
+from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
 
 
 class TurnActivities:
     """The store's side of a turn's beginning and end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
         self,
         *,
         store: Store,
         agents: Mapping[str, Agent],
         definitions: Definitions,
         recordings: Recordings,
+        mcp: McpServers,
         metrics: Metrics,
         search_attributes: bool,
     ) -> None:
@@ -37,6 +42,7 @@ class TurnActivities:
         self._agents = agents
         self._definitions = definitions
         self._recordings = recordings
+        self._mcp = mcp
         self._metrics = metrics
         self._search_attributes = search_attributes
 
@@ -47,12 +53,14 @@ class TurnActivities:
         Safe to run twice: the request id names the turn, and a second attempt finds it.
         """
         async with beating(), store_failures():
-            definition = _with_overrides(await self._agent(opening), opening.request)
+            before = await self._replied_to(opening)
+            definition = _with_overrides(before or await self._with_remote_tools(opening), opening.request)
             definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
             opened = await self._store.open_turn(opening, definition)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
             last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
+            going_on = await self._going_on(opening, opened.turn, opened.tip)
         self._definitions.keep(opened.definition, definition)
         if opened.first:
             self._metrics.turns_started.labels(definition.name).inc()
@@ -64,7 +72,51 @@ class TurnActivities:
             search_attributes=self._search_attributes,
             ended=opened.ended,
             last_turn=last_turn,
+            asking=tuple(call for call, is_open in going_on if is_open),
+            call_ids=tuple(call.call_id for call, _ in going_on),
         )
+
+    async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
+        """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""
+        reply, session = opening.request.reply, opening.session
+        if reply is None:
+            return None
+        try:
+            record = await self._store.session(session)
+        except NotFoundError:
+            raise permanent(
+                runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, f"there is no session {session!r}")
+            ) from None
+        last = await self._store.turn(session, record.turn)
+        if last.request_id == opening.request_id:  # an earlier attempt has checked it
+            return await self._store.definition(last.definition)
+        definition = await self._store.definition(last.definition)
+        going_on = await self._going_on(opening, last.turn, record.head or "")
+        call = next((call for call, is_open in going_on if is_open and call.call_id == reply.request), None)
+        tool = definition.tool(call.tool) if call is not None else None
+        asked = {request.request_id: request for request in last.result.requests} if last.result is not None else {}
+        if call is None or call.call_id not in asked:
+            message = f"session {session!r} does not wait for {reply.request!r}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+        try:
+            checked(call, reply, tool.answer if tool is not None else None)
+            check_time(asked[call.call_id], opening.run_started_at)
+        except ReplyError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
+        return definition
+
+    async def _going_on(self, opening: OpenTurn, turn: int, step: str) -> list[tuple[PlannedCall, bool]]:
+        """The calls of the answer that a reply goes on with, and whether each still waits for a person."""
+        stopped_at = await self._store.step(step) if opening.request.reply is not None else None
+        if stopped_at is None:
+            return []
+        calls = [call for call in stopped_at.calls if call.needs is not None]
+        ended = {
+            call.call_id
+            for call in calls
+            if await self._store.result_of_call(opening.session, turn, call.call_id) is not None
+        }
+        return [(call, call.needs is not None and call.call_id not in ended) for call in stopped_at.calls]
 
     async def _agent(self, opening: OpenTurn) -> AgentDefinition:
         name = opening.request.agent
@@ -80,6 +132,18 @@ class TurnActivities:
             message = f"no agent is named {name!r}; this worker has: {known}"
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
         return agent.definition
+
+    async def _with_remote_tools(self, opening: OpenTurn) -> AgentDefinition:
+        """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list."""
+        definition = await self._agent(opening)
+        agent = self._agents[definition.name]
+        if not agent.mcp_servers:
+            return definition
+        try:
+            remote = await self._mcp.declarations(agent)
+        except McpError as error:
+            raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, str(error))) from None
+        return definition.model_copy(update={"tools": (*definition.tools, *remote)})
 
     async def _recording(self, opening: OpenTurn, definition: AgentDefinition) -> str:
         """The recording that the turn uses: the one it names, the session's so far, or one of the agent's name."""

@@ -4,22 +4,30 @@ The client stands in ``perdure.client``; importing this package imports neither 
 """
 
 from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.people import ask_user
 from perdure.agents.tool import Tool, ToolContext, ToolDefinitionError, tool
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
+from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConfig
+from perdure.contracts.people import ApprovalPolicy, ApprovalRule
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
 
 __all__ = [
     "Agent",
     "AgentDefinitionError",
+    "ApprovalPolicy",
+    "ApprovalRule",
     "Budgets",
     "Compaction",
     "ErrorDetail",
+    "HttpServerConfig",
     "ModelError",
+    "OAuthConfig",
     "ReasonCode",
     "RetryPolicy",
+    "StdioServerConfig",
     "StopReason",
     "Tool",
     "ToolContext",
@@ -27,5 +35,6 @@ __all__ = [
     "TurnRequest",
     "TurnResult",
     "Usage",
+    "ask_user",
     "tool",
 ]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,17 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import WorkflowRunner
 
 from activities.bodies import Bodies
+from activities.mcp.references import secret_values
+from activities.mcp.servers import McpServers
 from activities.metrics import Metrics
 from perdure import Agent
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client
 from perdure.contracts.names import AGENT_TURN
-from perdure.settings import Settings, known_secrets
+from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
-from worker.app import Parts, build_worker
+from worker.app import Parts, build_pinned_worker, build_worker
 from worker.sandbox import strict_runner
 
 WAIT_SECONDS = 60.0
@@ -69,6 +71,7 @@ class House:
     session: str
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    mcp: McpServers = field(default_factory=McpServers)
 
     @classmethod
     @asynccontextmanager
@@ -85,6 +88,7 @@ class House:
         environment.setenv("PERDURE_STORE_URL", f"sqlite:///{folder / 'store.db'}")
         environment.setenv("PERDURE_TASK_QUEUE", session)
         environment.setenv("PERDURE_METRICS_ADDRESS", "")
+        environment.setenv("PERDURE_MCP_FOLDER", str(folder / "mcp"))
         settings = Settings()
         async with await Store.open(settings.store_url, upgrade=True) as store:
             client = await Client.connect(settings)
@@ -111,18 +115,27 @@ class House:
         await self.store.register_agents([agent.definition for agent in agents])
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
+        self.mcp = McpServers(agents)
         parts = Parts(
             store=self.store,
             agents={agent.name: agent for agent in agents},
             metrics=Metrics(self.registry),
             bodies=bodies,
-            secrets=known_secrets(),
+            secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
+            mcp=self.mcp,
         )
+        pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
         try:
-            async with build_worker(client or self.temporal, self.settings, parts, runner or strict_runner()):
+            async with AsyncExitStack() as stack:
+                if pinned is not None:
+                    await stack.enter_async_context(pinned)
+                await stack.enter_async_context(
+                    build_worker(client or self.temporal, self.settings, parts, runner or strict_runner())
+                )
                 yield
         finally:
+            await self.mcp.close()
             bodies.close()
 
     def spawn_worker(self, agents: str, *, main: str = "worker", **environment: str) -> "WorkerProcess":

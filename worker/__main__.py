@@ -6,10 +6,11 @@ import sys
 import click
 import uvloop
 
+from activities.mcp.references import secret_values
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
-from perdure.settings import SettingsError, known_secrets, load_settings, prepare_recordings
+from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
 from worker.agents import AgentLoadError, load_agents
 from worker.health import AddressError
@@ -37,7 +38,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
         agents = load_agents(settings.agents)
     except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError) as error:
         return _fail(error, USAGE)
-    configure_logging(settings.log_level, known_secrets())
+    configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
     from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
 
     try:

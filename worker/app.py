@@ -5,10 +5,11 @@ import gc
 import logging
 import os
 import signal
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import temporalio.api.operatorservice.v1 as operator
@@ -22,15 +23,18 @@ from activities.compaction import CompactActivity
 from activities.conversations import Conversations
 from activities.definitions import Definitions
 from activities.generate import GenerateActivity
+from activities.mcp.references import secret_values
+from activities.mcp.servers import McpServers
 from activities.metrics import Metrics
 from activities.model import warm_up
+from activities.people import PeopleActivity
 from activities.recordings import Recordings
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from perdure.agents.agent import Agent
 from perdure.client.connect import connect
 from perdure.contracts.names import SearchAttribute
-from perdure.settings import Settings, known_secrets
+from perdure.settings import Settings
 from perdure.store import Store
 from worker.health import Health, bind, serving
 from worker.sandbox import production_runner
@@ -60,6 +64,7 @@ class Parts:
     bodies: Bodies
     secrets: frozenset[str]
     search_attributes: bool
+    mcp: McpServers = field(default_factory=McpServers)
 
 
 def build_worker(
@@ -75,6 +80,7 @@ def build_worker(
         agents=parts.agents,
         definitions=definitions,
         recordings=recordings,
+        mcp=parts.mcp,
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
     )
@@ -88,20 +94,19 @@ def build_worker(
         secrets=parts.secrets,
     )
     compaction = CompactActivity(store=parts.store, definitions=definitions, attempts=attempts)
-    tools = ToolActivities(
-        store=parts.store,
-        agents=parts.agents,
-        definitions=definitions,
-        bodies=parts.bodies,
-        metrics=parts.metrics,
-        recordings=recordings,
-        secrets=parts.secrets,
-    )
+    tools = _tools(parts, definitions, recordings)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentTurn],
-        activities=[turns.open_turn, turns.commit_turn, generate.generate, compaction.compact, tools.call_tool],
+        activities=[
+            turns.open_turn,
+            turns.commit_turn,
+            generate.generate,
+            compaction.compact,
+            PeopleActivity(parts.store).ask,
+            tools.call_tool,
+        ],
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
@@ -110,6 +115,42 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+def build_pinned_worker(client: temporalio.client.Client, settings: Settings, parts: Parts) -> Worker | None:
+    """A worker for calls of MCP servers whose state only this process holds; None if its agents have none.
+
+    Its task queue is its own, and is named in the definitions of the turns that this process opens.
+    """
+    if not any(server.stateful for agent in parts.agents.values() for server in agent.mcp_servers):
+        return None
+    recordings = Recordings(
+        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
+    )
+    parts.mcp.queue = f"{settings.task_queue}-{uuid.uuid4().hex}"
+    tools = _tools(parts, Definitions(parts.store), recordings)
+    return Worker(
+        client,
+        task_queue=parts.mcp.queue,
+        activities=[tools.call_tool],
+        max_concurrent_activities=settings.max_activities,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+def _tools(parts: Parts, definitions: Definitions, recordings: Recordings) -> ToolActivities:
+    return ToolActivities(
+        store=parts.store,
+        agents=parts.agents,
+        definitions=definitions,
+        bodies=parts.bodies,
+        mcp=parts.mcp,
+        metrics=parts.metrics,
+        recordings=recordings,
+        secrets=parts.secrets,
     )
 
 
@@ -158,16 +199,23 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
         await store.register_agents([agent.definition for agent in agents.values()])
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)
+        mcp = McpServers(agents.values())
+        stack.push_async_callback(mcp.close)
+        health.notes = mcp.troubles
         parts = Parts(
             store=store,
             agents=agents,
             metrics=metrics,
             bodies=bodies,
-            secrets=known_secrets(),
+            secrets=secret_values(agents.values(), os.environ),
             search_attributes=settings.search_attributes == "on",
+            mcp=mcp,
         )
+        pinned = build_pinned_worker(client, settings, parts)
         worker = build_worker(client, settings, parts)
         settle_heap()
+        if pinned is not None:
+            await stack.enter_async_context(pinned)
         await _poll(worker, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
 

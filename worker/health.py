@@ -52,6 +52,8 @@ class Health:
     def __init__(self) -> None:
         self.ready = False
         self.reason = "starting"
+        self.notes: Callable[[], list[str]] = list
+        """What else an operator should know; it does not make the worker unready."""
 
 
 @asynccontextmanager
@@ -66,7 +68,8 @@ async def serving(listener: socket.socket, health: Health, page: Callable[[], by
         return PlainTextResponse("ok\n")
 
     async def ready(_: Request) -> Response:
-        return PlainTextResponse("ready\n" if health.ready else f"{health.reason}\n", 200 if health.ready else 503)
+        lines = ["ready" if health.ready else health.reason, *health.notes()]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), 200 if health.ready else 503)
 
     app = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", alive), Route("/readyz", ready)])
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)

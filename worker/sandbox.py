@@ -14,8 +14,14 @@ SHARED = (
     "annotated_types",
     "typing_extensions",
     "typing_inspection",
+    "attr",
+    "attrs",
+    "jsonschema",
+    "jsonschema_specifications",
+    "referencing",
+    "rpds",
 )
-"""Modules that the strict runner shares with the host process: contracts are values without behaviour."""
+"""Modules that the strict runner shares with the host process: contracts are values, and a schema's check is pure."""
 
 
 def production_runner() -> WorkflowRunner:

@@ -6,17 +6,17 @@ import is in the architecture page; it reads no clock but Temporal's and draws n
 
 import asyncio
 import contextlib
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
-from temporalio.exceptions import TimeoutError as ActivityTimeoutError
+from temporalio.exceptions import ActivityError, CancelledError, is_cancelled_exception
 
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.people import AskPeople
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
     CancelRequest,
@@ -28,13 +28,13 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
+from perdure.engine import people
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, Ending, TurnState
-from workflows import options, stubs, visibility
-from workflows.inbox import Inbox, Opened, Refused, one_line, refuse
-
-MAX_ERROR_TEXT = 2_000
-"""Longest message of a failure in a result."""
+from workflows import failures, options, stubs, visibility
+from workflows.deadline import Deadline
+from workflows.inbox import Opened, Refused, one_line, refuse
+from workflows.people import Counter
 
 Running = workflow.ActivityHandle[Any]
 
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 @workflow.defn(name=AGENT_TURN)
-class AgentTurn(Inbox):
+class AgentTurn(Counter):
     """One turn of an agent in the session that the workflow id names.
 
     Its input is a :class:`TurnRequest`, its result a :class:`TurnResult`. Input that is no request fails the
@@ -52,8 +52,8 @@ class AgentTurn(Inbox):
     @workflow.init
     def __init__(self, request: JsonValue = None) -> None:
         super().__init__()
-        self._past_deadline = False
         self._cancelled_by_temporal = False
+        self._deadline = Deadline()
 
     @workflow.run
     async def run(self, request: JsonValue = None) -> TurnResult:
@@ -64,22 +64,21 @@ class AgentTurn(Inbox):
             if isinstance(opened, TurnResult):
                 return await self._then_the_queue(opened)
             self.state = opened
+            self._reply_that_started_it(asked)
         else:
             carried = Carried.model_validate(asked.carried)
             self.state = state = carried.turn
             self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
-        state = self.state
-        deadline = self._watch_the_deadline(state)
+        self._deadline.watch(self._state)
         try:
             while not isinstance(action := self._next_action(), CommitTurn):
                 await self._rotate_if_due(asked, action)
                 await self._carry_out(action)
             result = await self._commit(action)
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            self._deadline.stop()
         return await self._then_the_queue(result)
 
     def _next_action(self) -> engine.Action:
@@ -87,6 +86,7 @@ class AgentTurn(Inbox):
         if self._stopped and self._state.ending is None:
             stop = engine.after_cancel if self.mail.cancel is not None else engine.after_deadline
             self.state = stop(self._state, self.mail)
+        self.state, self.mail = people.hear(self._state, self.mail, workflow.now())
         return engine.next_action(self._state, self.mail)
 
     @property
@@ -106,12 +106,10 @@ class AgentTurn(Inbox):
             run_started_at=info.start_time,
         )
         try:
-            opened = await self._uninterrupted(
-                workflow.start_activity(stubs.open_turn, opening, **options.bookkeeping())
-            )
+            opened = await self._uninterrupted(workflow.start_activity(stubs.open_turn, opening, **options.opening()))
         except ActivityError as error:
-            self.opened = Refused(_detail(error, "runtime"))
-            refused = _refused(opening, self.opened.error)
+            self.opened = Refused(failures.detail(error, "runtime"))
+            refused = failures.refused(opening, self.opened.error)
             visibility.refused(refused)
             return refused
         last_turn = max(opened.turn, opened.last_turn)
@@ -131,6 +129,10 @@ class AgentTurn(Inbox):
             await self._call_tools(action)
         elif isinstance(action, Compact):
             await self._compact(action)
+        elif isinstance(action, AskPeople):
+            await self._ask(action)
+        elif isinstance(action, people.WaitForPeople):
+            await self._wait_for_people(action.until)
         self.state = engine.keep_listening(self._state, self.mail)
 
     async def _generate(self, action: Generate) -> None:
@@ -149,7 +151,7 @@ class AgentTurn(Inbox):
         elif self._stopped:
             self.state = engine.after_aborted_generation(self._state)
         else:
-            self.state = engine.after_failure(self._state, _detail(outcome, "generation"))
+            self.state = engine.after_failure(self._state, failures.detail(outcome, "generation"))
 
     async def _compact(self, action: Compact) -> None:
         running = workflow.start_activity(
@@ -164,7 +166,37 @@ class AgentTurn(Inbox):
         elif self._stopped:
             self.state = engine.after_aborted_generation(self._state)
         else:
-            self.state = engine.after_compaction(self._state, _detail(outcome, "generation"))
+            self.state = engine.after_compaction(self._state, failures.detail(outcome, "generation"))
+
+    async def _ask(self, action: AskPeople) -> None:
+        """Tell people what the turn is about to wait for; a stop is seen by the next action."""
+        await self._uninterrupted(
+            workflow.start_activity(
+                stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
+            )
+        )
+        self.state = engine.after_asking(self._state)
+
+    async def _wait_for_people(self, until: datetime | None) -> None:
+        """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
+        began = workflow.now()
+        self._deadline.stop()
+        with contextlib.suppress(TimeoutError):
+            try:
+                await workflow.wait_condition(
+                    lambda: self._stopped or bool(self.mail.replies),
+                    timeout=None if until is None else max(until - began, timedelta(0)),
+                )
+            except asyncio.CancelledError:
+                self._note_temporal_cancel()
+        self.state = engine.after_waiting(self._state, workflow.now() - began)
+        self._deadline.watch(self._state)
+
+    def _reply_that_started_it(self, asked: TurnRequest) -> None:
+        """Hear the reply for which the turn was started, which ``open_turn`` has checked."""
+        if asked.reply is not None and self._state.asking:
+            waiting = self._state.model_copy(update={"asked": True})
+            self.mail, _ = people.settle(waiting, self.mail, asked.reply, workflow.now())
 
     async def _pause(self, wait: timedelta) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
@@ -184,7 +216,7 @@ class AgentTurn(Inbox):
             if isinstance(outcome, ToolOutcome):
                 outcomes.append(outcome)
             elif not is_cancelled_exception(outcome):
-                detail, aborts = _tool_failure(outcome, planned.tool)
+                detail, aborts = failures.tool_failure(outcome, planned.tool)
                 outcomes.append(engine.not_run(planned.call_id, detail))
                 aborted = aborted or (detail if aborts else None)
         if not self._stopped:
@@ -203,7 +235,7 @@ class AgentTurn(Inbox):
 
     @property
     def _stopped(self) -> bool:
-        return self.mail.cancel is not None or self._past_deadline
+        return self.mail.cancel is not None or self._deadline.past
 
     async def _settled(self, running: list[Running]) -> list[Any]:
         """The result or the failure of each; when the turn is stopped first, they are cancelled.
@@ -239,19 +271,6 @@ class AgentTurn(Inbox):
             request = CancelRequest(reason="cancelled through Temporal")
             self.mail = self.mail.model_copy(update={"cancel": request, "cancel_at": workflow.now()})
 
-    def _watch_the_deadline(self, state: TurnState) -> "asyncio.Task[None] | None":
-        """One timer a run, and only if the turn has a time budget."""
-        limit = state.policy.budgets.seconds
-        if limit is None:
-            return None
-
-        async def watch() -> None:
-            left = state.started_at + limit - workflow.now()
-            await workflow.sleep(max(left, timedelta(0)))
-            self._past_deadline = True
-
-        return asyncio.create_task(watch())
-
     async def _rotate_if_due(self, request: TurnRequest, action: engine.Action) -> None:
         """Go on in a fresh history at a step boundary, when the server suggests it or a newer worker takes over."""
         info = workflow.info()
@@ -270,6 +289,8 @@ class AgentTurn(Inbox):
         ending = Ending(stop_reason=action.stop_reason, error=action.error)
         self.state = self._state.model_copy(update={"ending": ending})
         self.mail = self.mail.read(len(action.steered))
+        if action.stop_reason is StopReason.WAITING_FOR_INPUT:
+            self.mail = self.mail.with_all_queued()
         visibility.now_doing(self, action)
         action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
         result = await self._uninterrupted(
@@ -329,39 +350,3 @@ def _parse(request: JsonValue) -> TurnRequest:
         message = f'the input is no turn request: {one_line(error)}; send {{"agent": "name", "prompt": "text"}}'
         raise refuse(ReasonCode.REQUEST_INVALID, message) from None
     return asked
-
-
-def _refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
-    """The result of a request that never became a turn; every field is set, so that the JSON shows each."""
-    result = TurnResult(
-        session=opening.session,
-        turn=None,
-        agent=opening.request.agent or "",
-        stop_reason=StopReason.ERROR,
-        reason_code=error.code,
-        error=error.message,
-    )
-    return TurnResult.model_validate(result.model_dump())
-
-
-def _detail(error: ActivityError, title: str) -> ErrorDetail:
-    """What is known about a failed activity: its own detail if it sent one, else what Temporal says of it."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError):
-        with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
-            return ErrorDetail.model_validate(cause.details[0])
-        code = named(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
-        return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
-    if isinstance(cause, ActivityTimeoutError):
-        text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
-        return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
-    return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
-
-
-def _tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
-    """What the model is told of a failed tool activity, and whether it ends the turn."""
-    detail = _detail(error, tool)
-    if isinstance(error.cause, ApplicationError):
-        return detail, True
-    text = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN].text
-    return detail.model_copy(update={"code": ReasonCode.TOOL_EFFECT_UNKNOWN, "message": text}), False

@@ -22,6 +22,7 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
+from perdure.engine import people
 from perdure.engine.state import Mailbox, TurnState
 
 
@@ -63,6 +64,7 @@ class Inbox:
         self.state: TurnState | None = None
         self.opened: Opened | Refused | None = None
         self.activity = "open_turn"
+        self.shown_state = RunState.RUNNING
 
     @workflow.signal(name=Signal.CANCEL)
     async def cancel(self, request: JsonValue = None) -> None:
@@ -133,14 +135,24 @@ class Inbox:
             turn=state.turn,
             agent=state.policy.agent,
             model=state.policy.model,
-            state=RunState.RUNNING if state.ending is None else RunState.ENDED,
+            state=self.run_state,
             step=state.step,
             max_steps=state.policy.max_steps,
             activity=self.activity,
             queued=len(self.mail.queued),
             cancelling=self.mail.cancel is not None,
             spent=state.spent,
+            requests=people.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
         )
+
+    @property
+    def run_state(self) -> RunState:
+        """What the turn does, in one word."""
+        state = self.state
+        if state is not None and state.ending is not None:
+            return RunState.ENDED
+        waits = state is not None and state.asking and state.asked and not state.pending
+        return RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING
 
     @workflow.query(name=Query.BUDGET)
     def budget(self) -> BudgetStatus:

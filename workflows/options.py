@@ -6,7 +6,7 @@ attempts use up no try.
 """
 
 from datetime import timedelta
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from temporalio.common import RetryPolicy
 
@@ -29,16 +29,21 @@ STEADY = timedelta(seconds=1)
 """Wait before an attempt whose failure named none: the worker was lost."""
 
 
+PINNED_WAIT = timedelta(seconds=60)
+"""A worker that alone may take a call, and has not taken it for so long, is lost."""
+
+
 class ActivityOptions(TypedDict):
     """What differs between kinds of activity."""
 
+    schedule_to_start_timeout: NotRequired[timedelta | None]
     start_to_close_timeout: timedelta
     heartbeat_timeout: timedelta
     retry_policy: RetryPolicy
 
 
 def bookkeeping() -> ActivityOptions:
-    """For ``open_turn`` and ``commit_turn``: short, safe to repeat, repeated until the store is there."""
+    """For what only writes to the store: short, safe to repeat, repeated until the store is there."""
     return ActivityOptions(
         start_to_close_timeout=timedelta(seconds=30),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -46,6 +51,11 @@ def bookkeeping() -> ActivityOptions:
             initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10), maximum_attempts=0
         ),
     )
+
+
+def opening() -> ActivityOptions:
+    """For ``open_turn``, which also asks the agent's MCP servers for their tools, each within its ``init_timeout``."""
+    return {**bookkeeping(), "start_to_close_timeout": timedelta(minutes=10)}
 
 
 def generation(policy: TurnPolicy) -> ActivityOptions:
@@ -60,6 +70,7 @@ def generation(policy: TurnPolicy) -> ActivityOptions:
 def tool_call(policy: ToolPolicy) -> ActivityOptions:
     """For a tool. A second attempt never runs the body again unless the tool is idempotent: the ledger decides."""
     return ActivityOptions(
+        schedule_to_start_timeout=PINNED_WAIT if policy.pinned else None,
         start_to_close_timeout=policy.timeout + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=_steady(1 + LOST_WORKER_MARGIN),

@@ -4,6 +4,7 @@ from temporalio import activity
 
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
+from perdure.contracts.people import AskPeople
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
 
@@ -22,6 +23,12 @@ async def generate(request: Generate) -> Generation:
 @activity.defn(name=Activity.COMPACT)
 async def compact(request: Compact) -> Compacted:
     """Summarise the beginning of the conversation in what the model reads."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.ASK)
+async def ask(asking: AskPeople) -> None:
+    """Write what the turn waits for people for into the event log."""
     raise NotImplementedError
 
 

@@ -12,9 +12,11 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.names import SearchAttribute
-from perdure.contracts.tools import CallTool
+from perdure.contracts.people import AskPeople
+from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.engine import step as engine
+from perdure.engine.people import WaitForPeople
 from perdure.engine.state import TurnState
 from workflows.inbox import Inbox
 
@@ -23,6 +25,12 @@ SUMMARY_CHARACTERS = 120
 
 SUMMARY_BYTES = 350
 """Largest summary as JSON; the server's own limit is 400 with what it is wrapped in."""
+
+SHOWN_REQUESTS = 5
+"""Input requests that are listed in the current details."""
+
+REQUEST_CHARACTERS = 300
+"""Longest text of one there."""
 
 _MARKS = re.compile(r"[\\`*_<>\[\]#|~]")
 _ESCAPED = r"\\\g<0>"
@@ -96,6 +104,11 @@ def tool_summary(call: CallTool) -> str:
     return _in_one_row(call.arguments)
 
 
+def asking_summary(action: AskPeople) -> str:
+    """The summary of the ``ask`` activity: what people are asked."""
+    return _in_one_row(", ".join(request.question or f"approve {request.tool}" for request in action.requests))
+
+
 def commit_summary(action: CommitTurn) -> str:
     """The summary of the ``commit_turn`` activity, with which the timeline ends."""
     code = f" · {action.error.code}" if action.error else ""
@@ -114,17 +127,51 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
     state = inbox.state
     if state is None:
         return
-    why = ""
+    why, rows = "", ""
+    _show_state(inbox, state, action)
     if isinstance(action, engine.CallTools):
         inbox.activity = "tools: " + ", ".join(planned.tool for planned in state.pending)
     elif isinstance(action, Generate):
         inbox.activity = f"generate, step {action.step}"
     elif isinstance(action, Compact):
         inbox.activity = f"compact, step {action.step}"
+    elif isinstance(action, AskPeople):
+        inbox.activity = "ask"
+    elif isinstance(action, WaitForPeople):
+        inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.asking)
+        rows = _requests(state)
     else:
         inbox.activity, why = "commit_turn", f", {commit_summary(action)}"
     since = f"since {workflow.now():%H:%M:%S} UTC"
-    workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}"))
+    workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}{rows}"))
+
+
+def _show_state(inbox: Inbox, state: TurnState, action: engine.Action) -> None:
+    """Upsert the state when it changes: an event, so only when the turn begins to wait, and when it goes on."""
+    now = RunState.WAITING_FOR_INPUT if isinstance(action, WaitForPeople) else RunState.RUNNING
+    if now is inbox.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
+        return
+    inbox.shown_state = now
+    if state.search_attributes:
+        workflow.upsert_search_attributes([STATE.value_set(now)])
+
+
+def _needed(call: PlannedCall) -> str:
+    return "an answer" if call.needs == "answer" else "an approval"
+
+
+def _requests(state: TurnState) -> str:
+    """What is waited for, and the command that ends the wait; the first few, as the page shows a few lines only."""
+    rows: list[str] = []
+    for call in state.asking[:SHOWN_REQUESTS]:
+        what = call.question if call.needs == "answer" else f"{call.tool} {call.arguments}"
+        choice = f" ({' / '.join(call.options)})" if call.options else ""
+        text = _MARKS.sub(_ESCAPED, " ".join(f"{what}{choice}".split())[:REQUEST_CHARACTERS])
+        verb = "answer" if call.needs == "answer" else "approve"
+        value = " VALUE" if call.needs == "answer" else ""
+        rows.append(f"- {text}: `perdure {verb} {state.session} {call.call_id}{value}`")
+    more = len(state.asking) - len(rows)
+    return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 
 def _details(state: TurnState, headline: str) -> str:

@@ -21,7 +21,9 @@ from perdure.contracts.agents import (
     OnToolError,
 )
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
+from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.values import JsonValue, Value, known_fields
 
@@ -38,6 +40,7 @@ class Agent(Value):
         model: ``provider/model``, as litellm takes it.
         instructions: The system prompt; indentation is removed.
         tools: Functions or ``@tool`` objects.
+        mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
         generation_timeout: Longest time one model call may take.
         generate_params: Further arguments of the model call, such as ``temperature``.
@@ -50,6 +53,9 @@ class Agent(Value):
         output_schema: What the last answer must be, as JSON: a JSON schema, or a pydantic class for its schema. The
             turn's ``value`` then holds it.
         output_corrections: How often an answer that does not fit may be sent back to the model, in a turn.
+        interactive: What a turn does that needs a person: ``wait`` for one, or ``stop`` with ``waiting_for_input``,
+            so that the reply starts the next turn.
+        approvals: Which tool calls need somebody's approval, as rules over tool and arguments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -59,6 +65,7 @@ class Agent(Value):
     instructions: str = ""
     description: str = ""
     tools: tuple[Tool[..., Any], ...] = ()
+    mcp_servers: tuple[AnyServerConfig, ...] = ()
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
     generate_params: dict[str, JsonValue] = {}
@@ -69,6 +76,8 @@ class Agent(Value):
     compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()
     output_schema: dict[str, JsonValue] | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
+    interactive: Interactive = "wait"
+    approvals: Annotated[ApprovalPolicy, known_fields(ApprovalPolicy)] = ApprovalPolicy()
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
         """Check the settings.
@@ -103,6 +112,16 @@ class Agent(Value):
                 raise ValueError(msg)
         return value
 
+    @field_validator("mcp_servers")
+    @classmethod
+    def _servers_have_names(cls, value: tuple[AnyServerConfig, ...]) -> tuple[AnyServerConfig, ...]:
+        names = [server.name for server in value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            msg = f"two servers are named {', '.join(twice)}; rename one"
+            raise ValueError(msg)
+        return value
+
     @field_validator("model")
     @classmethod
     def _model_names_its_provider(cls, value: str) -> str:
@@ -122,20 +141,16 @@ class Agent(Value):
     @field_validator("output_schema")
     @classmethod
     def _schema_is_one(cls, value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
-        if value is None:
-            return None
-        try:
-            Draft202012Validator.check_schema(value)
-        except SchemaError as error:
-            msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
-            raise ValueError(msg) from error
-        resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
-        for reference in _references(value):
-            try:
-                resolver.lookup(reference)
-            except Unresolvable:
-                msg = f"$ref {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
-                raise ValueError(msg) from None
+        if value is not None:
+            _check_schema(value)
+        return value
+
+    @field_validator("approvals")
+    @classmethod
+    def _rules_have_schemas(cls, value: ApprovalPolicy) -> ApprovalPolicy:
+        for rule in value.rules:
+            if rule.arguments is not None:
+                _check_schema(rule.arguments)
         return value
 
     @field_validator("instructions")
@@ -154,6 +169,26 @@ class Agent(Value):
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
         return next((item for item in self.tools if item.name == name), None)
+
+    def mcp_server(self, name: str) -> AnyServerConfig | None:
+        """The MCP server of that name, or None."""
+        return next((server for server in self.mcp_servers if server.name == name), None)
+
+
+def _check_schema(value: dict[str, JsonValue]) -> None:
+    """Refuse what is no JSON schema, or refers to something outside itself."""
+    try:
+        Draft202012Validator.check_schema(value, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    except SchemaError as error:
+        msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
+        raise ValueError(msg) from error
+    resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
+    for reference in _references(value):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            msg = f"$ref {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
+            raise ValueError(msg) from None
 
 
 def _references(schema: JsonValue) -> Iterator[str]:

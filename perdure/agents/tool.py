@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT, ToolDeclaration
@@ -108,6 +108,8 @@ def tool(
     offload: bool = True,
     task_queue: str | None = None,
     masked: Iterable[str] = (),
+    interactive: bool = False,
+    requires_approval: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(  # noqa: PLR0913 - the settings of one tool, all by keyword; a settings object would double every use
     function: Callable[P, R] | None = None,
@@ -122,6 +124,8 @@ def tool(  # noqa: PLR0913 - the settings of one tool, all by keyword; a setting
     offload: bool = True,
     task_queue: str | None = None,
     masked: Iterable[str] = (),
+    interactive: bool = False,
+    requires_approval: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function; ``@tool`` or ``@tool(name="…", …)``.
 
@@ -138,6 +142,9 @@ def tool(  # noqa: PLR0913 - the settings of one tool, all by keyword; a setting
         offload: Whether results over 30,000 characters become artifacts.
         task_queue: Where the call runs, if not where the turn runs.
         masked: Arguments shown as ``***`` everywhere outside the body; credential-named ones always are.
+        interactive: A person's answer is the result, of the type that the function is annotated to return; the body
+            never runs. An argument ``question`` is what the person reads, ``options`` what the answer may be.
+        requires_approval: A call waits until somebody approves it, unless a rule of the agent says otherwise.
 
     Raises:
         ToolDefinitionError: The function cannot become a tool.
@@ -160,6 +167,9 @@ def tool(  # noqa: PLR0913 - the settings of one tool, all by keyword; a setting
                 offload=offload,
                 task_queue=task_queue,
                 masked=tuple(masked),
+                interactive=interactive,
+                answer=_answer(body, wire_name) if interactive else None,
+                requires_approval=requires_approval,
             )
         except ValidationError as error:
             first = error.errors()[0]
@@ -168,6 +178,18 @@ def tool(  # noqa: PLR0913 - the settings of one tool, all by keyword; a setting
         return Tool(body, declaration, parameters, context)
 
     return declare if function is None else declare(function)
+
+
+def _answer(body: Callable[..., object], name: str) -> dict[str, JsonValue] | None:
+    """The JSON schema of what an interactive tool returns; None if its function does not say."""
+    returned: Any = typing.get_type_hints(body, include_extras=True).get("return")
+    if returned is None or returned is Any:
+        return None
+    try:
+        return _without_titles(TypeAdapter(returned).json_schema())
+    except (PydanticUserError, TypeError, ValueError) as error:
+        msg = f"tool {name!r}: what it returns has no JSON schema ({str(error).splitlines()[0]}); use JSON types"
+        raise ToolDefinitionError(msg) from error
 
 
 def _catch_names(catch: Catch) -> typing.Literal["all", "none"] | tuple[str, ...]:

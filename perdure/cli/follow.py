@@ -18,6 +18,6 @@ def command(ctx: click.Context, *, session: str, after: int, as_json: bool, type
     async def main() -> int:
         async with connected() as client:
             turn = await client.attach(session)
-            return await follow(turn, Printer(as_json=as_json, types=types), after=after, cancels=False)
+            return await follow(turn, Printer(as_json=as_json, types=types), after=after, cancels=False, client=client)
 
     ctx.exit(run(main()))

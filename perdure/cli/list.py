@@ -110,14 +110,20 @@ def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
         ended |= last.result.model_dump(mode="json", include=set(_ENDED))
     return {
         **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
-        "state": RunState.RUNNING if session.open_turn is not None else RunState.ENDED,
+        "state": _state(session),
         **last.model_dump(mode="json", include={"started_at", "ended_at"}),
         **ended,
     }
 
 
+def _state(session: SessionRecord) -> RunState:
+    if session.open_turn is None:
+        return RunState.ENDED
+    return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
+
+
 def _line(session: SessionRecord, last: TurnRecord) -> Line:
-    ended: str = last.result.stop_reason if last.result is not None else RunState.RUNNING
+    ended: str = last.result.stop_reason if last.result is not None else _state(session)
     if last.result is not None and last.result.reason_code is not None:
         ended = f"{ended} ({last.result.reason_code})"
     tone = Tone.BAD if ended.startswith(StopReason.ERROR) else Tone.PLAIN

@@ -11,9 +11,10 @@ from datetime import timedelta
 
 import click
 
+from perdure.cli.asking import Asking, say_what_waits
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
 from perdure.cli.render import Line, Tone, clean, lines
-from perdure.client import ServerUnreachableError, Turn
+from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentEnd, AgentError, Envelope, event_type
@@ -33,7 +34,7 @@ EXIT_CODES: dict[str, ExitCode] = {
     StopReason.STALLED: ExitCode.STALLED,
     StopReason.BUDGET_EXHAUSTED: ExitCode.BUDGET_EXHAUSTED,
     StopReason.CANCELLED: ExitCode.CANCELLED,
-    "waiting_for_input": ExitCode.WAITING,
+    StopReason.WAITING_FOR_INPUT: ExitCode.WAITING,
     "waiting_for_delegate": ExitCode.WAITING,
 }
 
@@ -128,7 +129,7 @@ class Printer:
         click.echo(f"perdure: {text}", err=True)
 
 
-async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool) -> int:
+async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool, client: Client | None = None) -> int:
     """Print the turn to its end and return the exit code.
 
     Args:
@@ -136,29 +137,40 @@ async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool)
         printer: What prints it.
         after: The sequence number after which to begin.
         cancels: Whether the first Ctrl+C cancels the turn; otherwise it stops following.
+        client: Takes what the person at the terminal is asked. Without a terminal, or as JSON, following ends when the
+            turn waits for a person.
     """
-    following = asyncio.create_task(_print_events(turn, printer, after))
+    asking = Asking(turn, None if printer.as_json else client, printer.note, lambda: following.cancel())  # noqa: PLW0108 - made below
+    following = asyncio.create_task(_print_events(turn, printer, after, asking))
     presses = _Presses(turn, printer, following, cancels=cancels)
     with _on_interrupt(presses.pressed):
         try:
             await following
         except asyncio.CancelledError:
+            if asking.left and not presses.quit:
+                say_what_waits(turn.session, asking.left, printer.note)
+                return ExitCode.WAITING
             if not presses.quit:
                 raise
             again = f"'perdure follow {turn.session}' goes on following, 'perdure cancel {turn.session}' stops it"
             printer.note(f"the turn may still run; {again}")
             return ExitCode.INTERRUPTED
+        finally:
+            asking.stop()
     if printer.end is not None:
+        if printer.end.stop_reason == StopReason.WAITING_FOR_INPUT:
+            say_what_waits(turn.session, await turn.requests(), printer.note)
         return EXIT_CODES.get(printer.end.stop_reason, ExitCode.ERROR)
     return refused(await turn.result())
 
 
-async def _print_events(turn: Turn, printer: Printer, after: int) -> None:
+async def _print_events(turn: Turn, printer: Printer, after: int, asking: Asking) -> None:
     printer.after = after
     with _saying_what_is_waited_for(printer):
         try:
             async for envelope in turn.events(after=after):
                 printer.event(envelope)
+                asking.saw(envelope)
         except (StoreUnavailableError, ServerUnreachableError) as error:
             again = f"'perdure follow {turn.session} --after {printer.after}' goes on where this ended"
             raise UnreachableError(f"{error}; {again}") from error

@@ -127,6 +127,17 @@ def _tool_error(_: events.Envelope, event: events.ToolError) -> Iterator[Line]:
     yield from error_lines(event.error)
 
 
+def _input_required(_: events.Envelope, event: events.UserInputRequired) -> Iterator[Line]:
+    options = f" ({' / '.join(event.options)})" if event.options else ""
+    what = f"approve {event.tool} {event.arguments}" if event.needs == "approval" else event.question
+    yield Line(f"? {' '.join(what.split())}{options} · {event.request_id}", Tone.WARNING)
+
+
+def _input_received(_: events.Envelope, event: events.UserInputReceived) -> Iterator[Line]:
+    who = f" by {event.by}" if event.by else ""
+    yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}", Tone.QUIET)
+
+
 def _stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
     yield Line("stalled: the model answered without finishing; send another message to continue", Tone.WARNING)
 
@@ -166,6 +177,8 @@ _LINES: dict[type, _Make] = {
     events.ToolStart: _for(_tool_start),
     events.ToolEnd: _for(_tool_end),
     events.ToolError: _for(_tool_error),
+    events.UserInputRequired: _for(_input_required),
+    events.UserInputReceived: _for(_input_received),
     events.AgentStalled: _for(_stalled),
     events.AgentError: _for(_agent_error),
     events.AgentEnd: _for(_agent_end),

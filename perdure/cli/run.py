@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.start(agent, prompt, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True)
+            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True, client=client)
 
     ctx.exit(run(main()))
 

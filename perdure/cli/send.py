@@ -38,6 +38,6 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.send(session, prompt, steer=steer)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True)
+            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True, client=client)
 
     ctx.exit(run(main()))

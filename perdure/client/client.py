@@ -26,6 +26,7 @@ from perdure.client.errors import (
     UnknownSessionError,
 )
 from perdure.client.patience import PAUSE
+from perdure.client.replies import Replies
 from perdure.client.requests import TurnOptions, session_id, turn_request
 from perdure.client.runs import Run, Runs
 from perdure.client.turn import Place, Turn
@@ -60,7 +61,7 @@ _CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 
-class Client:
+class Client(Replies):
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
     def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:

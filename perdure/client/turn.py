@@ -10,6 +10,7 @@ from perdure.client.errors import TurnClosedError
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
 from perdure.contracts.events import Envelope, event_type
+from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
@@ -170,6 +171,14 @@ class Turn:
                 if close.result is not None:
                     return close.result
             self._run_id = close.next_run
+
+    async def requests(self) -> tuple[InputRequest, ...]:
+        """What the turn waits for people for, or has stopped for; nothing if no worker can say."""
+        record = await self._record()
+        if record is not None and record.result is not None:
+            return record.result.requests
+        status = await self._runs.status(self.session)
+        return status.requests if status is not None and status.turn == self._turn else ()
 
     async def cancel(self, reason: str = "") -> bool:
         """Ask the turn to stop; False if it had ended.

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
 from perdure.contracts.values import JsonValue, Value
@@ -57,6 +58,7 @@ class TurnPolicy(Value):
 
     Attributes:
         compaction: None in turns that a release without compaction opened: they end when the context overflows.
+        approvals_expire: How long an approval is waited for; None is for ever.
     """
 
     agent: str
@@ -70,6 +72,8 @@ class TurnPolicy(Value):
     tools: dict[str, ToolPolicy] = {}
     compaction: CompactionPolicy | None = None
     output_corrections: int = 0
+    interactive: Interactive = "wait"
+    approvals_expire: timedelta | None = None
 
 
 class AgentDefinition(Value):
@@ -90,6 +94,8 @@ class AgentDefinition(Value):
     compaction: Compaction = Compaction()
     output_schema: dict[str, JsonValue] | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
+    interactive: Interactive = "wait"
+    approvals: ApprovalPolicy = ApprovalPolicy()
     recording: str = ""
 
     @model_validator(mode="after")
@@ -135,7 +141,14 @@ class AgentDefinition(Value):
             on_tool_error=self.on_tool_error,
             finish_tool=self.finish_tool,
             budgets=self.budgets,
-            tools={tool.name: ToolPolicy(timeout=tool.timeout, task_queue=tool.task_queue) for tool in self.tools},
+            tools={
+                tool.name: ToolPolicy(
+                    timeout=tool.timeout, task_queue=tool.task_queue, answer=tool.answer, pinned=tool.pinned
+                )
+                for tool in self.tools
+            },
             compaction=CompactionPolicy(above_tokens=above),
             output_corrections=self.output_corrections,
+            interactive=self.interactive,
+            approvals_expire=self.approvals.expires,
         )

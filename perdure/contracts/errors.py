@@ -38,7 +38,10 @@ class ReasonCode(StrEnum):
     TOOL_EXECUTION_ERROR = "tool.execution_error"
     TOOL_EFFECT_UNKNOWN = "tool.effect_unknown"
     TOOL_CANCELLED = "tool.cancelled"
+    TOOL_DENIED = "tool.denied"
+    TOOL_APPROVAL_EXPIRED = "tool.approval_expired"
     TOOL_FIXTURE_MISSING = "tool.fixture_missing"
+    TOOL_STATE_LOST = "tool.state_lost"
     TOOL_MAX_TURNS_EXHAUSTED = "tool.max_turns_exhausted"
 
     BUDGET_COST = "budget.cost_exhausted"
@@ -60,6 +63,7 @@ class ReasonCode(StrEnum):
     RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
     RUNTIME_STORE_REFUSED = "runtime.store_refused"
     RUNTIME_TOOL_MISSING = "runtime.tool_missing"
+    RUNTIME_MCP_UNAVAILABLE = "runtime.mcp_unavailable"
     RUNTIME_ABORTED = "runtime.aborted"
     RUNTIME_TURN_ENDED = "runtime.turn_ended"
     RUNTIME_TURN_CLOSED = "runtime.turn_closed"
@@ -165,7 +169,12 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception"),
     ReasonCode.TOOL_EFFECT_UNKNOWN: _tool("the worker was lost while the tool ran; its effect is unknown"),
     ReasonCode.TOOL_CANCELLED: _tool("the turn was cancelled while the tool ran; its effect is unknown"),
+    ReasonCode.TOOL_DENIED: _tool("a rule of the agent or a person denied the tool call; it did not run"),
+    ReasonCode.TOOL_APPROVAL_EXPIRED: _tool("nobody approved the tool call in time; it did not run"),
     ReasonCode.TOOL_FIXTURE_MISSING: _tool("no recorded result fits this tool call"),
+    ReasonCode.TOOL_STATE_LOST: _tool(
+        "the worker that held the state of the tool's server is lost, and that state too; the call's effect is unknown"
+    ),
     ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _reserved("the model still asked for tools in its last allowed step"),
     ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up"),
     ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
@@ -187,6 +196,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_STORE_REFUSED: _permanent("the transcript store refused a value it cannot hold"),
     ReasonCode.RUNTIME_TOOL_MISSING: _transient(
         "this worker has not the tool the definition names, or another version"
+    ),
+    ReasonCode.RUNTIME_MCP_UNAVAILABLE: _permanent(
+        "an MCP server of the agent cannot be used, so no turn was opened; the message names the server and the cause"
     ),
     ReasonCode.RUNTIME_ABORTED: _permanent("the operation was aborted by a cancel"),
     ReasonCode.RUNTIME_TURN_ENDED: _permanent("the turn has already ended; start a new one"),

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CompactionTrigger
+from perdure.contracts.people import InputReceipt, InputRequest
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, Value
@@ -160,6 +161,19 @@ class ToolStep(Value):
     tool: str
 
 
+class UserInputRequired(InputRequest):
+    """The turn waits for a person: for the answer to a question, or for the approval of a tool call."""
+
+    type: Literal["user_input_required"] = "user_input_required"
+
+
+class UserInputReceived(InputReceipt):
+    """What became of it: who answered, approved or denied it, or that it expired."""
+
+    type: Literal["user_input_received"] = "user_input_received"
+    tool: str
+
+
 class AgentStalled(Value):
     """The model answered with text only although a completion criterion is configured."""
 
@@ -209,6 +223,8 @@ Event = (
     | ToolEnd
     | ToolError
     | ToolStep
+    | UserInputRequired
+    | UserInputReceived
     | AgentStalled
     | AgentError
     | AgentEnd

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.people import InputReceipt
 from perdure.contracts.values import JsonValue, Value
 
 
@@ -52,13 +53,18 @@ class AssistantMessage(Value):
 
 
 class ToolMessage(Value):
-    """The result of one tool call, as the model reads it; ``error`` says that it failed."""
+    """The result of one tool call, as the model reads it; ``error`` says that it failed.
+
+    Attributes:
+        decided: Who answered, approved or denied the call, if a person was asked. The model does not read it.
+    """
 
     role: Literal["tool"] = "tool"
     call_id: str
     name: str
     content: str
     error: ErrorDetail | None = None
+    decided: InputReceipt | None = None
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -21,6 +21,7 @@ class Activity(StrEnum):
     OPEN_TURN = "open_turn"
     GENERATE = "generate"
     COMPACT = "compact"
+    ASK = "ask"
     COMMIT_TURN = "commit_turn"
 
 
@@ -34,6 +35,9 @@ class Update(StrEnum):
     """Updates of ``AgentTurn``."""
 
     SEND = "send"
+    ANSWER = "answer"
+    APPROVE = "approve"
+    DENY = "deny"
 
 
 class Query(StrEnum):

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.people import InputReceipt, Need
 from perdure.contracts.values import JsonValue, Value
 
 WIRE_NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
@@ -26,6 +27,10 @@ class ToolDeclaration(Value):
         masked: Top-level arguments shown as ``***`` everywhere outside the tool's body.
         offload: Whether an output of more than 30,000 characters becomes an artifact.
         truncate: Longest result the model reads, in characters; None is no bound of its own.
+        interactive: Whether a person's answer is the result; the body never runs.
+        answer: Of an interactive tool: the JSON schema of the answer.
+        requires_approval: Whether a call waits for somebody's approval, unless a rule of the agent says otherwise.
+        pinned: Whether ``task_queue`` is that of the one worker that holds the state of the tool's server.
     """
 
     name: str = Field(pattern=WIRE_NAME_PATTERN)
@@ -39,6 +44,10 @@ class ToolDeclaration(Value):
     offload: bool = True
     task_queue: str | None = None
     masked: tuple[str, ...] = ()
+    interactive: bool = False
+    answer: dict[str, JsonValue] | None = None
+    requires_approval: bool = False
+    pinned: bool = False
 
 
 class ToolPolicy(Value):
@@ -46,6 +55,8 @@ class ToolPolicy(Value):
 
     timeout: timedelta = DEFAULT_TOOL_TIMEOUT
     task_queue: str | None = None
+    answer: dict[str, JsonValue] | None = None
+    pinned: bool = False
 
 
 class PlannedCall(Value):
@@ -55,16 +66,25 @@ class PlannedCall(Value):
         call_id: The ledger's key; the raw arguments stand there and nowhere else.
         arguments: The arguments with masked values, at most 500 characters: for people.
         rejected: The call never ran and has its error result already, for example an unknown tool.
+        needs: What the call waits for a person for, if it does.
+        question: Of a question: its text, and the options it offers.
+        digest: Of a call that needs an approval: the digest of tool and raw arguments.
+        approval: Who approved the call.
     """
 
     call_id: str
     tool: str
     arguments: str = "{}"
     rejected: ErrorDetail | None = None
+    needs: Need | None = None
+    question: str = ""
+    options: tuple[str, ...] = ()
+    digest: str = ""
+    approval: InputReceipt | None = None
 
 
 class CallTool(Value):
-    """The input of a tool's activity."""
+    """The input of a tool's activity; ``approval`` says who allowed the call, if that was needed."""
 
     session: str
     turn: int
@@ -72,6 +92,7 @@ class CallTool(Value):
     call_id: str
     definition: str
     arguments: str = "{}"
+    approval: InputReceipt | None = None
 
 
 class ToolOutcome(Value):
@@ -81,9 +102,11 @@ class ToolOutcome(Value):
         preview: The first 4,000 characters of what the model reads; all of it stands in the store.
         error: What the model is told went wrong, if anything did.
         recorded: Whether the result stands in the store; False if only the workflow knows it so far.
+        decided: What a person decided about the call, if one was asked; only with what is not recorded.
     """
 
     call_id: str
     preview: str = ""
     error: ErrorDetail | None = None
     recorded: bool = True
+    decided: InputReceipt | None = None

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.people import InputRequest, Reply
 from perdure.contracts.recordings import RECORDING_PATTERN
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import JsonValue, Value, known_fields
 
 MAX_PROMPT_BYTES = 128 * 1024
@@ -57,12 +58,15 @@ class StopReason(StrEnum):
     """Somebody cancelled the turn."""
     BUDGET_EXHAUSTED = "budget_exhausted"
     """A budget of the turn was used up."""
+    WAITING_FOR_INPUT = "waiting_for_input"
+    """A person has to answer first, and the agent is set to stop for that; the answer starts the next turn."""
 
 
 class RunState(StrEnum):
     """The value of the search attribute ``PerdureState``."""
 
     RUNNING = "running"
+    WAITING_FOR_INPUT = "waiting_for_input"
     ENDED = "ended"
 
 
@@ -100,6 +104,8 @@ class TurnRequest(Value):
             the session's last turn, or else the one of the agent's name.
         compact: Summarise the conversation so far and generate nothing; the prompt says what to keep in mind, and is
             no message of the conversation.
+        reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
+            The prompt is then no message of the conversation.
         queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
         carried: The state of a turn that rotated. Set by perdure, never by a caller.
     """
@@ -116,6 +122,7 @@ class TurnRequest(Value):
     tenant: str = Field(default="", max_length=200)
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
+    reply: Reply | None = None
     queued: tuple[SendRequest, ...] = ()
     carried: JsonValue = None
 
@@ -149,6 +156,7 @@ class OpenedTurn(Value):
         search_attributes: Whether the cluster knows our search attributes, so that they can be set.
         ended: The recorded result, when the same request was carried out before.
         last_turn: The number of the session's last turn, when it is a later one than this.
+        asking: Of a turn that a reply starts: the calls that wait for a person; ``call_ids`` are all of that answer.
     """
 
     turn: int
@@ -158,6 +166,8 @@ class OpenedTurn(Value):
     search_attributes: bool = False
     ended: "TurnResult | None" = None
     last_turn: int = 0
+    asking: tuple[PlannedCall, ...] = ()
+    call_ids: tuple[str, ...] = ()
 
 
 class CommitTurn(Value):
@@ -169,6 +179,7 @@ class CommitTurn(Value):
         steered: Messages that came too late for a generation; they are kept in the transcript.
         aborted_step: The number of the generation that was cancelled, if one was.
         history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
+        requests: What the turn stops for: these calls stay without a result until somebody replies.
     """
 
     session: str
@@ -184,6 +195,7 @@ class CommitTurn(Value):
     aborted_step: int | None = None
     cancel_requested_at: datetime | None = None
     history_bytes: int = 0
+    requests: tuple[InputRequest, ...] = ()
 
 
 class TurnResult(Value):
@@ -197,6 +209,7 @@ class TurnResult(Value):
         steps: Generations used.
         cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
+        requests: What a turn that ended ``waiting_for_input`` asks people for.
     """
 
     session: str
@@ -211,6 +224,7 @@ class TurnResult(Value):
     cost_usd: Decimal = Decimal(0)
     unpriced_calls: int = 0
     value: JsonValue = None
+    requests: tuple[InputRequest, ...] = ()
 
 
 class TurnStatus(Value):
@@ -228,6 +242,8 @@ class TurnStatus(Value):
     queued: int
     cancelling: bool
     spent: Spent
+    requests: tuple[InputRequest, ...] = ()
+    """What the turn waits for people for."""
 
 
 class BudgetStatus(Value):

@@ -1,10 +1,11 @@
 """The state of a turn: two small values, carried whole when a long turn rotates. The conversation is not in them."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.people import Reply, Settled
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
 from perdure.contracts.values import Value
@@ -25,6 +26,8 @@ class Mailbox(Value):
         steered: Messages for this turn's next generation.
         taken: Request ids of the steered messages that were read, the last hundred: they are not read again.
         cancel: The first request to cancel this turn; ``cancel_at`` is when it came.
+        replies: What people have said to input requests, until the turn has heard it.
+        settled: What was decided about input requests, the last hundred: a second reply is compared with it.
     """
 
     queued: tuple[SendRequest, ...] = ()
@@ -32,11 +35,22 @@ class Mailbox(Value):
     taken: tuple[str, ...] = ()
     cancel: CancelRequest | None = None
     cancel_at: datetime | None = None
+    replies: tuple[Reply, ...] = ()
+    settled: tuple[Settled, ...] = ()
+
+    def with_reply(self, reply: Reply, settled: Settled) -> "Mailbox":
+        """The mailbox with one more reply."""
+        kept = (*self.settled, settled)[-max(MAX_WAITING_MESSAGES, len(self.replies) + 1) :]
+        return self.model_copy(update={"replies": (*self.replies, reply), "settled": kept})
 
     def read(self, count: int) -> "Mailbox":
         """The mailbox after a generation has read so many of the steered messages."""
         taken = (*self.taken, *(message.request_id for message in self.steered[:count]))
         return self.model_copy(update={"steered": self.steered[count:], "taken": taken[-MAX_WAITING_MESSAGES:]})
+
+    def with_all_queued(self) -> "Mailbox":
+        """The mailbox of a turn that stops before it could read what was steered: the next turn does."""
+        return self.model_copy(update={"queued": (*self.steered, *self.queued), "steered": ()})
 
     def followed_by(self, later: "Mailbox") -> "Mailbox":
         """Both mailboxes as one, the later messages after these; the first cancel counts."""
@@ -47,6 +61,8 @@ class Mailbox(Value):
             taken=self.taken,
             cancel=first.cancel,
             cancel_at=first.cancel_at,
+            replies=(*self.replies, *later.replies),
+            settled=(*self.settled, *later.settled)[-MAX_WAITING_MESSAGES:],
         )
 
 
@@ -58,6 +74,9 @@ class TurnState(Value):
         tip: The id of the last step: the parent of the next.
         step: Generations used.
         pending: Calls of the last generation that have not run yet.
+        asking: Calls of the last generation that wait for a person; ``asked`` says that people have been told.
+        expires_at: Until when the approvals among them can be given.
+        waited: Time spent waiting for people, which is not taken from the time budget.
         call_ids: All calls of the last generation, in the model's order: their results are what the next one reads.
         failed: Results that no activity could record.
         failures_in_row: Failed model calls of which the model was told, since its last answer.
@@ -84,6 +103,10 @@ class TurnState(Value):
     request_id: str = ""
     step: int = 0
     pending: tuple[PlannedCall, ...] = ()
+    asking: tuple[PlannedCall, ...] = ()
+    asked: bool = False
+    expires_at: datetime | None = None
+    waited: timedelta = timedelta(0)
     call_ids: tuple[str, ...] = ()
     failed: tuple[ToolOutcome, ...] = ()
     failures_in_row: int = 0

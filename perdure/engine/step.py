@@ -3,13 +3,16 @@
 ``next_action`` looks at the state only. Each ``after_…`` takes the state and one outcome and gives the next state.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, CompactionTrigger, Generate, Generation
+from perdure.contracts.people import AskPeople
 from perdure.contracts.tools import CallTool, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
+from perdure.engine import people
+from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Ending, Mailbox, TurnState
 
 MAX_TOOL_ERRORS_IN_ROW = 10
@@ -26,7 +29,7 @@ class CallTools(Value):
     calls: tuple[CallTool, ...]
 
 
-Action = Generate | Compact | CallTools | CommitTurn
+Action = Generate | Compact | CallTools | AskPeople | WaitForPeople | CommitTurn
 """What the workflow has to do next."""
 
 
@@ -43,13 +46,22 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         tenant=opening.request.tenant,
         request_id=opening.request_id,
         guidance=opening.request.prompt if opening.request.compact else None,
+        asking=opened.asking,
+        call_ids=opened.call_ids,
     )
 
 
 def next_action(state: TurnState, mail: Mailbox) -> Action:
-    """The one thing to do now: call the tools that were asked for, make room, generate, or commit the ended turn."""
+    """The one thing to do now.
+
+    That is to call the tools that were asked for, ask people, make room, generate, or commit the ended turn.
+    """
     if state.pending:
         return CallTools(calls=tuple(_call(state, planned) for planned in state.pending))
+    if state.asking and state.ending is None:
+        if state.asked and state.policy.interactive == "stop":
+            return commit(state, mail, Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
+        return people.ask_or_wait(state)
     ending = state.ending or _limit_reached(state)
     if ending is not None:
         return commit(state, mail, ending)
@@ -99,6 +111,8 @@ def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
 
 def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
     """The commit of a turn that ends so; whatever has no result yet gets its error result there."""
+    stops = ending.stop_reason is StopReason.WAITING_FOR_INPUT
+    withdrawn = () if stops else people.unfinished(state, mail)
     return CommitTurn(
         session=state.session,
         turn=state.turn,
@@ -108,8 +122,10 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
         steps=state.step,
         spent=state.spent,
         call_ids=state.call_ids,
-        failed=state.failed,
-        steered=mail.steered,
+        failed=(*state.failed, *withdrawn),
+        # A message that the model has not read begins the next turn, in place of an answer.
+        steered=() if stops else mail.steered,
+        requests=people.input_requests(state) if stops else (),
         aborted_step=state.aborted_step,
         cancel_requested_at=mail.cancel_at,
     )
@@ -123,6 +139,7 @@ def _call(state: TurnState, planned: PlannedCall) -> CallTool:
         call_id=planned.call_id,
         definition=state.definition,
         arguments=planned.arguments,
+        approval=planned.approval,
     )
 
 
@@ -157,7 +174,10 @@ def after_generation(state: TurnState, generation: Generation) -> TurnState:
             "tip": generation.tip,
             "step": state.step + 1,
             "spent": spent,
-            "pending": allowed,
+            "pending": tuple(call for call in allowed if call.needs is None),
+            "asking": tuple(call for call in allowed if call.needs is not None),
+            "asked": False,
+            "expires_at": None,
             "call_ids": tuple(call.call_id for call in generation.calls),
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
             "failures_in_row": state.failures_in_row + 1 if failed else 0,
@@ -287,6 +307,16 @@ def after_cancel(state: TurnState, mail: Mailbox) -> TurnState:
     message = f"Operation aborted: {reason}" if reason else "Operation aborted"
     error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
     return state.model_copy(update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)})
+
+
+def after_asking(state: TurnState) -> TurnState:
+    """People have been told of the requests."""
+    return state.model_copy(update={"asked": True})
+
+
+def after_waiting(state: TurnState, waited: timedelta) -> TurnState:
+    """Somebody replied, or nobody did for so long."""
+    return state.model_copy(update={"waited": state.waited + waited})
 
 
 def after_aborted_generation(state: TurnState) -> TurnState:

@@ -131,6 +131,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         usage=commit.spent.usage,
         cost_usd=commit.spent.cost_usd,
         unpriced_calls=commit.spent.unpriced_calls,
+        requests=commit.requests,
     )
     _append_events(locked, commit, result)
     end = {
@@ -188,6 +189,9 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
     ids = (*commit.call_ids, *(outcome.call_id for outcome in commit.failed))
     calls = OpenCalls(locked, commit.turn, ids)
     calls.record(commit.failed)
+    if commit.requests:  # the next turn goes on from this answer, with the reply
+        calls.write()
+        return tip.id
     calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
     calls.write()
     steered = tuple(UserMessage(content=message.prompt) for message in commit.steered)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import NewEvent, ToolEnd
+from perdure.contracts.events import NewEvent, ToolEnd, UserInputReceived
 from perdure.contracts.messages import ToolMessage
+from perdure.contracts.people import InputReceipt
 from perdure.contracts.tools import ToolOutcome
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
@@ -80,7 +81,7 @@ class OpenCalls:
         """End calls with what only the workflow knows of them; a result that is recorded stays."""
         for outcome in failed:
             content = outcome.preview or (outcome.error.message if outcome.error else "")
-            self._end(outcome.call_id, content, outcome.error)
+            self._end(outcome.call_id, content, outcome.error, outcome.decided)
 
     def end_rest(self, *, cancelled: bool) -> None:
         """End every call that still has no result with an error that says what is known of its effect."""
@@ -88,6 +89,14 @@ class OpenCalls:
             if call_id not in self._messages:
                 error = _unfinished(row, cancelled=cancelled)
                 self._end(call_id, error.message, error)
+
+    def withdraw(self) -> None:
+        """End every call that still has no result: it waited for a person, and somebody said something else."""
+        for call_id, row in self._rows.items():
+            if call_id not in self._messages:
+                message = f"Operation aborted: nobody decided about {row.tool}, another message came; it did not run"
+                error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=row.tool, message=message)
+                self._end(call_id, message, error)
 
     def results(self, call_ids: Sequence[str]) -> tuple[ToolMessage, ...]:
         """The results of these calls, in this order."""
@@ -101,12 +110,17 @@ class OpenCalls:
         ended = [_ending(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
         self._locked.connection.execute(_END, ended)
 
-    def _end(self, call_id: str, content: str, error: ErrorDetail | None) -> None:
+    def _end(self, call_id: str, content: str, error: ErrorDetail | None, decided: InputReceipt | None = None) -> None:
         if call_id in self._messages:
             return
         row = self._rows[call_id]
-        self._messages[call_id] = ToolMessage(call_id=call_id, name=row.tool, content=content, error=error)
+        message = ToolMessage(call_id=call_id, name=row.tool, content=content, error=error, decided=decided)
+        self._messages[call_id] = message
         self._ended.append(call_id)
+        if decided is not None:
+            received = UserInputReceived(tool=row.tool, **dict(decided))
+            key = f"{self._turn}/{call_id}/user_input_received"
+            self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=received))
         end = ToolEnd(call_id=call_id, tool=row.tool, result=content, error=error, seconds=0)
         key = f"{self._turn}/{call_id}/tool_end"
         self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=end))
@@ -155,8 +169,22 @@ def _rejection(call: LedgerCall) -> str | None:
     return message.model_dump_json()
 
 
-def claim_call(
-    connection: Connection, call: CallKey, *, claimant: str, rerun: bool, start: NewEvent, lost: Callable[[], LostCall]
+def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, before: int) -> None:
+    """Enter the calls of an answer once more, as they are, for the turn that goes on from it."""
+    keys = {"this_session": locked.session, "this_turn": before, "call_ids": list(calls)}
+    rows = [{**row, "turn": turn} for row in locked.connection.execute(_FIND_MANY, keys).mappings()]
+    locked.connection.execute(_INSERT, rows)
+
+
+def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
+    connection: Connection,
+    call: CallKey,
+    *,
+    claimant: str,
+    rerun: bool,
+    start: NewEvent,
+    lost: Callable[[], LostCall],
+    approved: NewEvent | None = None,
 ) -> Claim:
     """Claim the call, or say how it ended."""
     locked = LockedSession.for_turn(connection, call.session, call.turn)
@@ -173,7 +201,7 @@ def claim_call(
         locked.save()
         return Claim(state="ended", message=ended.message)
     connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
-    locked.append(start)
+    locked.append(*(event for event in (approved, start) if event is not None))
     locked.save()
     return Claim(state="run", arguments=row.arguments)
 
@@ -203,6 +231,13 @@ def finish_call(
     locked.append(*events)
     locked.save()
     return True
+
+
+def keep_artifacts(connection: Connection, turn: int, call_id: str, artifacts: Sequence[Artifact]) -> None:
+    """Store artifacts of a call that are not its text."""
+    now = datetime.now(UTC)
+    for artifact in artifacts:
+        _insert_artifact(connection, CallKey(artifact.session, turn, call_id), artifact, now)
 
 
 def _insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:

@@ -8,12 +8,14 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import AgentStart, NewEvent
-from perdure.contracts.messages import UserMessage
+from perdure.contracts.messages import Message, UserMessage
+from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnResult
 from perdure.store import schema
 from perdure.store.closing import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, StoreError, TurnMismatchError
-from perdure.store.generations import insert_step
+from perdure.store.generations import find_step, insert_step
+from perdure.store.ledger import OpenCalls, take_over_calls
 from perdure.store.log import LockedSession
 from perdure.store.records import Opened, RegisteredAgent, StepRecord
 from perdure.store.rows import insert_into, step_id
@@ -76,15 +78,23 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
 
 
 def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, turn: int) -> Opened:
-    prompt = opening.request.prompt
+    request, prompt = opening.request, opening.request.prompt
     digest = definition.digest()
+    start = AgentStart(agent=definition.name, model=definition.model, prompt=prompt, definition=digest)
+    locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
+    unanswered = _unanswered(locked, turn)
+    goes_on = request.reply is not None or request.compact
+    messages: tuple[Message, ...] = ()
+    if not goes_on:
+        messages = (*_withdrawn(locked, turn, unanswered), UserMessage(content=prompt))
     step = StepRecord(
         id=step_id("prompt", opening.session, turn, locked.head, prompt),
         session=opening.session,
         turn=turn,
         step=0,
         parent=locked.head,
-        messages=() if opening.request.compact else (UserMessage(content=prompt),),
+        messages=messages,
+        calls=unanswered if goes_on else (),
     )
     row = {
         "session": opening.session,
@@ -98,10 +108,26 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
     locked.connection.execute(_INSERT_TURN, row)
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
-    start = AgentStart(agent=definition.name, model=definition.model, prompt=prompt, definition=digest)
-    locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
     locked.save()
     return Opened(turn=turn, tip=step.id, definition=digest, first=True)
+
+
+def _unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:
+    """The calls of the answer at which the session stopped for people, taken over into this turn."""
+    head = None if locked.head is None else find_step(locked.connection, locked.head)
+    if head is None or not head.calls:
+        return ()
+    take_over_calls(locked, [call.call_id for call in head.calls], turn=turn, before=head.turn)
+    return head.calls
+
+
+def _withdrawn(locked: LockedSession, turn: int, calls: Sequence[PlannedCall]) -> tuple[Message, ...]:
+    """The results of those calls for a model that reads another message instead: nobody is asked any more."""
+    ids = tuple(call.call_id for call in calls)
+    open_calls = OpenCalls(locked, turn, ids)
+    open_calls.withdraw()
+    open_calls.write()
+    return open_calls.results(ids)
 
 
 def insert_definitions(connection: Connection, definitions: Sequence[AgentDefinition], now: datetime) -> None:

@@ -1,8 +1,8 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
@@ -49,7 +49,8 @@ def sessions(connection: Connection, wanted: SessionFilter, limit: int) -> tuple
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
-    records = {row.session: session_record(row) for row in found}
+    waits = waiting(connection, ids)
+    records = {row.session: session_record(row).model_copy(update={"waiting": row.session in waits}) for row in found}
     return tuple((records[row.session], turn_record(row)) for row in listed)
 
 
@@ -59,13 +60,40 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         yield turns.agent == agent
     if (state := wanted.get("state")) is not None:
         running = schema.sessions.c.open_turn.is_not(None)
-        yield running if state is RunState.RUNNING else ~running
+        yield ~running if state is RunState.ENDED else running
+        if state is not RunState.ENDED:
+            waits = _unsettled() > 0
+            yield waits if state is RunState.WAITING_FOR_INPUT else ~waits
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
     if (reason_code := wanted.get("reason_code")) is not None:
         yield turns.reason_code == reason_code
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
+
+
+def _unsettled() -> ScalarSelect[int]:
+    """How many input requests of a session's open turn nobody has decided about, by its log."""
+    events, sessions = schema.events.c, schema.sessions.c
+    change = case((events.type == "user_input_required", 1), else_=-1)
+    return (
+        select(func.coalesce(func.sum(change), 0))
+        .where(
+            events.session == sessions.session,
+            events.turn == sessions.open_turn,
+            schema.IS_INPUT,
+        )
+        .correlate(schema.sessions)
+        .scalar_subquery()
+    )
+
+
+def waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
+    """Those of the sessions whose open turn waits for a person."""
+    statement = select(schema.sessions.c.session).where(
+        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), _unsettled() > 0
+    )
+    return frozenset(connection.scalars(statement))
 
 
 def _last_turns() -> Select[*tuple[object, ...]]:

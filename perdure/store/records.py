@@ -125,6 +125,7 @@ class SessionRecord(Value):
         open_turn: The turn that runs, if one does.
         head: The last step of the last ended turn.
         tip: The last step of the open turn.
+        waiting: Of a listed session: whether its open turn waits for a person.
     """
 
     session: str
@@ -136,6 +137,7 @@ class SessionRecord(Value):
     last_seq: int
     created_at: datetime
     updated_at: datetime
+    waiting: bool = False
 
 
 class TurnRecord(Value):

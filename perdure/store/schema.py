@@ -23,10 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002")
+KNOWN_REVISIONS = ("0001", "0002", "0003")
 """Every schema this release can upgrade from, oldest first."""
 
 REVISION_TABLE = "perdure_revision"
@@ -200,6 +200,18 @@ Index(
     events.c.seq,
     sqlite_where=IS_RETRY,
     postgresql_where=IS_RETRY,
+)
+
+IS_INPUT = text("type IN ('user_input_required', 'user_input_received')")
+"""The condition of another partial index: what people were asked, and what they decided."""
+
+Index(
+    "ix_events_input",
+    events.c.session,
+    events.c.turn,
+    events.c.type,
+    sqlite_where=IS_INPUT,
+    postgresql_where=IS_INPUT,
 )
 
 artifacts = Table(

@@ -266,6 +266,7 @@ class Store:
         rerun: bool,
         start: NewEvent,
         lost: Callable[[], LostCall],
+        approved: NewEvent | None = None,
     ) -> Claim:
         """Ask whether a tool's body may run.
 
@@ -280,7 +281,7 @@ class Store:
         return await self._write(
             "claim_call",
             lambda connection: ledger.claim_call(
-                connection, key, claimant=claimant, rerun=rerun, start=start, lost=lost
+                connection, key, claimant=claimant, rerun=rerun, start=start, lost=lost, approved=approved
             ),
         )
 
@@ -369,6 +370,12 @@ class Store:
             NotFoundError: There is no such artifact.
         """
         return await self._read("artifact", lambda connection: reads.artifact(connection, artifact))
+
+    async def keep_artifacts(self, turn: int, call_id: str, artifacts: Sequence[Artifact]) -> None:
+        """Store what a call gave beside its text; one that is there stays."""
+        await self._write(
+            "keep_artifacts", lambda connection: ledger.keep_artifacts(connection, turn, call_id, artifacts)
+        )
 
     async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
         """The result of a tool call; None while it has none."""

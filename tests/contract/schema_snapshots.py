@@ -10,15 +10,23 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.contracts import agents, errors, events, names, retries, turns
+from perdure.contracts import agents, errors, events, names, people, retries, turns
 from perdure.contracts.values import JsonValue
 
 FOLDER = Path(__file__).parent / "schemas"
 
-REQUESTS: tuple[type[BaseModel], ...] = (turns.TurnRequest, turns.SendRequest, turns.CancelRequest)
+REQUESTS: tuple[type[BaseModel], ...] = (
+    turns.TurnRequest,
+    turns.SendRequest,
+    turns.CancelRequest,
+    people.AnswerRequest,
+    people.ApproveRequest,
+    people.DenyRequest,
+)
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
     turns.SendReceipt,
+    people.InputReceipt,
     turns.TurnStatus,
     turns.BudgetStatus,
     events.Envelope,

@@ -104,6 +104,6 @@ def test_the_names_that_other_services_write_down_do_not_change() -> None:
     """Renaming one breaks running turns, scripts and dashboards of other people."""
     assert (AGENT_TURN, DEFAULT_TASK_QUEUE) == ("AgentTurn", "perdure")
     assert {"cancel"} <= set(Signal)
-    assert {"send"} <= set(Update)
+    assert {"send", "answer", "approve", "deny"} <= set(Update)
     assert {"status", "budget"} <= set(Query)
-    assert {"open_turn", "generate", "commit_turn"} <= set(Activity)
+    assert {"open_turn", "generate", "ask", "commit_turn"} <= set(Activity)

@@ -49,3 +49,12 @@ def test_the_page_says_so() -> None:
     assert f"two upserts of search attributes | {TURN} |" in PAGE
     assert f"| `generate` | {ACTIVITY}: three of the activity" in PAGE
     assert f"| one tool call | {ACTIVITY} |" in PAGE
+
+
+def test_a_wait_for_people_costs_an_activity_and_two_upserts() -> None:
+    """Of the approval that expires also a timer, and the workflow task that it brings."""
+    written = events("approval-expired")
+    calls = written.count("ACTIVITY_TASK_SCHEDULED") - 2
+    assert written.count("TIMER_STARTED") == 1
+    assert len(written) == TURN + ACTIVITY * calls + 2 + 2 + 3
+    assert "the activity `ask`, two upserts | 8;" in PAGE

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from perdure import Agent, Compaction, RetryPolicy, tool
+from perdure import Agent, ApprovalPolicy, Compaction, RetryPolicy, ask_user, tool
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
+from tests.workflow.asking import COLOUR, PAY, pay, several, waiting
 from tests.workflow.bodies import Body, happened
 
 ROTATES_AFTER = 60
@@ -134,6 +135,38 @@ async def is_compacted(stage: Stage) -> None:
     await house.start(prompt="the numbers", compact=True)
 
 
+async def is_replied_to(stage: Stage) -> None:
+    """A question is answered, an approval given, another one denied, with a rotation behind them."""
+    await stage.start(budgets={"seconds": 600})
+    question, allowed, refused = await waiting(stage.house, 3)
+    await reply(stage, "approve", request=allowed["request_id"], by="ann")
+    await waiting(stage.house, 2)
+    await reply(stage, "answer", request=question["request_id"], value="red", by="ann")
+    await reply(stage, "deny", request=refused["request_id"], by="ann", reason="no")
+
+
+async def is_cancelled_while_it_waits(stage: Stage) -> None:
+    handle = await stage.start()
+    question, _ = await waiting(stage.house, 2)
+    await reply(stage, "answer", request=question["request_id"], value="red")
+    await waiting(stage.house)
+    await handle.signal("cancel", {"reason": "no longer needed"})
+
+
+async def goes_on_with_a_reply(stage: Stage) -> None:
+    """It stops twice: each reply starts a turn."""
+    first, second = (await stage.house.run())["requests"]
+    for decided in (first, second):
+        said = {"request": decided["request_id"], "decision": "denied", "by": "ann"}
+        await stage.house.run(prompt="denied", reply=said)
+
+
+async def reply(stage: Stage, name: str, **fields: Any) -> None:
+    """An update whose id is the same in every recording."""
+    handle = stage.house.temporal.get_workflow_handle(stage.house.session)
+    await handle.execute_update(name, fields, id=f"{name}-{fields['request']}")
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A turn, or the turns of a chain, with a name that says what is special about them.
@@ -166,6 +199,7 @@ THREE = call(("count", {"number": 1}), ("count", {"number": 2}), ("count", {"num
 HELD = call(("held", {}))
 TOLD = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0), on_retry="tell_model")
 DONE = say("done")
+ASKS: dict[str, Any] = {"tools": (count, ask_user, pay)}
 
 
 def grows_too_long(request: ChatRequest) -> Reply:
@@ -206,5 +240,16 @@ SCENARIOS = (
     Scenario("not-compacted", grows_too_long),
     Scenario("compacted-by-hand", grows_too_long, is_compacted, settings={"compaction": Compaction(keep=2)}),
     Scenario("corrected", (DONE, say("3")), settings={"output_schema": {"type": "number"}, "output_corrections": 1}),
+    Scenario("asked", (several(COLOUR, PAY, PAY), *[COUNT] * 5, DONE), is_replied_to, settings=ASKS),
+    Scenario(
+        "approval-expired", (PAY, DONE), settings=ASKS | {"approvals": ApprovalPolicy(expires=timedelta(seconds=0.2))}
+    ),
+    Scenario("cancelled-while-waiting", (several(COLOUR, PAY), DONE), is_cancelled_while_it_waits, settings=ASKS),
+    Scenario(
+        "stopped-for-people",
+        (several(COLOUR, PAY), DONE),
+        goes_on_with_a_reply,
+        settings=ASKS | {"interactive": "stop"},
+    ),
     Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )

@@ -189,6 +189,7 @@ async def test_status_and_budget_tell_where_the_turn_stands_and_what_it_may_spen
         "activity": "tools: held",
         "queued": 0,
         "cancelling": False,
+        "requests": [],
     }
     assert (spent["llm_calls"], spent["tool_calls"]) == (1, 1)
     assert (budget["max_steps"], budget["steps"], budget["limits"]["llm_calls"]) == (7, 1, 5)

@@ -8,13 +8,14 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowExecutionStatus
 
-from perdure import Agent, tool
+from perdure import Agent, ask_user, tool
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.conftest import FAST
 from tests.house import House, eventually
+from tests.workflow.asking import COLOUR, refusal, update, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
 
@@ -243,3 +244,21 @@ async def _timers(house: House) -> list[float]:
             if event.HasField("timer_started_event_attributes")
         ]
     return seconds
+
+
+async def test_what_people_decided_is_remembered_after_a_rotation(house: House) -> None:
+    """The same reply has the same receipt, another is refused with who was first; and the turn can ask again."""
+    replies = (COLOUR, *steps(1, 6), COLOUR, say("done"))
+    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(agent(ask_user)):
+        house.use(provider)
+        handle = await house.start()
+        (first,) = await waiting(house)
+        receipt = await update(house, "answer", request=first["request_id"], value="red", by="ann")
+        await house.wait_for_event("user_input_required", 2)
+        (second,) = await waiting(house)
+        assert await _run_id(house.temporal.get_workflow_handle(house.session)) != handle.first_execution_run_id
+        assert await update(house, "answer", request=first["request_id"], value="red") == receipt
+        assert "by ann" in await refusal(house, "answer", request=first["request_id"], value="blue")
+        await update(house, "answer", request=second["request_id"], value="blue")
+        result = await house.temporal.get_workflow_handle(house.session).result()
+    assert (result["stop_reason"], result["steps"]) == ("finished", 9)

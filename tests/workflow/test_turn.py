@@ -34,6 +34,7 @@ async def test_a_turn_with_a_tool_call_finishes_with_a_result_that_names_every_f
         "cost_usd": "0",
         "unpriced_calls": 2,
         "value": None,
+        "requests": [],
     }
     assert [line["stop_reason"] for line in await house.events("agent_end")] == ["finished"]
     stored = (await house.store.turn(house.session, 1)).result

@@ -1,0 +1,120 @@
+"""One open client of an MCP server, entered and left by a task of its own.
+
+Without it, a server that dies would cancel the task of whoever called it, which looks like a cancel by Temporal.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import DiscoverResult, Implementation
+from pydantic import ValidationError
+
+from activities.mcp.failures import leaf
+from perdure.contracts.mcp import HttpServerConfig
+
+EXIT_SECONDS = 8.0
+"""Longest wait for a client to close: the SDK gives a process up to six seconds before it is killed."""
+
+LARGEST_EVENT = 64 * 1024 * 1024
+"""Bytes of one event of a reply; the SDK's megabyte is less than tools return."""
+
+ABOUT_US = Implementation(name="perdure", version="0.1")
+
+Opening = Callable[[], AbstractAsyncContextManager[Client]]
+
+
+class Owner:
+    """Opens a client, holds it open until it is told to leave, and closes it."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._leave = asyncio.Event()
+        self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._opened.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._task = asyncio.create_task(self._own(), name="mcp-owner")
+        self.failure: BaseException | None = None
+        """Why the client closed, if it did not close in order."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client is closed, or about to be."""
+        return self._leave.is_set() or self._task.done()
+
+    async def client(self, seconds: float) -> Client:
+        """The client, once it is open.
+
+        Raises:
+            TimeoutError: It did not open in time; it is closed in the background.
+            Exception: It cannot be opened.
+        """
+        try:
+            done, _ = await asyncio.wait([self._opened], timeout=seconds)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if not done:
+            self._task.cancel()
+            raise TimeoutError
+        return self._opened.result()
+
+    def leave(self) -> None:
+        """Have the client closed."""
+        self._leave.set()
+
+    async def closed(self, seconds: float = EXIT_SECONDS) -> None:
+        """Have the client closed, and wait for it; a client that will not close is cut off."""
+        self._leave.set()
+        done, _ = await asyncio.wait([self._task], timeout=seconds)
+        if not done:
+            self._task.cancel()
+
+    async def _own(self) -> None:
+        try:
+            async with self._opening() as client:
+                if not self._opened.done():
+                    self._opened.set_result(client)
+                await self._leave.wait()
+        except BaseException as error:  # noqa: BLE001 - the edge of the task: callers are told by the future
+            self.failure = leaf(error)
+        if not self._opened.done():
+            self._opened.set_exception(
+                self.failure if isinstance(self.failure, Exception) else ConnectionError("it was closed")
+            )
+
+
+@asynccontextmanager
+async def over(
+    transport: AbstractAsyncContextManager[Any], on_garbage: Callable[[str], None], mode: str
+) -> AsyncIterator[Client]:
+    """A client over a transport of the SDK."""
+
+    async def hear(message: object) -> None:
+        if isinstance(message, ValidationError):
+            on_garbage(str(message.errors()[0]["input"]))
+
+    async with Client(transport, mode=mode, client_info=ABOUT_US, message_handler=hear, cache=None) as client:
+        yield client
+
+
+def over_http(config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None) -> Client:
+    """A client over streamable HTTP; with ``known`` it asks the server nothing before the first call."""
+    transport = streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT)
+    return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
+
+
+def over_sse(config: HttpServerConfig, headers: dict[str, str], auth: httpx2.Auth | None) -> Client:
+    """A client of a server that has only the older SSE transport."""
+    transport = sse_client(
+        config.url,
+        headers=headers,
+        timeout=config.timeout.total_seconds(),
+        sse_read_timeout=config.sse_read_timeout.total_seconds(),
+        auth=auth,
+    )
+    return Client(transport, mode="legacy", client_info=ABOUT_US, cache=None)

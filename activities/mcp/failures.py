@@ -1,0 +1,89 @@
+"""What can go wrong with an MCP server, each with a reason code and a sentence; vendor exceptions end here."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import cast
+
+import httpx2
+from mcp import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+)
+from pydantic import ValidationError
+
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.mcp import ServerStatus
+
+
+class McpError(Exception):
+    """A call that came to nothing; the model is told."""
+
+    def __init__(self, code: ReasonCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class McpUnavailableError(McpError):
+    """The server cannot be used now; ``status`` is what operators see of it."""
+
+    def __init__(self, message: str, status: ServerStatus = ServerStatus.FAILED, *, again: bool = False) -> None:
+        super().__init__(ReasonCode.TOOL_NETWORK_ERROR, message)
+        self.status = status
+        self.again = again
+        """Whether connecting once more may help."""
+
+
+class ConnectionLostError(Exception):
+    """The connection broke; ``unsent`` says that the server certainly did not carry out the call."""
+
+    def __init__(self, message: str, *, unsent: bool) -> None:
+        super().__init__(message)
+        self.unsent = unsent
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The failure inside the groups of failures that task groups raise."""
+    while isinstance(error, BaseExceptionGroup):
+        parts = cast("tuple[BaseException, ...]", error.exceptions)
+        error = next((part for part in parts if isinstance(part, Exception)), parts[0])
+    return error
+
+
+def never_sent(error: BaseException | None) -> bool:
+    """Whether the failure proves that no request left."""
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+
+
+@contextlib.contextmanager
+def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
+    """Turn what the SDK raises for a call into errors of ours."""
+    who = f"MCP server {server!r}"
+    try:
+        yield
+    except MCPError as error:
+        raise _protocol_failure(error, who, tool, limit) from None
+    except ValidationError as error:
+        msg = f"{who}: the result of {tool!r} is not what the protocol allows: {error.errors()[0]['msg']}"
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None
+    except RuntimeError as error:  # the SDK's word for a result outside the tool's own output schema
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, f"{who}: {error}") from None
+
+
+def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exception:
+    text = " ".join(error.message.split())
+    if error.code == CONNECTION_CLOSED:
+        return ConnectionLostError(text, unsent=False)
+    if error.code == INVALID_REQUEST and "session" in text.lower():  # a server that was restarted; it refused the call
+        return ConnectionLostError(text, unsent=True)
+    if error.code == REQUEST_TIMEOUT:
+        msg = f"{tool} of {who} ran longer than its time-out of {limit:g} s; its effect is unknown"
+        return McpError(ReasonCode.TOOL_TIMEOUT, msg)
+    if error.code == INVALID_PARAMS:
+        return McpError(ReasonCode.TOOL_INVALID_INPUT, f"{who}: {text}")
+    if error.code == METHOD_NOT_FOUND:
+        return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who} does not offer {tool!r} any more: {text}")
+    return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})")

@@ -1,0 +1,91 @@
+"""A person's login at an MCP server: the only place that shows a page, and only when somebody asked for it."""
+
+import asyncio
+import html
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import AuthorizationCodeResult
+
+from activities.mcp.connection import Owner, over_http
+from activities.mcp.failures import McpUnavailableError, leaf
+from activities.mcp.oauth import LOGIN_PORT, TokenFile, authentication
+from activities.mcp.references import MissingVariableError, own_folder, resolved
+from perdure.contracts.mcp import HttpServerConfig, ServerStatus
+
+PATIENCE = 300.0
+"""Seconds that a person has. Source: Dreadnode's MCP client."""
+
+
+class _Callback:
+    """The page on loopback to which the login comes back."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of the browser."""
+        line = (await reader.readline()).decode(errors="replace").split(" ")
+        asked = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
+        given = {name: values[0] for name, values in asked.items()}
+        text = "Nothing to see here."
+        if "code" in given or "error" in given:
+            text = f"The login failed: {given['error']}" if "error" in given else "You are logged in; close this page."
+            if not self._answer.done():
+                self._settle(given)
+        body = html.escape(text).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    def _settle(self, given: Mapping[str, str]) -> None:
+        if "error" in given:
+            why = given.get("error_description") or given["error"]
+            self._answer.set_exception(McpUnavailableError(f"the login was refused: {why}", ServerStatus.NEEDS_AUTH))
+            return
+        self._answer.set_result(
+            AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
+        )
+
+    async def wait(self) -> AuthorizationCodeResult:
+        """What the browser brought back."""
+        return await self._answer
+
+
+async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show: Callable[[str], None]) -> None:
+    """Have a person log in at the server, and keep the tokens for the workers of this machine.
+
+    Raises:
+        McpUnavailableError: It did not work; the message says why.
+    """
+    if config.oauth is None:
+        msg = f"MCP server {config.name!r} has no oauth=OAuthConfig() in its configuration"
+        raise McpUnavailableError(msg)
+    tokens = TokenFile(own_folder(environment), config.url)
+    callback = _Callback()
+
+    async def redirect(url: str) -> None:
+        show(url)
+
+    auth = authentication(config, config.oauth, tokens, redirect, callback.wait)
+    try:
+        headers = resolved(config, environment)
+        page = await asyncio.start_server(callback.serve, "127.0.0.1", LOGIN_PORT)
+    except (MissingVariableError, OSError) as error:
+        msg = f"the login at MCP server {config.name!r} cannot begin: {error}"
+        raise McpUnavailableError(msg) from None
+    async with page, httpx2.AsyncClient(headers=headers, auth=auth, timeout=config.timeout.total_seconds()) as http:
+        owner = Owner(lambda: over_http(config, http, "auto", None))
+        try:
+            await owner.client(PATIENCE)
+            tokens.remember(auth.context)
+        except TimeoutError:
+            msg = f"nobody logged in at MCP server {config.name!r} within {PATIENCE:g} s"
+            raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a login that fails
+            msg = f"the login at MCP server {config.name!r} did not work: {leaf(error)}"
+            raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
+        finally:
+            await owner.closed()

@@ -1,0 +1,144 @@
+"""The process of a stdio server: how it is started, and what it writes to its standard error."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+
+from activities.mcp import guard
+from activities.mcp.failures import McpUnavailableError
+from perdure.contracts.mcp import StdioServerConfig
+
+RECENT_LINES = 50
+"""Lines of standard error that are kept for a failure's message. Source: Dreadnode's MCP client."""
+
+LONGEST_LINE = 2_000
+"""More of a line is left out."""
+
+LOG_BYTES, LOG_FILES = 1_000_000, 3
+"""A log is turned over at this size, and so many older ones are kept."""
+
+SETTLE_SECONDS = 0.5
+"""Longest wait for what a server that has ended wrote last."""
+
+logger = logging.getLogger("perdure.mcp")
+
+
+class StandardError:
+    """What a server writes to its standard error: the last lines, and all of it in a file."""
+
+    def __init__(self, path: Path, clean: Callable[[str], str], ended: Callable[[], None]) -> None:
+        self.recent: deque[str] = deque(maxlen=RECENT_LINES)
+        self._clean = clean
+        self._ended = ended
+        self._rest = b""
+        self._file = _log_file(path)
+        self.read_to_its_end = asyncio.Event()
+
+    def line(self, raw: bytes) -> None:
+        """Keep one line."""
+        text = self._clean(raw[:LONGEST_LINE].decode(errors="replace").rstrip("\r"))
+        self.recent.append(text)
+        if self._file is not None:
+            self._file.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
+
+    def data(self, data: bytes) -> None:
+        """Take what was read."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.line(line)
+        self._rest = rest[:LONGEST_LINE]
+
+    def end(self) -> None:
+        """The last process that could write is gone."""
+        if self._rest:
+            self.line(self._rest)
+            self._rest = b""
+        if self._file is not None:
+            self._file.close()
+        self.read_to_its_end.set()
+        self._ended()
+
+    async def settled(self) -> None:
+        """Wait, but not long, until all is read."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self.read_to_its_end.wait()
+
+
+class _Reader(asyncio.Protocol):
+    def __init__(self, standard_error: StandardError) -> None:
+        self._to = standard_error
+
+    def data_received(self, data: bytes) -> None:
+        self._to.data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._to.end()
+
+
+@asynccontextmanager
+async def running(
+    config: StdioServerConfig, variables: Mapping[str, str], standard_error: StandardError
+) -> AsyncIterator[Any]:
+    """The server's process, below a guard that ends it with the worker; gives the streams of the SDK's transport.
+
+    Raises:
+        McpUnavailableError: The command is not there.
+    """
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=[
+            "-I",
+            "-S",
+            guard.__file__,
+            str(os.getpid()),
+            "1" if "LC_CTYPE" in variables else "0",
+            *_command(config, variables),
+        ],
+        env=dict(variables),
+        cwd=config.cwd,
+    )
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        read_end, write_end = os.pipe()
+        reader, _ = await loop.connect_read_pipe(lambda: _Reader(standard_error), os.fdopen(read_end, "rb"))
+        stack.callback(reader.close)
+        stack.push_async_callback(standard_error.settled)
+        with os.fdopen(write_end, "w") as errors:  # closed here, so that its end is the end of the server's processes
+            streams = await stack.enter_async_context(stdio_client(parameters, errlog=errors))
+        yield streams
+
+
+def _command(config: StdioServerConfig, variables: Mapping[str, str]) -> list[str]:
+    if config.cwd is not None and not Path(config.cwd).is_dir():
+        msg = f"its working directory {config.cwd!r} is not there"
+        raise McpUnavailableError(msg)
+    path = variables.get("PATH") or get_default_environment().get("PATH")
+    command = config.command
+    if "/" in command:
+        command = str(Path(config.cwd or ".", command).absolute())
+    if shutil.which(command, path=path) is None:
+        msg = f"there is no command {config.command!r} on the worker's PATH; install it, or give its whole path"
+        raise McpUnavailableError(msg)
+    return [command, *config.args]
+
+
+def _log_file(path: Path) -> RotatingFileHandler | None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
+    except OSError as error:
+        logger.warning("the standard error of an MCP server is not kept: %s", error)
+        return None

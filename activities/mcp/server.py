@@ -1,0 +1,230 @@
+"""One MCP server on one worker: connected on first use, connected again once when the connection breaks."""
+
+import asyncio
+import contextlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcp import Client
+from mcp_types import CallToolResult, Tool
+
+from activities.mcp.connection import Owner
+from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, never_sent
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
+
+RECONNECT_PAUSE = 1.0
+"""Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
+
+MOST_PAGES = 100
+"""Pages of a list of tools: a server that always has one more does not hang a turn."""
+
+ERROR_TAIL = 1_000
+"""Characters of standard error in a failure's message."""
+
+SURPLUS = 10.0
+"""Seconds beyond a call's time-out after which it is given up whatever the SDK does."""
+
+_LOGIN = re.compile(
+    r"\b(401|unauthori[sz]ed|unauthenticated|not logged in|log ?in required|authentication (?:failed|required)"
+    r"|(?:invalid|missing) (?:api[ _-]?key|token|credentials))\b",
+    re.IGNORECASE,
+)
+
+Progress = Callable[[str], None]
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What servers know of the worker: its environment, where files go, and how a text loses its secrets."""
+
+    environment: Mapping[str, str]
+    folder: Path
+    clean: Callable[[str], str]
+
+
+class McpServer(ABC):
+    """A server; each transport says how it is connected."""
+
+    def __init__(self, config: McpServerConfig, around: Surroundings) -> None:
+        self.config = config
+        self.around = around
+        self.state = ServerState(
+            name=config.name, status=ServerStatus.DISCONNECTED if config.enabled else ServerStatus.DISABLED
+        )
+        self._owner: Owner | None = None
+        self._connecting: asyncio.Task[tuple[Client, Owner]] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def connect(self) -> Owner:
+        """Connect once, within ``init_timeout``.
+
+        Raises:
+            McpUnavailableError: It cannot be connected.
+        """
+
+    async def tools(self) -> list[Tool]:
+        """The tools that the server offers now.
+
+        Raises:
+            McpError: It cannot be used, or does not answer in time.
+        """
+        seconds = self.config.init_timeout.total_seconds()
+
+        async def ask(client: Client) -> list[Tool]:
+            async with asyncio.timeout(seconds):
+                return await _all_tools(client)
+
+        try:
+            return await self._again(ask, what="its list of tools", repeatable=True)
+        except TimeoutError:
+            msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
+            raise self.failed(McpUnavailableError(msg)) from None
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, limit: float, repeatable: bool, on_progress: Progress
+    ) -> CallToolResult:
+        """Call a tool. A call that may have been carried out is not sent again, unless it is repeatable.
+
+        Raises:
+            McpError: It came to nothing.
+        """
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            on_progress(f"{tool}: {share} {self.around.clean(message or '')[:200]}".rstrip())
+
+        async def ask(client: Client) -> CallToolResult:
+            with call_failures(self.config.name, tool, limit):
+                async with asyncio.timeout(limit + SURPLUS):
+                    return await client.call_tool(
+                        tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
+                    )
+
+        try:
+            return await self._again(ask, what=tool, repeatable=repeatable)
+        except TimeoutError:
+            msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
+            raise McpError(ReasonCode.TOOL_TIMEOUT, msg) from None
+
+    async def close(self) -> None:
+        """Close the connection, and wait for those that are closing."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        self.drop()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def drop(self, which: Owner | None = None) -> None:
+        """Have the kept connection closed in the background; if one is named, only while that is it."""
+        if which is not None and which is not self._owner:
+            return
+        owner, self._owner, self._connecting = self._owner, None, None
+        if owner is not None:
+            self.leave(owner)
+            self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
+
+    def leave(self, owner: Owner) -> None:
+        """Have a client closed in the background; :meth:`close` waits for it."""
+        closing = asyncio.create_task(owner.closed())
+        self._leaving.add(closing)
+        closing.add_done_callback(self._leaving.discard)
+
+    def failed(self, error: McpUnavailableError) -> McpUnavailableError:
+        """Note why the server cannot be used."""
+        self.state = ServerState(name=self.config.name, status=error.status, error=str(error))
+        return error
+
+    def unavailable(self, why: str, said: str = "", *, again: bool = False) -> McpUnavailableError:
+        """The failure to connect, with what the server said last; words of a missing login make it one."""
+        needs_login = bool(_LOGIN.search(said))
+        tail = f"; its standard error ends with: {said[-ERROR_TAIL:]}" if said else ""
+        msg = self.around.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
+        status = ServerStatus.NEEDS_AUTH if needs_login else ServerStatus.FAILED
+        return McpUnavailableError(msg, status, again=again and not needs_login)
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
+        """A client for one request: here the kept one."""
+        yield await self.kept()
+
+    async def kept(self) -> tuple[Client, Owner]:
+        """The kept client; whoever comes while it is being connected waits for the same attempt."""
+        if self._owner is not None and self._owner.ended:
+            self.drop()
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        finally:
+            if connecting.done() and self._connecting is connecting and self._owner is None:
+                self._connecting = None  # it failed; the next call tries again
+
+    async def _connect(self) -> tuple[Client, Owner]:
+        if not self.config.enabled:
+            msg = f"MCP server {self.config.name!r} is disabled (enabled=False)"
+            raise McpUnavailableError(msg, ServerStatus.DISABLED)
+        try:
+            owner = await self.connect()
+        except McpUnavailableError as error:
+            raise self.failed(error) from None
+        self._owner = owner
+        self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
+        return await owner.client(0), owner
+
+    async def _again(self, ask: Callable[[Client], Awaitable[Answer]], *, what: str, repeatable: bool) -> Answer:
+        """Ask, and if the connection breaks connect anew; ask again only if that can do no harm."""
+        try:
+            return await self._ask(ask)
+        except (ConnectionLostError, McpUnavailableError) as error:
+            if not (error.unsent or repeatable if isinstance(error, ConnectionLostError) else error.again):
+                raise self._given_up(error, what) from None
+        await asyncio.sleep(RECONNECT_PAUSE)
+        try:
+            return await self._ask(ask)
+        except ConnectionLostError as error:
+            raise self._given_up(error, what) from None
+
+    async def _ask(self, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
+        async with self.client() as (client, owner):
+            try:
+                return await ask(client)
+            except ConnectionLostError as error:
+                await owner.closed()
+                self.drop(owner)
+                unsent = error.unsent or never_sent(owner.failure)
+                raise ConnectionLostError(self.last_words(str(owner.failure or error)), unsent=unsent) from None
+
+    def last_words(self, why: str) -> str:
+        """Why a connection broke, with what the server said last."""
+        return why
+
+    def _given_up(self, error: ConnectionLostError | McpUnavailableError, what: str) -> McpError:
+        if isinstance(error, McpUnavailableError):
+            return error
+        effect = "the call was not carried out" if error.unsent else "its effect is unknown"
+        msg = f"the connection to MCP server {self.config.name!r} broke during {what}, {effect}: {error}"
+        return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.around.clean(msg))
+
+
+async def _all_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        with call_failures("", "tools/list", 0):
+            page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools

@@ -1,0 +1,233 @@
+"""Durable jobs as tools, for ``perdure mcp``: whoever can call tools can start, await, steer and cancel turns."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from perdure.agents.tool import Tool, ToolContext, tool
+from perdure.cli.connection import connected
+from perdure.cli.errors import MistakeError
+from perdure.cli.failures import describe
+from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
+from perdure.client.requests import session_id
+from perdure.contracts.turns import TurnResult, TurnStatus
+from perdure.contracts.values import JsonValue
+from perdure.mcp_server import ServedCall
+from perdure.store.errors import StoreError
+
+OPENING = timedelta(seconds=10)
+"""How long a started turn may take until it has its number; without one, it is waited for by its session."""
+
+SHORTEST_PAUSE = timedelta(milliseconds=250)
+LONGEST_PAUSE = timedelta(seconds=5)
+"""Between two reports of progress."""
+
+LONGEST_WAIT = timedelta(hours=1)
+
+TRANSCRIPT_CHARACTERS = 200_000
+"""Longest transcript that a client reads at once."""
+
+INSTRUCTIONS = (
+    "Runs LLM agents as durable jobs. list_agents says which there are, start begins a turn and returns at once, wait "
+    "returns its result. A job goes on when this server, its client or a worker ends: wait again with the same session."
+)
+
+Session = Annotated[str, "The session's id, from start."]
+AnyTurn = Annotated[int | None, Field(ge=1), "The turn's number; without it, the running or last one."]
+RequestId = Annotated[str | None, "Any id of your own: asked again with it, this returns the turn it has begun."]
+Json = dict[str, JsonValue]
+
+
+class Jobs:
+    """The tools. The cluster is reached at the first call that needs it, so that a host may start before it."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]] = connected) -> None:
+        self._connect = connect
+        self._connecting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._client: Client | None = None
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """All of them, as they are listed."""
+        waiting = tool(timeout=LONGEST_WAIT + timedelta(minutes=1))
+        reading = tool(truncate=TRANSCRIPT_CHARACTERS)
+        return [
+            tool(self.list_agents),
+            tool(self.start),
+            waiting(self.wait),
+            tool(self.status),
+            tool(self.send),
+            tool(self.cancel),
+            reading(self.transcript),
+        ]
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        await self._stack.aclose()
+
+    async def list_agents(self) -> Json:
+        """List the agents that can be started, with what each is for."""
+        client = await self._connected()
+        about = {"name", "description", "model", "tools"}
+        return {"agents": [agent.model_dump(mode="json", include=about) for agent in await client.agents()]}
+
+    async def start(
+        self,
+        agent: Annotated[str, "The agent's name, from list_agents."],
+        prompt: Annotated[str, "What it is to do."],
+        session: Annotated[
+            str | None, "A session to go on with or to begin under that id; by default a new one."
+        ] = None,
+        request_id: RequestId = None,
+    ) -> Json:
+        """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
+        client = await self._connected()
+        await client.check_worker()
+        known = sorted(registered.name for registered in await client.agents())
+        if known and agent not in known:
+            raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")
+        if session is None and request_id is not None:
+            session = _session_of(agent, request_id)
+        return await _begun(await client.start(agent, prompt, session=session, request_id=request_id))
+
+    async def wait(
+        self,
+        session: Session,
+        context: ToolContext,
+        turn: AnyTurn = None,
+        timeout_seconds: Annotated[float, Field(ge=1, le=LONGEST_WAIT.total_seconds()), "How long to wait."] = 50,
+    ) -> Json:
+        """Wait for a turn's end. state is "ended", with the result, or "running" if the time was up: then wait again.
+
+        The result says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop
+        waiting changes nothing about the job.
+        """
+        client = await self._connected()
+        awaited = await client.attach(session, turn)
+        clock = asyncio.get_running_loop().time
+        began, pause = clock(), SHORTEST_PAUSE.total_seconds()
+        async with _waiting(awaited) as result:
+            while True:
+                left = timeout_seconds - (clock() - began)
+                await asyncio.wait({result}, timeout=max(min(left, pause), 0))
+                if result.done():
+                    return _ended(session, result.result())
+                status, activity = await _look(client, session)
+                if left <= pause:
+                    return _running(session, awaited.turn, status, activity)
+                if isinstance(context, ServedCall):
+                    await context.report(clock() - began, timeout_seconds, activity)
+                pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
+
+    async def status(self, session: Session) -> Json:
+        """Where a session stands now: the running turn's step and activity, or the last turn's result."""
+        client = await self._connected()
+        try:
+            status = await client.status(session)
+        except SessionIdleError:
+            turn = await client.attach(session)
+            if turn.turn is None:  # it runs, and no worker holds it
+                raise
+            return _ended(session, await turn.result())
+        return _running(session, status.turn, status, status.activity)
+
+    async def send(
+        self,
+        session: Session,
+        prompt: Annotated[str, "The message."],
+        steer: Annotated[bool, "Into the running turn, before its next model call, instead of the next turn."] = False,
+        request_id: RequestId = None,
+    ) -> Json:
+        """Send a message to a session. A busy one queues it for its next turn, an idle one begins that turn."""
+        client = await self._connected()
+        await client.check_worker()
+        return await _begun(await client.send(session, prompt, steer=steer, request_id=request_id))
+
+    async def cancel(
+        self,
+        session: Session,
+        turn: Annotated[int | None, Field(ge=1), "Only if this turn is the one that runs."] = None,
+        reason: Annotated[str, "Why; it is kept with the turn."] = "",
+    ) -> Json:
+        """Cancel the running turn of a session. sent is false if none runs; wait then gives how it ended."""
+        client = await self._connected()
+        return {"session": session, "sent": await client.cancel(session, reason, turn)}
+
+    async def transcript(
+        self,
+        session: Session,
+        turn: Annotated[int | None, Field(ge=1), "As it was at the end of this turn; by default as it is now."] = None,
+        last: Annotated[int, Field(ge=1, le=1000), "So many messages from its end."] = 20,
+    ) -> Json:
+        """The conversation of a session: prompts, answers, tool calls and their results."""
+        client = await self._connected()
+        messages = await client.transcript(session, turn)
+        return {
+            "session": session,
+            "total": len(messages),
+            "messages": [message.model_dump(mode="json") for message in messages[-last:]],
+        }
+
+    async def _connected(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._stack.enter_async_context(self._connect())
+            return self._client
+
+
+def sentence(error: Exception) -> str | None:
+    """What the command line says of an expected error."""
+    described = describe(error)
+    return None if described is None else described.message
+
+
+def _session_of(agent: str, request_id: str) -> str:
+    """The same for the same request, so that asking again does not begin a second job."""
+    slug = session_id(agent).rpartition("-")[0]
+    return f"{slug}-{hashlib.sha256(request_id.encode()).hexdigest()[:16]}"
+
+
+async def _begun(turn: Turn) -> Json:
+    number: int | None = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(OPENING.total_seconds()):
+            number = await turn.number()
+            if number is None:
+                refused = await turn.result()
+                raise RequestRefusedError(refused.error or f"the request was refused: {refused.reason_code}")
+    return {"session": turn.session, "turn": number, "request_id": turn.request_id}
+
+
+@contextlib.asynccontextmanager
+async def _waiting(turn: Turn) -> AsyncIterator["asyncio.Task[TurnResult]"]:
+    task = asyncio.create_task(turn.result())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _look(client: Client, session: str) -> tuple[TurnStatus | None, str]:
+    """Where the session stands, and in words; only in words if nobody answers."""
+    try:
+        status = await client.status(session)
+    except (ClientError, StoreError) as error:
+        return None, str(error)
+    return status, status.activity
+
+
+def _running(session: str, turn: int | None, status: TurnStatus | None, activity: str) -> Json:
+    about = None if status is None else status.model_dump(mode="json", exclude={"session"})
+    return {"state": "running", "session": session, "turn": turn, "activity": activity, "status": about}
+
+
+def _ended(session: str, result: TurnResult) -> Json:
+    about = result.model_dump(mode="json", exclude={"session", "turn"})
+    return {"state": "ended", "session": session, "turn": result.turn, "result": about}

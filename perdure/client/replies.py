@@ -1,0 +1,222 @@
+"""What people say to a session's input requests: to the turn that waits for them, or to the next one."""
+
+import asyncio
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+
+import temporalio.client
+from pydantic import ValidationError
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client.connect import rpc_errors
+from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
+from perdure.client.patience import PAUSE
+from perdure.client.requests import turn_request
+from perdure.client.runs import Runs
+from perdure.client.turn import Turn
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import ToolEnd, UserInputReceived
+from perdure.contracts.names import Update
+from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
+from perdure.contracts.turns import TurnRequest
+from perdure.contracts.values import JsonValue
+from perdure.store import Store
+from perdure.store.errors import NotFoundError
+
+ATTEMPTS = 20
+"""How often a reply that met a turn just as it ended is given again, half a second apart."""
+
+REPLY_TIMEOUT = timedelta(seconds=30)
+"""How long a worker may take until it has taken a reply."""
+
+PAGE = 500
+"""Events read at once."""
+
+_CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
+
+
+_Body = AnswerRequest | ApproveRequest | DenyRequest
+
+
+class Replies(ABC):
+    """The part of the client that is for people. The same reply twice is harmless, also when the turn is long over."""
+
+    temporal: temporalio.client.Client
+    _runs: Runs
+
+    @abstractmethod
+    async def store(self) -> Store:
+        """The transcript store."""
+
+    @abstractmethod
+    async def check_worker(self) -> None:
+        """See that a worker polls the task queue."""
+
+    @abstractmethod
+    async def _start(self, session: str, request: TurnRequest) -> Turn:
+        """Start a turn."""
+
+    @abstractmethod
+    async def _known_to_the_store(self, session: str) -> None:
+        """See that the session exists."""
+
+    async def answer(self, session: str, request: str, value: JsonValue, *, by: str = "") -> InputReceipt:
+        """Answer a question: the value becomes the result of the call that asks.
+
+        Text that does not fit is taken for JSON if that does. A session that has stopped for the question goes on with
+        its next turn.
+
+        Raises:
+            RequestRefusedError: Nothing waits for this answer, it does not fit, or another one was given before.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the answer.
+        """
+        return await self._reply(session, Update.ANSWER, lambda: AnswerRequest(request=request, value=value, by=by))
+
+    async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
+        """Let a tool call run; with the request's ``digest``, only if its arguments are what it was made of.
+
+        Raises:
+            RequestRefusedError: Nothing waits for it, it expired, is for other arguments, or was denied before.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the approval.
+        """
+        return await self._reply(session, Update.APPROVE, lambda: ApproveRequest(request=request, by=by, digest=digest))
+
+    async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
+        """Refuse a tool call, or to answer a question: the model gets an error result with the reason.
+
+        Raises:
+            RequestRefusedError: Nothing waits for it, or something else was decided before.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the denial.
+        """
+        return await self._reply(session, Update.DENY, lambda: DenyRequest(request=request, by=by, reason=reason))
+
+    async def _reply(self, session: str, update: Update, make: Callable[[], _Body]) -> InputReceipt:
+        try:
+            body = make()
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise RequestRefusedError(f"{field}: {first['msg']}") from error
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT.total_seconds()):
+                return await self._deliver_reply(session, update, body)
+        except TimeoutError:
+            await self.check_worker()
+            msg = f"no worker took the reply for session {session!r} within {REPLY_TIMEOUT.total_seconds():.0f} s"
+            raise NoWorkerError(msg) from None
+
+    async def _deliver_reply(self, session: str, update: Update, body: _Body) -> InputReceipt:
+        """Give it to the running turn, or have it start the next; a turn that ends meanwhile is asked again."""
+        for _ in range(ATTEMPTS):
+            newest = await self._runs.newest(session)
+            if newest is None or not newest.running:
+                try:
+                    return await self._go_on_with(session, body.reply())
+                except SessionBusyError:  # somebody else was first
+                    continue
+            receipt = await self._update(session, update, body)
+            if receipt is not None:
+                return receipt
+            await asyncio.sleep(PAUSE.total_seconds())
+        msg = f"session {session!r} did not take the reply: its turns end as fast as it is given; try again"
+        raise SessionBusyError(msg)
+
+    async def _update(self, session: str, update: Update, body: _Body) -> InputReceipt | None:
+        """Give it to the running turn; None if that closed under it."""
+        handle = self.temporal.get_workflow_handle(session)
+        with rpc_errors():
+            try:
+                receipt: InputReceipt = await handle.execute_update(update, body, result_type=InputReceipt)
+            except WorkflowUpdateFailedError as error:
+                return await self._decided(session, body.reply(), error.cause)
+            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from error
+                return None
+            except RPCError as error:
+                if error.status not in _CLOSING:
+                    raise
+                return None
+        return receipt
+
+    async def _decided(self, session: str, reply: Reply, cause: BaseException) -> InputReceipt | None:
+        """The receipt of the same reply in an earlier turn; None if the workflow only closed under this one.
+
+        Raises:
+            RequestRefusedError: The workflow refused it.
+        """
+        if not isinstance(cause, ApplicationError) or cause.type != ReasonCode.REQUEST_INVALID:
+            return None
+        if await self._decided_before(session, reply.request) is not None:
+            return await self._same_as_before(session, reply)
+        raise RequestRefusedError(f"session {session!r} refused the reply: {cause.message}") from cause
+
+    async def _go_on_with(self, session: str, reply: Reply) -> InputReceipt:
+        """Start the turn that goes on with the reply; or find that the same reply was given before."""
+        await self._known_to_the_store(session)
+        store = await self.store()
+        record = await store.session(session)
+        last = await store.turn(session, record.turn)
+        waits = {request.request_id: request for request in last.result.requests} if last.result is not None else {}
+        if reply.request not in waits:
+            return await self._same_as_before(session, reply)
+        text = reply.value if isinstance(reply.value, str) and reply.value else f"{reply.decision} {reply.request}"
+        request = turn_request(session, {"prompt": text, "request_id": uuid.uuid4().hex, "reply": reply})
+        turn = await self._start(session, request)
+        if await turn.number() is None:
+            result = await turn.result()
+            raise RequestRefusedError(f"session {session!r} refused the reply: {result.error}")
+        opened = await store.turn(session, turn.turn or 0)
+        return InputReceipt(
+            request_id=reply.request,
+            decision=reply.decision,
+            by=reply.by,
+            at=opened.started_at,
+            digest=waits[reply.request].digest,
+        )
+
+    async def _same_as_before(self, session: str, reply: Reply) -> InputReceipt:
+        """The receipt of a reply that was given before, by the log.
+
+        Raises:
+            RequestRefusedError: Nothing waits for it, or something else was decided.
+        """
+        found = await self._decided_before(session, reply.request)
+        if found is None:
+            msg = f"session {session!r} does not wait for {reply.request!r}; see 'perdure follow {session}'"
+            raise RequestRefusedError(msg)
+        receipt, result = found
+        text = reply.value if isinstance(reply.value, str) else json.dumps(reply.value, ensure_ascii=False)
+        if receipt.decision == reply.decision and (reply.decision != "answered" or text == result):
+            return receipt
+        who = receipt.by or "somebody"
+        msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
+        raise RequestRefusedError(msg)
+
+    async def _decided_before(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
+        """What the log says of a request that was decided: the receipt, and the call's result."""
+        store, after = await self.store(), 0
+        receipt: InputReceipt | None = None
+        result = ""
+        try:
+            while page := await store.events(session, after=after, limit=PAGE):
+                after = page[-1].seq
+                for envelope in page:
+                    event = envelope.event
+                    if isinstance(event, UserInputReceived) and event.request_id == request:
+                        receipt = InputReceipt(**event.model_dump(exclude={"type", "tool"}))
+                    elif isinstance(event, ToolEnd) and event.call_id == request:
+                        result = event.result
+        except NotFoundError:
+            return None
+        return None if receipt is None else (receipt, result)

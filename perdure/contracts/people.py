@@ -1,0 +1,216 @@
+"""Questions to people and approvals: what a turn asks for, what somebody decides, and the rules that ask or do not."""
+
+import hashlib
+import json
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from perdure.contracts.values import JsonValue, Value
+
+MAX_ANSWER_BYTES = 32 * 1024
+"""Longest answer of a person, as JSON in UTF-8; it travels in Temporal payloads."""
+
+DEEPEST_ANSWER = 64
+"""Most levels of an answer that is JSON."""
+
+MAX_OPTIONS = 20
+"""Most options of a question."""
+
+MAX_OPTION_CHARACTERS = 200
+"""Longest option of a question."""
+
+Need = Literal["answer", "approval"]
+"""What a tool call needs of a person: its result, or the permission to run."""
+
+Interactive = Literal["wait", "stop"]
+"""What a turn does that needs a person: waits for one, or ends with ``waiting_for_input``."""
+
+Verdict = Literal["allow", "deny", "ask"]
+"""What a rule says of a tool call."""
+
+Decision = Literal["answered", "approved", "denied", "expired"]
+"""What became of an input request; ``expired`` is nobody's."""
+
+
+class ApprovalRule(Value):
+    """What holds for some tool calls.
+
+    Attributes:
+        tool: The tool's wire name, or a pattern with ``*`` and ``?``.
+        arguments: A JSON schema that the arguments have to fit, as the model wrote them; None is all arguments.
+        decision: ``allow`` runs the call, ``deny`` gives the model an error, ``ask`` waits for somebody's approval.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tool: str = Field(min_length=1, max_length=100)
+    arguments: dict[str, JsonValue] | None = None
+    decision: Verdict
+
+
+class ApprovalPolicy(Value):
+    """Which tool calls need an approval. The first rule that fits a call decides.
+
+    A call that no rule fits needs one if its tool says ``requires_approval``.
+
+    Attributes:
+        expires: How long an approval is waited for; then the call is refused. None waits for ever.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_timedelta="float")
+
+    rules: tuple[ApprovalRule, ...] = ()
+    expires: timedelta | None = Field(default=None, gt=timedelta(0))
+
+
+class InputRequest(Value):
+    """What a turn asks a person for. Its id is that of the tool call that asks.
+
+    Attributes:
+        needs: ``answer``: the answer becomes the call's result. ``approval``: the call runs once it is approved.
+        arguments: With masked values, and cut: for people.
+        question: Of a question: its text.
+        options: If there are any, the answer has to be one of them.
+        digest: Of tool and raw arguments: an approval that names it holds for exactly this call.
+        expires_at: Until when an approval can be given.
+    """
+
+    request_id: str
+    needs: Need
+    tool: str
+    arguments: str = "{}"
+    question: str = ""
+    options: tuple[str, ...] = ()
+    digest: str = ""
+    expires_at: datetime | None = None
+
+
+class AskPeople(Value):
+    """The input of the activity ``ask``: the requests that the turn is about to wait for."""
+
+    session: str
+    turn: int
+    step: int
+    requests: tuple[InputRequest, ...]
+
+
+class InputReceipt(Value):
+    """What was decided about an input request: the result of the updates, and kept with the call's result.
+
+    Attributes:
+        by: Who decided, in the words of whoever sent it.
+        digest: Of an approval: what was approved.
+    """
+
+    request_id: str
+    decision: Decision
+    by: str = ""
+    at: datetime
+    digest: str = ""
+
+
+def _is_deeper(value: JsonValue, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deeper(one, levels - 1) for one in inner)
+
+
+def _can_be_carried(value: JsonValue) -> JsonValue:
+    if _is_deeper(value, DEEPEST_ANSWER):
+        msg = f"is nested more than {DEEPEST_ANSWER} deep"
+        raise ValueError(msg)
+    try:
+        size = len(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        msg = "holds half a character, which no store can keep"
+        raise ValueError(msg) from None
+    if size > MAX_ANSWER_BYTES:
+        msg = f"is {size:,} bytes, the limit is {MAX_ANSWER_BYTES:,}; let the agent read large input with a tool"
+        raise ValueError(msg)
+    return value
+
+
+Answer = Annotated[JsonValue, AfterValidator(_can_be_carried)]
+"""What a person answers: text, or any JSON of at most 32 KiB."""
+
+Reason = Annotated[str, Field(max_length=1_000)]
+"""Why somebody denies a request; the model reads it."""
+
+
+class Reply(Value):
+    """What a person says to an input request. Of a session that stopped for it, it starts the next turn.
+
+    Attributes:
+        value: The answer, if that is the decision.
+        digest: Of an approval: what it is for. Empty is what the request shows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request: str = Field(min_length=1, max_length=200)
+    decision: Literal["answered", "approved", "denied"]
+    value: Answer = None
+    by: str = Field(default="", max_length=200)
+    reason: Reason = ""
+    digest: str = Field(default="", max_length=100)
+
+
+class AnswerRequest(Value):
+    """The input of the update ``answer``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request: str = Field(min_length=1, max_length=200)
+    value: Answer
+    by: str = Field(default="", max_length=200)
+
+    def reply(self) -> Reply:
+        """The same as a reply."""
+        return Reply(request=self.request, decision="answered", value=self.value, by=self.by)
+
+
+class ApproveRequest(Value):
+    """The input of the update ``approve``; with a ``digest``, it holds for the arguments that it was made of only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request: str = Field(min_length=1, max_length=200)
+    by: str = Field(min_length=1, max_length=200)
+    digest: str = Field(default="", max_length=100)
+
+    def reply(self) -> Reply:
+        """The same as a reply."""
+        return Reply(request=self.request, decision="approved", by=self.by, digest=self.digest)
+
+
+class DenyRequest(Value):
+    """The input of the update ``deny``: of an approval, or of a question that nobody is going to answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request: str = Field(min_length=1, max_length=200)
+    by: str = Field(min_length=1, max_length=200)
+    reason: Reason = ""
+
+    def reply(self) -> Reply:
+        """The same as a reply."""
+        return Reply(request=self.request, decision="denied", by=self.by, reason=self.reason)
+
+
+class Settled(Value):
+    """A reply that was taken: its receipt, and what is compared with another one to the same request."""
+
+    receipt: InputReceipt
+    said: str
+
+
+def said(reply: Reply) -> str:
+    """What makes two replies to a request the same: the decision and the answer; 32 hexadecimal digits."""
+    return digest_of(reply.decision, reply.value)
+
+
+def digest_of(name: str, value: JsonValue) -> str:
+    """A digest over a name and a value, 32 hexadecimal digits; the order of an object's keys does not matter."""
+    text = json.dumps([name, value], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,156 @@
+"""An MCP server of the older protocol generation over standard input and output: ``mcp_peer.py [FAULT]``.
+
+Without packages, so that it starts at once and each fault is in the test's hands. It writes what it is asked to the
+file named by ``MCP_JOURNAL``.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
+JOURNAL = os.environ.get("MCP_JOURNAL", "")
+ANY = {"type": "object", "properties": {}}
+HINTS = {"whoami": {"readOnlyHint": True}, "die_once": {"idempotentHint": True}}
+TOOLS = [
+    "echo",
+    "whoami",
+    "environment",
+    "slow",
+    "pause",
+    "fail",
+    "die",
+    "die_once",
+    "big",
+    "progress",
+    "files",
+    "strange.name/1",
+]
+_lock = threading.Lock()
+
+
+def note(text: str) -> None:
+    if JOURNAL:
+        with Path(JOURNAL).open("a") as file:
+            file.write(text + "\n")
+
+
+def send(message: Json) -> None:
+    with _lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def text(value: str, **more: object) -> Json:
+    return {"content": [{"type": "text", "text": value}], **more}
+
+
+def listed() -> Json:
+    names = [*TOOLS, "echo"] if FAULT == "twice" else TOOLS
+    return {
+        "tools": [
+            {"name": name, "description": f"does {name}", "inputSchema": ANY, "annotations": HINTS.get(name, {})}
+            for name in names
+        ]
+    }
+
+
+def files() -> Json:
+    return {
+        "content": [
+            {"type": "text", "text": "two files"},
+            {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"},
+            {
+                "type": "resource",
+                "resource": {"uri": "file:///a.bin", "blob": "d29ybGQ=", "mimeType": "application/x-a"},
+            },
+            {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "some text"}},
+        ]
+    }
+
+
+def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C901 - one line or two for each tool
+    note(f"call {name}")
+    match name:
+        case "whoami":
+            return text(str(os.getpid()))
+        case "environment":
+            return text(json.dumps(dict(os.environ)))
+        case "slow":
+            return None
+        case "pause":
+            time.sleep(arguments.get("seconds", 0.3))
+        case "fail":
+            return text("it did not work", isError=True)
+        case "die":
+            sys.stderr.write("the last words of the peer\n")
+            sys.stderr.flush()
+            os._exit(3)
+        case "die_once":
+            marker = Path(JOURNAL + ".died")
+            if not marker.exists():
+                marker.touch()
+                os._exit(3)
+        case "big":
+            return text("x" * int(arguments["size"]))
+        case "progress":
+            for done in (1, 2):
+                params = {"progressToken": token, "progress": done, "total": 2, "message": "half a step"}
+                send({"method": "notifications/progress", "params": params})
+        case "files":
+            return files()
+        case _:
+            pass
+    return text(f"{name}: {json.dumps(arguments)}")
+
+
+def answer(message: Json) -> None:
+    method, number, params = message.get("method"), message.get("id"), message.get("params") or {}
+    if method == "initialize":
+        info = {"name": "peer", "version": "1"}
+        version = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        send({"id": number, "result": version})
+    elif method == "tools/list":
+        note("list")
+        send({"id": number, "result": listed()})
+    elif method == "tools/call":
+        token = (params.get("_meta") or {}).get("progressToken")
+        result = call(params["name"], params.get("arguments") or {}, token)
+        if result is not None:
+            send({"id": number, "result": result})
+    elif method == "notifications/cancelled":
+        note(f"cancelled {params.get('requestId')}")
+    elif number is not None:
+        send({"id": number, "error": {"code": -32601, "message": f"no method {method}"}})
+
+
+def main() -> None:
+    note(f"started {os.getpid()}")
+    if FAULT == "stubborn":  # ends neither by a signal nor by the end of its input
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if FAULT == "dies":
+        for number in range(60):
+            sys.stderr.write(f"line {number}\n")
+        sys.exit("cannot go on")
+    if FAULT == "login":
+        sys.exit("error: not logged in, run the login command")
+    for line in sys.stdin:
+        if FAULT == "silent":
+            continue
+        if FAULT == "garbage":
+            sys.stdout.write("Welcome to the server!\n")
+        message = json.loads(line)
+        threading.Thread(target=answer, args=(message,), daemon=True).start()
+    while FAULT == "stubborn":
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Logins: none without a person, tokens that only their owner reads, and that are refreshed without one."""
+
+import asyncio
+import json
+import secrets
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from activities.mcp.failures import McpError, McpUnavailableError
+from activities.mcp.login import log_in
+from perdure import HttpServerConfig, OAuthConfig
+from tests.unit.activities.mcp_http import Web, web
+from tests.unit.activities.mcp_peers import Connected, worker_of
+
+
+class Login:
+    """An authorization server in front of an MCP server."""
+
+    def __init__(self, at: Web) -> None:
+        self.at = at
+        self.app = at.server().streamable_http_app()
+        self.valid: set[str] = set()
+        self.refreshes = self.registrations = 0
+        self.paths: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        self.paths.append(request.url.path)
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if request.url.path == "/mcp" and token in self.valid:
+            await self.app(scope, receive, send)
+            return
+        await (await self._reply(request))(scope, receive, send)
+
+    async def _reply(self, request: Request) -> Response:
+        base, path = self.at.url, request.url.path
+        if path.startswith("/.well-known/oauth-protected-resource"):
+            return JSONResponse({"resource": f"{base}/mcp", "authorization_servers": [base]})
+        if path.startswith("/.well-known/"):
+            ends = {f"{name}_endpoint": f"{base}/oauth/{name}" for name in ("authorization", "token", "registration")}
+            more = {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+            return JSONResponse({"issuer": base, **ends, **more})
+        if path == "/oauth/registration":
+            self.registrations += 1
+            asked = await request.json()
+            return JSONResponse({**asked, "client_id": "us", "token_endpoint_auth_method": "none"}, 201)
+        if path == "/oauth/authorization":
+            back = {"code": "the-code", "state": request.query_params["state"], "iss": base}
+            return RedirectResponse(f"{request.query_params['redirect_uri']}?{urlencode(back)}")
+        if path == "/oauth/token":
+            return self._token(parse_qs((await request.body()).decode()))
+        return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+
+    def _token(self, asked: dict[str, list[str]]) -> Response:
+        if asked["grant_type"] == ["refresh_token"]:
+            self.refreshes += 1
+        token = secrets.token_hex(8)
+        self.valid = {token}
+        return JSONResponse(
+            {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": "again-and-again"}
+        )
+
+
+@pytest.fixture
+async def login() -> AsyncIterator[Login]:
+    at = web()
+    server = Login(at)
+    app: ASGIApp = server
+    async with at.serving(app):
+        yield server
+
+
+def config(login: Login) -> HttpServerConfig:
+    return HttpServerConfig(name="web", url=f"{login.at.url}/mcp", oauth=OAuthConfig())
+
+
+@asynccontextmanager
+async def worker(login: Login, folder: Path) -> AsyncIterator[Connected]:
+    async with worker_of(config(login), folder=folder) as connected:
+        yield connected
+
+
+async def person_logs_in(login: Login, folder: Path) -> list[str]:
+    """Log in, with a browser that follows the page's redirect back to us; gives the pages that were shown."""
+    shown: list[str] = []
+    visits: list[asyncio.Task[httpx2.Response]] = []
+
+    async def visit(url: str) -> httpx2.Response:
+        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+            return await browser.get(url)
+
+    def show(url: str) -> None:
+        shown.append(url)
+        visits.append(asyncio.create_task(visit(url)))
+
+    await log_in(config(login), {"PERDURE_MCP_FOLDER": str(folder / "mcp")}, show)
+    assert "logged in" in (await visits[0]).text
+    return shown
+
+
+def token_file(folder: Path) -> Path:
+    (file,) = (folder / "mcp" / "tokens").iterdir()
+    return file
+
+
+async def test_a_worker_asks_nobody_for_a_login(login: Login, tmp_path: Path) -> None:
+    """S-76: it says who has to do what, and registers nothing."""
+    async with worker(login, tmp_path) as connected:
+        with pytest.raises(McpUnavailableError, match=r"wants a login; log in once with 'python -m worker\.mcp_login"):
+            await connected.open()
+        assert connected.status == "needs_auth"
+    assert set(login.paths) == {"/mcp"}
+
+
+async def test_a_person_logs_in_once_and_the_worker_needs_no_new_start(login: Login, tmp_path: Path) -> None:
+    """S-76."""
+    async with worker(login, tmp_path) as connected:
+        with pytest.raises(McpUnavailableError):
+            await connected.open()
+        (page,) = await person_logs_in(login, tmp_path)
+        assert urlsplit(page).path == "/oauth/authorization"
+        await connected.open()
+        assert (await connected.call("web__echo", text="hi")).text == "echo: hi"
+        assert connected.status == "connected"
+    assert login.registrations == 1
+    assert stat.S_IMODE(token_file(tmp_path).stat().st_mode) == 0o600
+    assert stat.S_IMODE(token_file(tmp_path).parent.stat().st_mode) == 0o700
+
+
+async def test_tokens_are_refreshed_without_a_person(login: Login, tmp_path: Path) -> None:
+    """S-76: also by a worker that starts when they have run out."""
+    await person_logs_in(login, tmp_path)
+    kept = json.loads(token_file(tmp_path).read_text())
+    kept["expires_at"] = 1.0
+    token_file(tmp_path).write_text(json.dumps(kept))
+    login.valid.clear()
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        assert (await connected.call("web__echo", text="hi")).text == "echo: hi"
+    assert login.refreshes == 1
+    assert json.loads(token_file(tmp_path).read_text())["tokens"]["access_token"] in login.valid
+
+
+async def test_tokens_that_were_withdrawn_need_a_new_login(login: Login, tmp_path: Path) -> None:
+    """S-76."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        login.valid.clear()
+        with pytest.raises(McpError, match="wants a login"):
+            await connected.call("web__echo", text="hi")
+        assert connected.status == "needs_auth"

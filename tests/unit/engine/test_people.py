@@ -1,0 +1,237 @@
+"""Questions and approvals without a clock or a server: whatever people say and when, each call has one result."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
+from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
+from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
+from perdure.engine import people
+from perdure.engine import step as engine
+from perdure.engine.state import Carried, Mailbox, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+EXPIRES = timedelta(hours=1)
+
+
+def state(**policy: Any) -> TurnState:
+    fields = {"agent": "a", "model": "p/m", "approvals_expire": EXPIRES, **policy}
+    return TurnState(
+        session="s", turn=1, definition="d", tip="t0", started_at=NOW, policy=TurnPolicy.model_validate(fields)
+    )
+
+
+def planned(kind: str, number: int) -> PlannedCall:
+    """A plain call, a question with two options, or a call that needs an approval."""
+    call = PlannedCall(call_id=f"c{number}", tool=kind)
+    if kind == "question":
+        return call.model_copy(update={"needs": "answer", "options": ("red", "blue"), "question": "Which?"})
+    if kind == "approval":
+        return call.model_copy(update={"needs": "approval", "digest": f"digest of c{number}"})
+    return call
+
+
+def reply(kind: str, number: int, *, yes: bool = True) -> Reply:
+    fields: dict[str, Any] = {"request": f"c{number}", "by": "ann"}
+    if not yes:
+        return Reply(decision="denied", **fields)
+    return (
+        Reply(decision="answered", value="red", **fields)
+        if kind == "question"
+        else Reply(decision="approved", **fields)
+    )
+
+
+class Turn:
+    """A turn with one answer full of calls, played as the workflow plays it."""
+
+    def __init__(self, kinds: list[str], **policy: Any) -> None:
+        self.kinds = kinds
+        self.now = NOW
+        self.mail = Mailbox()
+        calls = tuple(planned(kind, number) for number, kind in enumerate(kinds))
+        self.state = engine.after_generation(state(**policy), Generation(tip="t1", calls=calls))
+        self.ran: list[str] = []
+        self.asked: list[str] = []
+
+    def say(self, number: int, *, yes: bool = True) -> InputReceipt:
+        self.mail, receipt = people.settle(self.state, self.mail, reply(self.kinds[number], number, yes=yes), self.now)
+        return receipt
+
+    def next(self) -> engine.Action:
+        """The next action, with what was said heard before."""
+        if self.mail.cancel is not None and self.state.ending is None:
+            self.state = engine.after_cancel(self.state, self.mail)
+        self.state, self.mail = people.hear(self.state, self.mail, self.now)
+        return engine.next_action(self.state, self.mail)
+
+    def until_it_waits(self) -> engine.Action:
+        """Carry out everything but waiting, generating and committing."""
+        while True:
+            # What a rotation would carry is enough to go on.
+            carried = Carried.model_validate_json(Carried(turn=self.state, mail=self.mail).model_dump_json())
+            self.state, self.mail = carried.turn, carried.mail
+            action = self.next()
+            if isinstance(action, engine.CallTools):
+                self.ran.extend(call.call_id for call in action.calls)
+                outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
+                self.state = engine.after_tools(self.state, outcomes, None)
+            elif isinstance(action, AskPeople):
+                self.asked.extend(request.request_id for request in action.requests)
+                self.state = engine.after_asking(self.state)
+            else:
+                return action
+
+
+MOMENTS = st.sampled_from(["yes", "no", "late", "cancel"])
+KINDS = st.lists(st.sampled_from(["plain", "question", "approval"]), min_size=1, max_size=6)
+
+
+@given(KINDS, st.data())
+def test_each_call_runs_once_or_has_one_result_whatever_people_do(kinds: list[str], data: st.DataObject) -> None:
+    """S-60 S-65: plain calls first, each request told of once, nothing runs that nobody approved."""
+    turn = Turn(kinds)
+    approved: set[str] = set()
+    action = turn.until_it_waits()
+    assert turn.ran == [f"c{number}" for number, kind in enumerate(kinds) if kind == "plain"]
+    assert turn.asked == [f"c{number}" for number, kind in enumerate(kinds) if kind != "plain"]
+    while isinstance(action, people.WaitForPeople):
+        what = data.draw(MOMENTS)
+        open_ones = [int(call.call_id[1:]) for call in turn.state.asking]
+        if what in {"yes", "no"}:
+            for number in data.draw(st.lists(st.sampled_from(open_ones), min_size=1, unique=True)):
+                turn.say(number, yes=what == "yes")
+                approved |= {f"c{number}"} if what == "yes" and kinds[number] == "approval" else set()
+        elif what == "cancel":
+            turn.mail = turn.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+        elif action.until is not None:
+            turn.now = action.until
+        else:
+            turn.say(open_ones[0])
+        action = turn.until_it_waits()
+    assert isinstance(action, Generate | CommitTurn)
+    known = [outcome.call_id for outcome in action.failed]
+    assert sorted([*turn.ran, *known]) == sorted(f"c{number}" for number in range(len(kinds)))
+    assert action.call_ids == tuple(f"c{number}" for number in range(len(kinds)))
+    assert {call for call in turn.ran if kinds[int(call[1:])] == "approval"} <= approved
+    assert "question" not in {kinds[int(call[1:])] for call in turn.ran}
+
+
+@given(KINDS)
+def test_a_turn_that_stops_for_people_leaves_exactly_their_calls_open(kinds: list[str]) -> None:
+    """S-66: plain calls have run; nothing else is decided, and the commit says what is asked."""
+    turn = Turn(kinds, interactive="stop")
+    action = turn.until_it_waits()
+    wanted = [f"c{number}" for number, kind in enumerate(kinds) if kind != "plain"]
+    if not wanted:
+        assert isinstance(action, Generate)
+        return
+    assert isinstance(action, CommitTurn)
+    assert action.stop_reason is StopReason.WAITING_FOR_INPUT
+    assert ([request.request_id for request in action.requests], action.failed) == (wanted, ())
+
+
+@given(st.permutations([0, 1, 2]), st.booleans())
+def test_a_reply_counts_once_and_the_first_one_stands(order: list[int], yes: bool) -> None:
+    turn = Turn(["question", "approval", "question"])
+    turn.until_it_waits()
+    for number in order:
+        first = turn.say(number, yes=yes)
+        turn.now += timedelta(seconds=1)
+        assert turn.say(number, yes=yes) == first
+        with pytest.raises(people.ReplyError, match=r"by ann at .*; that stands"):
+            turn.say(number, yes=not yes)
+        turn.until_it_waits()
+        assert turn.say(number, yes=yes) == first
+
+
+def test_an_approval_is_too_late_from_the_moment_it_expires() -> None:
+    """Also when the turn has not woken up yet; a question never expires."""
+    turn = Turn(["question", "approval"])
+    action = turn.until_it_waits()
+    assert action == people.WaitForPeople(until=NOW + EXPIRES)
+    turn.now = NOW + EXPIRES
+    with pytest.raises(people.ReplyError, match="expired at 2026-11-21T01:00:00"):
+        turn.say(1)
+    turn.say(0)
+    action = turn.until_it_waits()
+    assert isinstance(action, Generate)
+    codes = [outcome.error.code if outcome.error else None for outcome in action.failed]
+    assert codes == [None, "tool.approval_expired"]
+
+
+def test_a_question_without_an_approval_beside_it_waits_for_ever() -> None:
+    assert Turn(["question"]).until_it_waits() == people.WaitForPeople(until=None)
+
+
+def test_nothing_is_taken_before_people_were_asked() -> None:
+    """The plain calls run first; what nobody has seen nobody can have decided."""
+    turn = Turn(["plain", "approval"])
+    with pytest.raises(people.ReplyError, match="nothing waits"):
+        turn.say(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "taken"),
+    [
+        ("yes", None, "yes"),
+        ("5", {"type": "string"}, "5"),
+        ("5", {"type": "integer"}, 5),
+        ("true", {"type": "boolean"}, True),
+        ('["a"]', {"type": "array"}, ["a"]),
+        (5, {"type": "integer"}, 5),
+        ("null", {"type": "null"}, None),
+    ],
+)
+def test_text_is_taken_for_json_only_where_text_does_not_fit(value: Any, schema: Any, taken: Any) -> None:
+    call = PlannedCall(call_id="c", tool="t", needs="answer")
+    said = Reply(request="c", decision="answered", value=value)
+    assert people.checked(call, said, schema).value == taken
+
+
+def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> None:
+    """Each alone is small enough; a turn that could not be carried on would never go on."""
+    calls = tuple(PlannedCall(call_id=f"c{number}", tool="t", needs="answer") for number in range(40))
+    waiting = engine.after_asking(engine.after_generation(state(), Generation(tip="t1", calls=calls)))
+    said = [Reply(request=call.call_id, decision="answered", value="x" * 30_000) for call in calls]
+    mail = Mailbox()
+    for fits in said[:17]:
+        mail, _ = people.settle(waiting, mail, fits, NOW)
+    with pytest.raises(people.ReplyError, match="over 524,288 bytes together"):
+        people.settle(waiting, mail, said[17], NOW)
+
+
+def test_the_answer_of_a_tool_is_held_to_the_schema_in_the_turns_policy() -> None:
+    waiting = state(tools={"t": ToolPolicy(answer={"type": "integer"}).model_dump()})
+    call = PlannedCall(call_id="c0", tool="t", needs="answer")
+    waiting = engine.after_asking(engine.after_generation(waiting, Generation(tip="t1", calls=(call,))))
+    said = Reply(request="c0", decision="answered", value="many")
+    with pytest.raises(people.ReplyError, match=r"does not fit: at \$"):
+        people.settle(waiting, Mailbox(), said, NOW)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("\ud800", "half a character"), ({"a": ["\ud800"]}, "half a character"), ("x" * 33_000, "the limit is 32,768")],
+)
+def test_an_answer_that_no_payload_can_carry_is_refused(value: Any, why: str) -> None:
+    """It would keep the turn from ever going on."""
+    with pytest.raises(ValidationError, match=why):
+        AnswerRequest(request="c", value=value)
+
+
+@pytest.mark.parametrize("wrapped", [lambda inner: [inner], lambda inner: {"a": inner}])
+def test_an_answer_that_is_nested_too_deeply_is_refused(wrapped: Any) -> None:
+    value: Any = "x"
+    for _ in range(63):
+        value = wrapped(value)
+    assert AnswerRequest(request="c", value=value).reply().model_dump_json()
+    with pytest.raises(ValidationError, match="nested more than 64 deep"):
+        AnswerRequest(request="c", value=wrapped(value))

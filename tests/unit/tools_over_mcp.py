@@ -1,0 +1,26 @@
+"""An MCP server of tools, as a user writes one: run by the tests as a child process."""
+
+from perdure import tool
+from perdure.mcp_server import as_mcp
+
+
+@tool
+def word_count(text: str) -> int:
+    """Count the words of a text."""
+    print("not a word of the protocol")  # noqa: T201
+    return len(text.split())
+
+
+@tool
+async def leave() -> str:
+    """End the process."""
+    raise SystemExit(3)
+
+
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper()
+
+
+if __name__ == "__main__":
+    as_mcp(word_count, leave, shout, name="words").run()

@@ -1,0 +1,131 @@
+"""MCP servers in a turn: tools frozen with it, errors for the model, files as artifacts, state on one worker."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent, StdioServerConfig
+from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.testing import Reply, Script, ScriptedProvider, call, say
+from tests.house import House
+from worker.sandbox import production_runner
+from workflows import options
+
+PEER = Path(__file__).parent.parent / "mcp_peer.py"
+DONE = say("done")
+
+
+def agent(fault: str = "", **settings: Any) -> Agent:
+    server = StdioServerConfig(**{"name": "peer", "command": sys.executable, "args": (str(PEER), fault), **settings})
+    return Agent(name="tester", model="openai/scripted", mcp_servers=[server])
+
+
+async def played(house: House, using: Agent, *answers: Reply) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The result of a turn, and the tool messages that the model read last."""
+    async with ScriptedProvider(Script(replies=answers)) as provider, house.worker(using):
+        house.use(provider)
+        result = await house.run()
+        last = provider.requests[-1].request.messages
+    return result, [message for message in last if message["role"] == "tool"]
+
+
+async def activities(house: House) -> list[Any]:
+    """The activities that the turn scheduled."""
+    history = await house.temporal.get_workflow_handle(house.session).fetch_history()
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    return [one for one in scheduled if one.activity_id]
+
+
+async def test_the_model_uses_a_servers_tool_and_the_turn_keeps_what_it_was(house: House) -> None:
+    """S-75: its type in Temporal is the name that the model called."""
+    result, (answer,) = await played(house, agent(), call(("peer__echo", {"text": "hi"})), DONE)
+    assert (result["stop_reason"], answer["content"]) == ("finished", 'echo: {"text": "hi"}')
+    assert "peer__echo" in [one.activity_type.name for one in await activities(house)]
+    definition = await house.store.definition((await house.store.turn(house.session, 1)).definition)
+    declared = definition.tool("peer__echo")
+    assert declared is not None
+    assert (declared.reference, declared.description) == ("mcp:peer/echo", "does echo")
+
+
+async def test_an_error_of_a_server_is_read_by_the_model_although_other_errors_abort(house: House) -> None:
+    """S-77."""
+    result, (failed, lost) = await played(house, agent(), call(("peer__fail", {})), call(("peer__die", {})), DONE)
+    assert result["stop_reason"] == "finished"
+    assert json.loads(failed["content"])["error"] == {
+        "code": "tool.execution_error",
+        "type": "McpError",
+        "message": "it did not work",
+    }
+    error = json.loads(lost["content"])["error"]
+    assert (error["code"], "its effect is unknown" in error["message"]) == ("tool.network_error", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"command": "no-such-command"}, "MCP server 'peer' cannot be used: there is no command 'no-such-command'"),
+        ({"fault": "dies"}, "cannot go on"),
+        ({"fault": "silent", "init_timeout": timedelta(seconds=0.5)}, "did not answer within 0.5 s"),
+        ({"fault": "twice"}, "lists two tools named echo"),
+    ],
+    ids=["no command", "dies", "silent", "twice"],
+)
+async def test_a_turn_is_refused_when_a_server_cannot_be_used(
+    house: House, settings: dict[str, Any], said: str
+) -> None:
+    """S-75: at once, and with the cause; the session has no turn."""
+    async with house.worker(agent(**settings)):
+        result = await house.run()
+    assert (result["turn"], result["reason_code"]) == (None, ReasonCode.RUNTIME_MCP_UNAVAILABLE)
+    assert said in result["error"]
+
+
+async def test_files_become_artifacts(house: House) -> None:
+    """S-77."""
+    _, (answer,) = await played(house, agent(), call(("peer__files", {})), DONE)
+    (image,) = [line for line in answer["content"].splitlines() if line.startswith("[image")]
+    stored = await house.store.artifact(image.rpartition(" ")[2].rstrip("]"))
+    assert (stored.media_type, stored.text) == ("image/png;base64", "aGVsbG8=")
+
+
+async def test_ten_megabytes_become_an_artifact(house: House) -> None:
+    """The model reads head and tail."""
+    _, (answer,) = await played(house, agent(), call(("peer__big", {"size": 10_000_000})), DONE)
+    name = answer["content"].partition("the whole output is artifact ")[2].partition(" ")[0]
+    assert len((await house.store.artifact(name)).text) == 10_000_000
+    assert len(answer["content"]) < 31_000
+
+
+async def test_a_server_with_state_is_called_where_the_turn_was_opened(house: House) -> None:
+    """S-75: on a queue that one worker polls."""
+    result, answers = await played(
+        house, agent(stateful=True), call(("peer__whoami", {})), call(("peer__whoami", {})), DONE
+    )
+    assert result["stop_reason"] == "finished"
+    assert len({answer["content"] for answer in answers}) == 1
+    queues = {one.task_queue.name for one in await activities(house) if one.activity_type.name == "peer__whoami"}
+    assert queues == {house.mcp.queue}
+    assert house.mcp.queue != house.settings.task_queue
+
+
+async def test_the_model_is_told_that_the_state_is_lost_with_its_worker(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-77: no call waits for a worker that is gone."""
+    monkeypatch.setattr(options, "PINNED_WAIT", timedelta(seconds=0.5))
+    using = agent(stateful=True)
+    async with (
+        ScriptedProvider(Script(replies=(call(("peer__whoami", {})), DONE))) as provider,
+        house.worker(using, runner=production_runner()),
+    ):
+        house.use(provider)
+        house.mcp.queue = f"{house.settings.task_queue}-of-a-lost-worker"
+        result = await house.run()
+        (answer,) = [message for message in provider.requests[-1].request.messages if message["role"] == "tool"]
+    assert result["stop_reason"] == "finished"
+    assert answer["content"] == REASONS[ReasonCode.TOOL_STATE_LOST].text

@@ -1,0 +1,117 @@
+"""``interactive: stop``: the turn ends with ``waiting_for_input``, and the reply starts the next one."""
+
+import pytest
+
+from perdure.client import RequestRefusedError
+from perdure.testing import Script, ScriptedProvider, call
+from tests.house import House
+from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several
+
+STOPS = {"interactive": "stop"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_paid() -> None:
+    PAID.clear()
+
+
+async def test_the_turn_stops_and_the_answer_starts_the_next_as_that_calls_result(house: House) -> None:
+    """S-66: its result says what it waits for; the answer is no message of the conversation."""
+    asked = several(COLOUR, call(("look", {"at": "it"})))
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        stopped = await house.run()
+        assert (stopped["stop_reason"], stopped["steps"], stopped["error"]) == ("waiting_for_input", 1, None)
+        (request,) = stopped["requests"]
+        assert (request["question"], request["options"]) == ("Which colour?", ["red", "blue"])
+        receipt = await house.client.answer(house.session, request["request_id"], "blue", by="ann")
+        result = await (await house.client.attach(house.session)).result()
+    assert (receipt.decision, receipt.by) == ("answered", "ann")
+    assert (result.turn, result.stop_reason, result.output) == (2, "finished", "done")
+    read = provider.requests[-1].request.messages
+    assert [message["role"] for message in read] == ["user", "assistant", "tool", "tool"]
+    assert results(read) == ["blue", "it looks good"]
+    assert [line["turn"] for line in await house.events("user_input_received")] == [2]
+
+
+async def test_several_questions_are_answered_one_by_one(house: House) -> None:
+    """Each answer starts a turn, which stops again until the last one is there; an approved call runs in its turn."""
+    asked = several(COLOUR, PAY)
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        first, second = (await house.run())["requests"]
+        await house.client.approve(house.session, second["request_id"], by="ann", digest=second["digest"])
+        stopped = await (await house.client.attach(house.session)).result()
+        assert (stopped.turn, stopped.stop_reason, stopped.steps, PAID) == (2, "waiting_for_input", 0, [7])
+        assert [request.request_id for request in stopped.requests] == [first["request_id"]]
+        assert [line["turn"] for line in await house.events("user_input_required")] == [1, 1, 2]
+        await house.client.answer(house.session, first["request_id"], "red")
+        result = await (await house.client.attach(house.session)).result()
+    assert (result.turn, result.stop_reason, len(provider.requests)) == (3, "finished", 2)
+    assert results(provider.requests[-1].request.messages) == ["red", "paid 7"]
+
+
+async def test_a_message_in_place_of_the_answer_gives_the_model_an_error(house: House) -> None:
+    """S-60: nobody is asked any more; the message is read behind the error result."""
+    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        (request,) = (await house.run())["requests"]
+        result = await house.run(prompt="never mind")
+        assert result["stop_reason"] == "finished"
+        with pytest.raises(RequestRefusedError, match="does not wait for"):
+            await house.client.answer(house.session, request["request_id"], "red")
+    read = provider.requests[-1].request.messages
+    assert [message["role"] for message in read] == ["user", "assistant", "tool", "user"]
+    assert "nobody decided about ask_user, another message came" in results(read)[0]
+    kinds = [line["type"] for line in await house.events() if line["turn"] == 2]
+    assert kinds[:2] == ["agent_start", "tool_end"]
+
+
+async def test_a_message_that_was_steered_in_becomes_the_next_turn(house: House) -> None:
+    """The turn stops before it could read it."""
+    asked = several(COLOUR, call(("look", {"at": "it"})))
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        handle = await house.start()
+        await handle.execute_update("send", {"prompt": "be brief", "steer": True})
+        result = await handle.result()
+    assert (result["turn"], result["stop_reason"]) == (2, "finished")
+    assert provider.requests[-1].request.messages[-1]["content"] == "be brief"
+
+
+@pytest.mark.parametrize(("value", "why"), [("green", "one of: red, blue"), ("", "one of: red, blue")])
+async def test_an_answer_that_does_not_fit_starts_no_turn(house: House, value: str, why: str) -> None:
+    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        (request,) = (await house.run())["requests"]
+        with pytest.raises(RequestRefusedError, match=why):
+            await house.client.answer(house.session, request["request_id"], value)
+        assert [record.turn for record in await house.store.turns(house.session)] == [1]
+        await house.client.answer(house.session, request["request_id"], "red")
+        assert (await (await house.client.attach(house.session)).result()).stop_reason == "finished"
+
+
+async def test_the_same_answer_after_the_turn_has_the_same_receipt_and_another_is_refused(house: House) -> None:
+    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        (request,) = (await house.run())["requests"]
+        first = await house.client.answer(house.session, request["request_id"], "red", by="ann")
+        await (await house.client.attach(house.session)).result()
+        again = await house.client.answer(house.session, request["request_id"], "red", by="bob")
+        with pytest.raises(RequestRefusedError, match=r"was answered by ann at .*; that stands"):
+            await house.client.answer(house.session, request["request_id"], "blue", by="bob")
+    assert (again.request_id, again.by, again.decision) == (first.request_id, "ann", "answered")
+    assert len(await house.store.turns(house.session)) == 2
+
+
+async def test_a_compaction_in_place_of_the_answer_leaves_a_conversation_that_goes_on(house: House) -> None:
+    """The question is withdrawn by the message after it, as by any other."""
+    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker(**STOPS)):
+        house.use(provider)
+        (request,) = (await house.run())["requests"]
+        await (await house.client.compact(house.session)).result()
+        with pytest.raises(RequestRefusedError, match="does not wait"):
+            await house.client.answer(house.session, request["request_id"], "red")
+        result = await house.run(prompt="go on")
+    assert result["stop_reason"] == "finished"
+    assert "another message came" in results(provider.requests[-1].request.messages)[0]

@@ -1,0 +1,50 @@
+"""What a turn makes of a failed activity: the facts for the model, the result and the people who look for the cause."""
+
+import contextlib
+
+from pydantic import ValidationError
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
+
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.turns import OpenTurn, StopReason, TurnResult
+
+MAX_ERROR_TEXT = 2_000
+"""Longest message of a failure in a result."""
+
+
+def refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
+    """The result of a request that never became a turn; every field is set, so that the JSON shows each."""
+    result = TurnResult(
+        session=opening.session,
+        turn=None,
+        agent=opening.request.agent or "",
+        stop_reason=StopReason.ERROR,
+        reason_code=error.code,
+        error=error.message,
+    )
+    return TurnResult.model_validate(result.model_dump())
+
+
+def detail(error: ActivityError, title: str) -> ErrorDetail:
+    """What is known about a failed activity: its own detail if it sent one, else what Temporal says of it."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
+            return ErrorDetail.model_validate(cause.details[0])
+        code = named(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
+        return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
+    if isinstance(cause, ActivityTimeoutError):
+        text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
+        return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
+    return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
+
+
+def tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
+    """What the model is told of a failed tool activity, and whether it ends the turn."""
+    failure = detail(error, tool)
+    if isinstance(error.cause, ApplicationError):
+        return failure, True
+    waited = isinstance(error.cause, ActivityTimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
+    code = ReasonCode.TOOL_STATE_LOST if waited else ReasonCode.TOOL_EFFECT_UNKNOWN
+    return failure.model_copy(update={"code": code, "message": REASONS[code].text}), False
