@@ -97,7 +97,8 @@ class ToolActivities:
         info = activity.info()
         definition = await self._definitions.get(call.definition)
         tool, declaration = self._tool(definition, info.activity_type)
-        claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"
+        # By the server's time and not by its count, which an operator may reset.
+        claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.started_time.timestamp():020.6f}"
         recording = await self._recordings.tool_call(definition, call, declaration.name)
         attempt = Attempt(call, declaration, claimant, recording)
         claim = await self._claim(attempt, rerun=declaration.idempotent and info.attempt <= MAX_RERUNS)

@@ -12,7 +12,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.people import InputReceipt
 from perdure.contracts.tools import ToolOutcome
 from perdure.store import schema
-from perdure.store.errors import NotFoundError
+from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.log import LockedSession
 from perdure.store.records import Artifact, Claim, LedgerCall, LostCall
 from perdure.store.rows import insert_into, load_tool_message
@@ -186,7 +186,11 @@ def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
     lost: Callable[[], LostCall],
     approved: NewEvent | None = None,
 ) -> Claim:
-    """Claim the call, or say how it ended."""
+    """Claim the call, or say how it ended.
+
+    Raises:
+        TurnEndedError: A later attempt of the same activity holds the call: a worker that was frozen asks for it.
+    """
     locked = LockedSession.for_turn(connection, call.session, call.turn)
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
@@ -194,6 +198,9 @@ def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
     if row.state == "ended":
         aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
         return Claim(state="ended", message=load_tool_message(row.message), aborted=aborted)
+    if row.state == "claimed" and _is_later(row.claimant, claimant):
+        msg = f"call {call.call_id!r} is in the hands of a later attempt; this one came back too late to make it"
+        raise TurnEndedError(msg)
     if row.state == "claimed" and row.claimant != claimant and not rerun:
         ended = lost()
         connection.execute(_END, _ending(call, ended.message, locked.now))
@@ -204,6 +211,13 @@ def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
     locked.append(*(event for event in (approved, start) if event is not None))
     locked.save()
     return Claim(state="run", arguments=row.arguments)
+
+
+def _is_later(held: str, asking: str) -> bool:
+    """Whether the call is held by an attempt that the server started after this one of the same activity."""
+    place, _, at = asking.rpartition("/")
+    held_place, _, held_at = held.rpartition("/")
+    return bool(place) and held_place == place and held_at > at
 
 
 def finish_call(

@@ -6,6 +6,7 @@ from sqlalchemy import create_engine, make_url, text
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import ToolError
 from perdure.store import Artifact, NotFoundError, Store
+from perdure.store.errors import TurnEndedError
 from tests.unit.store.given import (
     SESSION,
     answer,
@@ -55,6 +56,20 @@ async def test_a_tool_that_is_not_safe_to_repeat_is_given_up_when_its_claimant_w
     assert second.message.error is not None
     assert second.message.error.code == ReasonCode.TOOL_EFFECT_UNKNOWN
     assert await store.result_of_call(SESSION, 1, "c1") == second.message
+    assert await types(store) == ["agent_start", "tool_start", "tool_end"]
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+async def test_an_attempt_that_comes_back_too_late_takes_no_call_from_a_later_one(store: Store, rerun: bool) -> None:
+    """A frozen worker goes on: neither may it run the body beside the other, nor tell that the effect is unknown."""
+    await planned(store)
+    await claim(store, "run/7/0000000020.000000")
+
+    with pytest.raises(TurnEndedError, match="in the hands of a later attempt"):
+        await claim(store, "run/7/0000000010.000000", rerun=rerun)
+
+    assert await finish(store, "run/7/0000000020.000000", "done")
+    assert await store.result_of_call(SESSION, 1, "c1") == result("done")
     assert await types(store) == ["agent_start", "tool_start", "tool_end"]
 
 
