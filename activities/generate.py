@@ -67,10 +67,15 @@ class GenerateActivity:
                 *begun.results,
                 *(UserMessage(content=message.prompt) for message in request.steered),
             )
-            return await self._call(request, definition, new)
+            return await self._call(request, definition, messages, new)
 
-    async def _call(self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...]) -> Generation:
-        messages = await self._conversations.read(request.session, request.parent)
+    async def _call(
+        self,
+        request: Generate,
+        definition: AgentDefinition,
+        messages: list[WireMessage],
+        new: tuple[Message, ...],
+    ) -> Generation:
         try:
             answer, seconds = await self._attempts.call(
                 definition, [*_system_prompt(definition), *messages, *map(wire, new)]

@@ -34,6 +34,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import whole_characters
 from perdure.engine.structured import is_strict
+from perdure.engine.transcript import openai_tools
 
 SILENCE_SECONDS = 600.0
 """litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
@@ -227,13 +228,7 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
     require_key(definition)
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in definition.tools
-    ]
+    tools = openai_tools(definition.tools)
     response: Any = await litellm.acompletion(
         **definition.generate_params,
         model=definition.model,

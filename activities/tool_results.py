@@ -4,13 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from activities.failures import redact
 from activities.mcp.failures import McpError
 from activities.recordings import CallRecording
-from perdure.agents.tool import Tool
+from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep, UserInputReceived
@@ -19,7 +18,7 @@ from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
 from perdure.engine.outputs import whole_characters
-from perdure.engine.redaction import SHORTEST_SECRET, Hidden, hidden_values, without_known
+from perdure.engine.redaction import Hidden, hidden_values
 from perdure.store import Artifact, LostCall
 
 PREVIEW_CHARACTERS = 4_000
@@ -32,10 +31,6 @@ _NETWORK = frozenset(
     {"ConnectionError", "gaierror", "TransportError", "ClientConnectionError", "RequestException", "URLError"}
 )
 """Base classes of network faults in the standard library, httpx, aiohttp and requests."""
-
-
-class InvalidInputError(Exception):
-    """The model's arguments do not fit the tool; always told to the model."""
 
 
 class NotApprovedError(Exception):
@@ -163,15 +158,7 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: They are no JSON object, or do not fit the schema.
     """
-    parsed = parsed_arguments(raw)
-    try:
-        return tool.arguments(parsed)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
-        )
-        msg = f"the arguments do not fit the schema: {problems}"
-        raise InvalidInputError(msg) from error
+    return tool.checked(parsed_arguments(raw))
 
 
 def check_approval(definition: AgentDefinition, attempt: Attempt, raw: str) -> None:
@@ -194,14 +181,6 @@ def masked_values(declaration: ToolDeclaration, raw: str) -> Hidden:
         return Hidden()
 
 
-def without_hidden(text: str, hidden: Hidden) -> str:
-    """A result without what is secret by its name, for the model has to read the rest of it as it is.
-
-    Short values stay: they may be words of other meanings.
-    """
-    return without_known(text, [value for value in hidden.named if len(value) >= SHORTEST_SECRET])
-
-
 def as_text(value: object) -> str:
     """A result as the model reads it: text as it is, anything else as JSON.
 
@@ -218,12 +197,8 @@ def as_text(value: object) -> str:
 
 
 def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
-    """Whether the tool's author wants the model to be told. Classes go by name, so that the list can be frozen."""
-    if isinstance(error, InvalidInputError | NotApprovedError | McpError):
-        return True
-    if isinstance(declaration.catch, str):
-        return declaration.catch == "all"
-    return any(base.__name__ in declaration.catch for base in type(error).__mro__)
+    """Whether the model is told, and the turn goes on."""
+    return isinstance(error, InvalidInputError | NotApprovedError | McpError) or declaration.catches(error)
 
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:

@@ -37,7 +37,6 @@ from activities.tool_results import (
     masked_values,
     outcome,
     parsed_arguments,
-    without_hidden,
 )
 from perdure.agents.agent import Agent
 from perdure.agents.tool import Tool
@@ -48,7 +47,7 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
-from perdure.engine.redaction import Hidden, without_known
+from perdure.engine.redaction import Hidden, without_hidden, without_known
 from perdure.store import Artifact, Claim, NotFoundError, Store
 
 MAX_RERUNS = 5

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import ValidationError
 from pydantic_core import to_json
 
-from perdure.agents.tool import Tool, ToolContext, ToolDefinitionError, tool
-from perdure.contracts.tools import ToolDeclaration
+from perdure.agents.tool import InvalidInputError, Tool, ToolContext, ToolDefinitionError, tool
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import SHORTEST_SECRET, hidden_values, redact_text, without_known
+from perdure.engine.redaction import hidden_values, redact_text, without_hidden
 from perdure.settings import known_secrets
 
 if TYPE_CHECKING:
@@ -41,10 +39,6 @@ logger = logging.getLogger("perdure.mcp")
 
 class McpMissingError(ImportError):
     """The MCP SDK is not installed."""
-
-
-class InvalidInputError(Exception):
-    """The client's arguments do not fit the tool."""
 
 
 class ToolTimeoutError(TimeoutError):
@@ -173,33 +167,22 @@ async def _carried_out(
     """Run the tool; nothing that it raises leaves here, and nothing that it masks."""
     hidden = hidden_values(raw, tool.declaration.masked)
     try:
-        value = await _run(tool, _checked(tool, raw), call)
+        value = await _run(tool, tool.checked(raw), call)
         text = whole_characters(value) if isinstance(value, str) else to_json(value, inf_nan_mode="constants").decode()
     except Exception as error:  # noqa: BLE001 - the edge: a server outlives its tools
         unspoken = secrets | hidden.named | hidden.guessed
         told = describe(error)
-        if told is None and not _is_expected(tool.declaration, error):
+        expected = isinstance(error, InvalidInputError) or tool.declaration.catches(error)
+        if told is None and not expected:
             trace = "".join(traceback.format_exception(error))
             logger.warning("tool %s raised: %s", tool.name, redact_text(whole_characters(trace), unspoken))
         text = told or f"{type(error).__name__}: {error}"
         return _Outcome(redact_text(whole_characters(text), unspoken)[:ERROR_CHARACTERS], is_error=True)
-    # As a worker does it: a short value stays, it may be a word of another meaning.
-    text = without_known(text, [*secrets, *(value for value in hidden.named if len(value) >= SHORTEST_SECRET)])
+    text = without_hidden(text, hidden, secrets)
     limit = tool.declaration.truncate
     if limit is not None and len(text) > limit:
         return _Outcome(head_and_tail(text, limit))
     return _Outcome(text, None if isinstance(value, str) else _structured(text))
-
-
-def _checked(tool: Tool[..., Any], raw: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return tool.arguments(raw)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
-        )
-        msg = f"the arguments do not fit the schema: {problems}"
-        raise InvalidInputError(msg) from error
 
 
 async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall) -> Any:  # noqa: ANN401 - any result
@@ -236,15 +219,6 @@ async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa
             raise
         msg = f"{tool.name} cancelled itself"
         raise RuntimeError(msg) from error
-
-
-def _is_expected(declaration: ToolDeclaration, error: Exception) -> bool:
-    """Whether the error is the client's, or one that the tool's author wants the model to read."""
-    if isinstance(error, InvalidInputError):
-        return True
-    if isinstance(declaration.catch, str):
-        return declaration.catch == "all"
-    return any(base.__name__ in declaration.catch for base in type(error).__mro__)
 
 
 def _structured(text: str) -> JsonValue:

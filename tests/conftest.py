@@ -53,3 +53,18 @@ async def house(
         name=request.node.name, server=server, temporal=temporal, environment=environment, folder=tmp_path
     ) as built:
         yield built
+
+
+@pytest.fixture
+async def lasting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[House]:
+    """A house whose server keeps its executions in a file, so that it can be killed."""
+    options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
+    async with EmbeddedServer(options) as server:
+        become_a_user(monkeypatch, server)
+        temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
+        async with House.built(
+            name=request.node.name, server=server, temporal=temporal, environment=monkeypatch, folder=tmp_path
+        ) as house:
+            yield house

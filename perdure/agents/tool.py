@@ -27,6 +27,10 @@ class ToolDefinitionError(TypeError):
     """A function cannot become a tool; the message names the cause and the fix."""
 
 
+class InvalidInputError(Exception):
+    """Arguments do not fit the tool; always told to whoever sent them."""
+
+
 class ToolContext(ABC):
     """What a tool may know about its call: annotate a parameter with it, and the model never sees that parameter.
 
@@ -74,6 +78,21 @@ class Tool(Generic[P, R]):
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
+
+    def checked(self, raw: dict[str, JsonValue]) -> dict[str, Any]:
+        """The same as :meth:`arguments`, with every problem in one line.
+
+        Raises:
+            InvalidInputError: The arguments do not fit the schema.
+        """
+        try:
+            return self.arguments(raw)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
+            )
+            msg = f"the arguments do not fit the schema: {problems}"
+            raise InvalidInputError(msg) from error
 
     def arguments(self, raw: dict[str, JsonValue]) -> dict[str, Any]:
         """The model's arguments as the function takes them.

@@ -49,6 +49,12 @@ class ToolDeclaration(Value):
     requires_approval: bool = False
     pinned: bool = False
 
+    def catches(self, error: BaseException) -> bool:
+        """Whether the author wants the model to read of the error. Classes go by name, so that the list is data."""
+        if isinstance(self.catch, str):
+            return self.catch == "all"
+        return any(base.__name__ in self.catch for base in type(error).__mro__)
+
 
 class ToolPolicy(Value):
     """The part of a declaration that the workflow decides by."""

@@ -229,6 +229,14 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     return _settled(text, lambda some: _STARRED.sub(MASK, pattern.sub(kept, _without_keys(some, secrets))))
 
 
+def without_hidden(text: str, hidden: Hidden, secrets: Collection[str] = ()) -> str:
+    """A result without known secrets and what is secret by its name; the rest has to be read as it is.
+
+    Short values stay: they may be words of other meanings.
+    """
+    return without_known(text, [*secrets, *(value for value in hidden.named if len(value) >= SHORTEST_SECRET)])
+
+
 def mask_arguments(
     arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()
 ) -> dict[str, JsonValue]:
@@ -240,11 +248,6 @@ def mask_arguments(
         secrets: Values known to be secret, which no text may hold.
     """
     return _Masking(secrets).of_object(arguments, names, DEEPEST_ARGUMENTS)
-
-
-def is_masked(arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()) -> bool:
-    """Whether masking changes anything."""
-    return mask_arguments(arguments, names, secrets) != arguments
 
 
 def hidden_values(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:

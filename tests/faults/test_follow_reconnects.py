@@ -6,20 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-import temporalio.client
-
 from perdure import Agent
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
-from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import Script, ScriptedProvider, faults, say
-from tests.conftest import FAST
-from tests.house import WAIT_SECONDS, House, become_a_user, eventually
+from tests.house import WAIT_SECONDS, House, eventually
 
 AGENT = Agent(name="tester", model="openai/scripted")
 HELD = Script(replies=(say("done").after(faults.hang()),))
@@ -59,21 +53,6 @@ def assert_whole(follower: Follower) -> None:
     events: list[dict[str, Any]] = [json.loads(line) for line in follower.said("out")]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert (events[-1]["type"], events[-1]["stop_reason"]) == ("agent_end", "finished")
-
-
-@pytest.fixture
-async def lasting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[House]:
-    """A house whose server keeps its executions in a file, so that it can be killed."""
-    options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
-    async with EmbeddedServer(options) as server:
-        become_a_user(monkeypatch, server)
-        temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-        async with House.built(
-            name=request.node.name, server=server, temporal=temporal, environment=monkeypatch, folder=tmp_path
-        ) as house:
-            yield house
 
 
 async def test_a_server_that_is_killed_and_started_again(lasting: House) -> None:

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import temporalio.client
 from mcp import Client, MCPError, StdioServerParameters
 
 from perdure import Agent
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client import NoWorkerError
-from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.conftest import FAST
-from tests.house import WAIT_SECONDS, House, become_a_user, eventually
+from tests.house import WAIT_SECONDS, House, eventually
 
 AGENT = Agent(name="tester", description="Tests things.", model="openai/scripted")
 MCP = ["-m", "perdure.cli", "mcp"]
@@ -211,21 +209,6 @@ async def test_a_store_that_is_not_there_is_a_sentence(house: House, tmp_path: P
         said = await refused(client, "list_agents")
         assert "there is no transcript store at" in said
         assert "PERDURE_STORE_URL" in said
-
-
-@pytest.fixture
-async def lasting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[House]:
-    """A house whose server keeps its executions in a file, so that it can be killed."""
-    options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
-    async with EmbeddedServer(options) as server:
-        become_a_user(monkeypatch, server)
-        temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-        async with House.built(
-            name=request.node.name, server=server, temporal=temporal, environment=monkeypatch, folder=tmp_path
-        ) as house:
-            yield house
 
 
 async def test_a_wait_sits_out_a_server_that_is_killed_and_started_again(lasting: House) -> None:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from activities.tool_results import error_detail, masked_values, without_hidden
+from activities.tool_results import error_detail, masked_values
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.engine.redaction import Hidden
+from perdure.engine.redaction import Hidden, without_hidden
 
 TOOL = ToolDeclaration(name="t", description="T.", parameters={"type": "object"}, reference="a:t", masked=("pin",))
 

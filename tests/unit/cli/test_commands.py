@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from perdure.cli import child
-from perdure.cli.main import VERBS, cli, module
+from perdure.cli.main import VERBS, module
 from perdure.cli.server import free_port
+from tests.unit.cli.invoked import assert_one_line, perdure
 
 
 @pytest.fixture(autouse=True)
@@ -30,19 +30,6 @@ def loaded_by(code: str) -> set[str]:
     done = python("-c", f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')")
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines())
-
-
-def perdure(*args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), prog_name="perdure")
-
-
-def assert_one_line(result: Result, code: int, *parts: str) -> None:
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("perdure: ")
-    for part in parts:
-        assert part in line
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -5,25 +5,11 @@ import sys
 from typing import cast
 
 import pytest
-from click.testing import CliRunner, Result
 
 from perdure.cli import mcp
-from perdure.cli.main import cli
+from tests.unit.cli.invoked import assert_one_line, perdure
 
 pytestmark = pytest.mark.usefixtures("store_url")
-
-
-def perdure(*args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), prog_name="perdure")
-
-
-def assert_one_line(result: Result, code: int, *parts: str) -> None:
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("perdure: ")
-    for part in parts:
-        assert part in line
 
 
 @pytest.mark.parametrize("address", ["8765", ":8765", "127.0.0.1", "127.0.0.1:http"])

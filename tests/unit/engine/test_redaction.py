@@ -1,7 +1,7 @@
 """Secrets leave texts and arguments; what only looks like one stays."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from string import ascii_letters, digits
 from urllib.parse import quote
 
@@ -15,7 +15,6 @@ from perdure.engine.redaction import (
     MASK,
     Hidden,
     hidden_values,
-    is_masked,
     mask_arguments,
     redact_text,
 )
@@ -41,6 +40,11 @@ JSON = st.recursive(
 )
 VALUES = st.text(ascii_letters + digits, min_size=12, max_size=40)
 NAMES = st.sampled_from(["password", "apiKey", "api_key", "X-Api-Key", "client_secret", "Authorization", "accessToken"])
+
+
+def is_masked(arguments: dict[str, JsonValue], secrets: Collection[str] = ()) -> bool:
+    """Whether masking changes anything."""
+    return mask_arguments(arguments, secrets=secrets) != arguments
 
 
 def strings(value: JsonValue) -> list[str]:
