@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.agents.tool import Tool, ToolContext
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import Tool
 
 masked: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("perdure_masked", default=frozenset())
 """What nobody but the running body may see, of its arguments: the worker's log is written without it."""

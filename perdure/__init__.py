@@ -4,8 +4,9 @@ The client stands in ``perdure.client``; importing this package imports neither 
 """
 
 from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.context import ToolContext
 from perdure.agents.people import ask_user
-from perdure.agents.tool import Tool, ToolContext, ToolDefinitionError, tool
+from perdure.agents.tool import Tool, ToolDefinitionError, tool
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode

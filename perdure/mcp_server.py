@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_json
 
-from perdure.agents.tool import InvalidInputError, Tool, ToolContext, ToolDefinitionError, tool
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import InvalidInputError, Tool, ToolDefinitionError, tool
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import hidden_values, redact_text, without_hidden

@@ -2,7 +2,6 @@
 
 import inspect
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
+from perdure.agents.context import ToolContext
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT, ToolDeclaration
 from perdure.contracts.values import JsonValue
 
@@ -29,31 +29,6 @@ class ToolDefinitionError(TypeError):
 
 class InvalidInputError(Exception):
     """Arguments do not fit the tool; always told to whoever sent them."""
-
-
-class ToolContext(ABC):
-    """What a tool may know about its call: annotate a parameter with it, and the model never sees that parameter.
-
-    Attributes:
-        session: The session's id.
-        turn: The number of the turn.
-        call_id: The call's id, unique in the session.
-        idempotency_key: The same on every attempt of this call; hand it to services that deduplicate.
-    """
-
-    session: str
-    turn: int
-    call_id: str
-    idempotency_key: str
-
-    @property
-    @abstractmethod
-    def cancelled(self) -> bool:
-        """Whether the turn was cancelled or the call ran out of time; a blocking tool should look now and then."""
-
-    @abstractmethod
-    def wait(self, seconds: float) -> bool:
-        """Block until cancelled, at most so long; True if cancelled. For sync tools, in place of ``time.sleep``."""
 
 
 @dataclass(frozen=True)

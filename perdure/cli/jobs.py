@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from perdure.agents.tool import Tool, ToolContext, tool
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import Tool, tool
 from perdure.cli.connection import connected
 from perdure.cli.errors import MistakeError
 from perdure.cli.failures import describe

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from perdure import Agent, Compaction, RetryPolicy, tool
-from perdure.agents.tool import ToolContext
+from perdure.agents.context import ToolContext
 
 EFFECTS = "effects"
 """The file below ``CHAOS_FOLDER`` with a line for each effect."""

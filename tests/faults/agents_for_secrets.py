@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 
 from perdure import Agent, RetryPolicy, tool
-from perdure.agents.tool import Tool, ToolContext
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import Tool
 from perdure.contracts.values import JsonValue
 
 logger = logging.getLogger("vault")

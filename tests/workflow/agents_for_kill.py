@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from perdure import Agent, tool
-from perdure.agents.tool import ToolContext
+from perdure.agents.context import ToolContext
 from perdure.contracts.retries import RetryPolicy
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 
-from perdure.agents.tool import Tool, ToolContext, tool
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import Tool, tool
 from tests.house import WAIT_SECONDS
 
 

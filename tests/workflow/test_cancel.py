@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import Agent, tool
-from perdure.agents.tool import ToolContext
+from perdure.agents.context import ToolContext
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually

@@ -10,7 +10,8 @@ import pytest
 
 from activities import heartbeat
 from perdure import Agent, tool
-from perdure.agents.tool import Tool, ToolContext
+from perdure.agents.context import ToolContext
+from perdure.agents.tool import Tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, eventually
