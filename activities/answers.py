@@ -24,7 +24,7 @@ from perdure.contracts.generations import Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
-from perdure.engine.approvals import considered
+from perdure.engine.approvals import considered, in_one_payload
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import MASK, mask_arguments, redact_text
 from perdure.engine.structured import AnswerError, check_answer
@@ -74,7 +74,7 @@ def step_of(
     step_id = request.step_id()
     tool_calls: list[ToolCall] = []
     planned: list[PlannedCall] = []
-    ledger: list[LedgerCall] = []
+    masks: list[bool] = []
     for index, call in enumerate(answer.calls):
         call_id = f"call_{step_id[:16]}_{index}"
         name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
@@ -86,9 +86,8 @@ def step_of(
             plan = considered(definition, tool, plan, raw=call.arguments, shown=shown)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
-        ledger.append(
-            LedgerCall(call_id=call_id, tool=name, arguments=call.arguments, masked=masked, rejected=plan.rejected)
-        )
+        masks.append(masked)
+    planned = in_one_payload(planned)
     message = AssistantMessage(content=answer.text, tool_calls=tuple(tool_calls), thinking=answer.thinking)
     step = StepRecord(
         id=step_id,
@@ -102,6 +101,12 @@ def step_of(
         usage=answer.usage,
         cost_usd=answer.cost_usd,
     )
+    ledger = [
+        LedgerCall(
+            call_id=plan.call_id, tool=plan.tool, arguments=call.arguments, masked=masked, rejected=plan.rejected
+        )
+        for plan, call, masked in zip(planned, answer.calls, masks, strict=True)
+    ]
     return step, ledger
 
 

@@ -17,7 +17,7 @@ from activities.definitions import Definitions
 from activities.errors import permanent, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
-from activities.model import Answer, output_instructions
+from activities.model import Answer, system_prompt
 from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -78,7 +78,7 @@ class GenerateActivity:
     ) -> Generation:
         try:
             answer, seconds = await self._attempts.call(
-                definition, [*_system_prompt(definition), *messages, *map(wire, new)]
+                definition, [*system_prompt(definition), *messages, *map(wire, new)]
             )
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
@@ -149,12 +149,6 @@ def _made(
 ) -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
     step, rejected = checked(request, definition, made[0])
     return step, made[1], rejected
-
-
-def _system_prompt(definition: AgentDefinition) -> list[WireMessage]:
-    parts = (definition.instructions, output_instructions(definition))
-    text = "\n\n".join(part for part in parts if part)
-    return [{"role": "system", "content": text}] if text else []
 
 
 async def _off_the_loop_if_large(answer: Answer, work: Callable[[], T]) -> T:

@@ -1,8 +1,22 @@
-"""The counters of a worker. Activities count real events, so nothing is counted again on replay."""
+"""The counters of a worker. Activities count real events, so nothing is counted again on replay.
+
+What is true of all workers together is read from the store when somebody asks: a worker that ends loses nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from perdure.contracts.names import Metric
+from perdure.store.errors import StoreError
+from perdure.store.records import PeopleWaitedFor
+
+STORE_PATIENCE = 5.0
+"""Seconds that a scrape waits for the store."""
 
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -44,6 +58,33 @@ class Metrics:
     def store_operation(self, operation: str, seconds: float) -> None:
         """Note one store transaction."""
         self.store_seconds.labels(operation).observe(seconds)
+
+
+class PeopleCollector(Collector):
+    """How many turns wait for people, from the store: every worker of it says the same.
+
+    While the store is away the metrics are absent, which is not the same as zero.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[PeopleWaitedFor]]) -> None:
+        """``read`` runs on the loop that makes this; pages are asked for on threads."""
+        self._read = read
+        self._loop = asyncio.get_running_loop()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges of this moment."""
+        asked = asyncio.run_coroutine_threadsafe(self._asked(), self._loop)
+        try:
+            waits = asked.result(STORE_PATIENCE)
+        except (StoreError, TimeoutError):
+            asked.cancel()
+            return
+        seconds = 0.0 if waits.since is None else (datetime.now(UTC) - waits.since).total_seconds()
+        yield GaugeMetricFamily(Metric.WAITING_FOR_INPUT, "Turns that wait for a person now", waits.turns)
+        yield GaugeMetricFamily(Metric.WAITING_SECONDS, "How long the first of them has waited", max(0.0, seconds))
+
+    async def _asked(self) -> PeopleWaitedFor:
+        return await self._read()
 
 
 def _counter(registry: CollectorRegistry, name: Metric, text: str, *labels: str) -> Counter:

@@ -4,6 +4,7 @@ litellm takes seconds to import and does much behind one's back; the variables b
 module is therefore the worker's business, once, before it polls.
 """
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -11,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NoReturn, cast
 
@@ -29,11 +30,14 @@ from litellm._internal_context import is_internal_call  # pyright: ignore[report
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 
 from activities.conversations import WireMessage
-from perdure.contracts.agents import AgentDefinition
+from activities.tool_limits import ToolLimits
+from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.budgets import Usage
+from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import whole_characters
 from perdure.engine.structured import is_strict
+from perdure.engine.tool_modes import as_text, calls_in, offered
 from perdure.engine.transcript import openai_tools
 
 SILENCE_SECONDS = 600.0
@@ -62,6 +66,10 @@ async def _not_again(*_: object, **__: object) -> NoReturn:
 
 
 quiet()
+
+
+IN_TEXT: ToolMode = "json-in-xml"
+"""The tool mode of ``auto`` where the provider's own calls cannot be had."""
 
 
 class EmptyAnswerError(Exception):
@@ -184,6 +192,25 @@ def context_window(model: str) -> int | None:
     return window if isinstance(window, int) else None
 
 
+def mode_of(definition: AgentDefinition) -> ToolMode:
+    """The agent's tool mode, and what ``auto`` is for its model.
+
+    A model that litellm's map has, without saying that it has calls, is taken to have none: text works with every
+    model. One that is not in the map is new or somebody's own, and most of these have them.
+    """
+    if definition.tool_mode != "auto":
+        return definition.tool_mode
+    known = _known(definition.model)
+    return "api" if not known or known.get("supports_function_calling") is True else IN_TEXT
+
+
+def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
+    """The first message of each request, if there is anything to say."""
+    told = offered(mode_of(definition), definition.tools)
+    text = "\n\n".join(part for part in (definition.instructions, told, output_instructions(definition)) if part)
+    return [{"role": "system", "content": text}] if text else []
+
+
 def _is_constrained(definition: AgentDefinition) -> bool:
     """Whether the provider holds the model to the agent's output schema, and lets it use its tools all the same.
 
@@ -192,6 +219,8 @@ def _is_constrained(definition: AgentDefinition) -> bool:
     """
     schema, known = definition.output_schema, _known(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
+        return False
+    if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
         return False
     of_openai = definition.model.partition("/")[0] in {"openai", "azure"}
     native = bool(known.get("supports_native_structured_output"))
@@ -214,8 +243,14 @@ def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
     return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
+_TOOL_LIMITS = ToolLimits()
+
+
 async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
+
+    Only a provider that refuses so many tools is asked again at once, with the tools in the system prompt; so is every
+    later call of this worker, at first.
 
     Raises:
         MissingKeyError: No key is set for the provider.
@@ -226,20 +261,51 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
         Exception: Whatever litellm raises; ``activities.failures`` knows them.
     """
     require_key(definition)
+    chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
+    if chooses and _TOOL_LIMITS.are_exceeded(definition):
+        return await _called(*_in_text(definition, messages))
+    try:
+        return await _called(definition, messages)
+    except Exception as error:
+        if not (chooses and definition.tools and _TOOL_LIMITS.learn(definition, error)):
+            raise
+    return await _called(*_in_text(definition, messages))
+
+
+def _in_text(definition: AgentDefinition, messages: list[WireMessage]) -> tuple[AgentDefinition, list[WireMessage]]:
+    """The same call with the tools in the system prompt."""
+    changed = definition.model_copy(update={"tool_mode": IN_TEXT})
+    return changed, [*system_prompt(changed), *(one for one in messages if one.get("role") != "system")]
+
+
+async def _called(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
-    tools = openai_tools(definition.tools)
+    mode = mode_of(definition)
+    tools = openai_tools(definition.tools) if mode == "api" else []
     response: Any = await litellm.acompletion(
         **definition.generate_params,
         model=definition.model,
-        messages=messages,
+        messages=messages if mode == "api" else as_text(mode, messages, definition.tools),
         timeout=SILENCE_SECONDS,
         num_retries=0,
         max_retries=0,
         **({"tools": tools} if tools else {}),
         **_response_format(definition),
     )
-    return _answer(response)
+    answer = _answer(response)
+    if mode == "api" or not definition.tools:
+        return answer
+    return await asyncio.to_thread(_with_calls, answer, mode, definition.tools)
+
+
+def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ...]) -> Answer:
+    """The answer with the calls in its text as calls; then it ends like any other that asks for tools."""
+    text, found = calls_in(mode, answer.text, tools)
+    if not found:
+        return answer
+    calls = (WireCall(name=call.name, arguments=whole_characters(call.arguments)) for call in found)
+    return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
 
 
 def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types are not typed

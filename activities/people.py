@@ -2,23 +2,31 @@
 
 from temporalio import activity
 
-from activities.errors import store_failures
+from activities.errors import permanent, store_failures
 from activities.heartbeat import beating
+from activities.recorded_turns import RecordedTurns
+from activities.recordings import FixtureMissingError, Recordings
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputRequired
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.store import Store
 
 
 class PeopleActivity:
     """The questions of one worker's turns."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, recordings: Recordings) -> None:
         self._store = store
+        self._recorded = RecordedTurns(recordings)
 
     @activity.defn(name=Activity.ASK)
-    async def ask(self, asking: AskPeople) -> None:
-        """Write each request into the event log, where those who follow the turn see it. Safe to run twice."""
+    async def ask(self, asking: AskPeople) -> RecordedDecisions | None:
+        """Write each request into the event log, where those who follow the turn see it. Safe to run twice.
+
+        In a replay, give what was decided: nobody is asked.
+        """
         events = [
             NewEvent(
                 key=f"{asking.turn}/{request.request_id}/user_input_required",
@@ -30,3 +38,9 @@ class PeopleActivity:
         ]
         async with beating(), store_failures():
             await self._store.append_events(asking.session, events)
+            try:
+                return await self._recorded.decisions(asking)
+            except FixtureMissingError as error:
+                code = ReasonCode.TOOL_FIXTURE_MISSING
+                text = f"step {asking.step}: {REASONS[code].text}: {error}"
+                raise permanent(ErrorDetail(code=code, title="people", message=text)) from None

@@ -2,7 +2,8 @@
 
 A recording holds ``recording.json``, and a file for each call, a *fixture*: ``llm/<hash>.json`` and
 ``tools/<tool>/<hash>.json``. Of equal tool calls in a session, the second is ``<hash>.2.json``. Who replays never
-calls out. Nothing is recorded of a model call that failed.
+calls out. Nothing is recorded of a model call that failed. What people decided, and what MCP servers offered, is in
+:mod:`activities.recorded_turns`.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from activities.model import Answer, WireCall
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.recordings import RECORDING_FORMAT, RecordingInfo, ToolFixture
+from perdure.contracts.recordings import RECORDING_FORMAT, RecordedArtifact, RecordingInfo, ToolFixture
 from perdure.contracts.tools import CallTool
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.fixtures import (
@@ -38,7 +39,7 @@ from perdure.engine.fixtures import (
     without_secrets,
 )
 from perdure.settings import RecordingMode
-from perdure.store import Store
+from perdure.store import Artifact, Store
 
 NO_WORKER = "start the worker with --record DIR to write one, or with --replay DIR to replay one"
 """The way out for who names a recording to a worker that has none."""
@@ -81,8 +82,8 @@ class Recordings:
     def __init__(self, *, mode: RecordingMode, folder: Path | None, store: Store, secrets: Collection[str]) -> None:
         self.mode = mode if folder is not None else "off"
         self._folder = folder or Path()
-        self._store = store
-        self._secrets = secrets
+        self.store = store
+        self.secrets = secrets
 
     async def open(self, name: str, agent: str) -> None:
         """See that a turn may use the recording of that name, and begin it if this worker records.
@@ -127,7 +128,7 @@ class Recordings:
         place.parent.mkdir(parents=True, exist_ok=True)
         prepared = place.parent / f".{uuid.uuid4().hex}"
         info = RecordingInfo(format=RECORDING_FORMAT, agent=agent, created_at=datetime.now(UTC))
-        _write(prepared / "recording.json", info)
+        write(prepared / "recording.json", info)
         try:
             prepared.rename(place)
         except OSError:
@@ -147,7 +148,7 @@ class Recordings:
         Raises:
             FixtureMissingError: The worker replays and has no such call.
         """
-        place = self._place(definition)
+        place = self.place(definition)
         if place is None:
             return await call()
         folder = place / "llm"
@@ -156,12 +157,12 @@ class Recordings:
         began = time.monotonic()
         answer = await call()
         seconds = round(time.monotonic() - began, 3)
-        await _record(lambda: self._write_answer(folder, definition, messages, answer, seconds))
+        await record(lambda: self._write_answer(folder, definition, messages, answer, seconds))
         return answer
 
     def _recorded(self, folder: Path, definition: AgentDefinition, messages: Sequence[WireMessage]) -> Answer:
-        asked = asked_model(definition, messages, self._secrets)
-        fixture = _load(folder / f"{asked.digest}.json", ModelFixture)
+        asked = asked_model(definition, messages, self.secrets)
+        fixture = load(folder / f"{asked.digest}.json", ModelFixture)
         if fixture is None:
             raise _no_answer(folder, asked)
         recorded = _ANSWER.validate_python(asked.numbers.show(fixture.answer))
@@ -175,7 +176,7 @@ class Recordings:
         answer: Answer,
         seconds: float,
     ) -> None:
-        asked = asked_model(definition, messages, self._secrets)
+        asked = asked_model(definition, messages, self.secrets)
         shown = asked.numbers.hide(self._shown(definition, answer))
         fixture = ModelFixture(
             request=asked.request,
@@ -183,20 +184,20 @@ class Recordings:
             recorded_at=datetime.now(UTC),
             seconds=seconds,
         )
-        _write(folder / f"{asked.digest}.json", fixture)
+        write(folder / f"{asked.digest}.json", fixture)
 
     def _shown(self, definition: AgentDefinition, answer: Answer) -> JsonValue:
         """The answer as the transcript has it: without known secrets, and with the same masks in its arguments."""
         said = _ANSWER.dump_python(dataclasses.replace(answer, calls=()), mode="json")
-        shown = without_secrets(said, self._secrets)
+        shown = without_secrets(said, self.secrets)
         calls: list[JsonValue] = []
         for call in answer.calls:
             tool = definition.tool(call.name)
-            arguments, _ = shown_arguments(call.arguments, tool.masked if tool else (), self._secrets)
+            arguments, _ = shown_arguments(call.arguments, tool.masked if tool else (), self.secrets)
             calls.append(dataclasses.asdict(WireCall(name=call.name, arguments=arguments)))
         return {**shown, "calls": calls} if isinstance(shown, dict) else shown
 
-    def _place(self, definition: AgentDefinition) -> Path | None:
+    def place(self, definition: AgentDefinition) -> Path | None:
         """The folder of a turn's recording; None if its calls are made and not written down.
 
         Raises:
@@ -216,17 +217,17 @@ class Recordings:
         if not definition.recording and self.mode != "replay":
             return CallRecording()
         async with store_failures():
-            transcript = await self._store.transcript(call.session)
-        asked = await asyncio.to_thread(asked_tool, transcript, call.call_id, tool, self._secrets)
+            transcript = await self.store.transcript(call.session)
+        asked = await asyncio.to_thread(asked_tool, transcript, call.call_id, tool, self.secrets)
         try:
-            place = self._place(definition)
+            place = self.place(definition)
         except FixtureMissingError as error:
             return CallRecording(replays=True, refusal=error)
         return CallRecording(
-            file=None if place is None else place / "tools" / tool / _tool_file(asked),
+            file=None if place is None else place / "tools" / tool / tool_file(asked),
             replays=self.mode == "replay",
             asked=asked,
-            secrets=frozenset(self._secrets),
+            secrets=frozenset(self.secrets),
         )
 
 
@@ -250,50 +251,59 @@ class CallRecording:
             raise self.refusal
         if self.file is None or self.asked is None or not self.replays:
             return None
-        fixture = await asyncio.to_thread(_load, self.file, ToolFixture)
+        fixture = await asyncio.to_thread(load, self.file, ToolFixture)
         if fixture is None:
             raise await asyncio.to_thread(_no_outcome, self.file.parent, self.asked)
-        return ToolFixture.model_validate(self.asked.numbers.show(fixture.model_dump(mode="json")))
+        shown = self.asked.numbers.show(fixture.model_dump(mode="json", exclude={"attachments"}))
+        return ToolFixture.model_validate(shown).model_copy(update={"attachments": fixture.attachments})
 
     async def keep(
-        self, message: ToolMessage, *, artifact: str | None, ended_turn: bool, seconds: float | None
+        self, message: ToolMessage, *, artifacts: Sequence[Artifact], ended_turn: bool, seconds: float | None
     ) -> None:
         """Write down what the store now holds, if the call is to be recorded."""
         file, asked = self.file, self.asked
         if file is None or asked is None or self.replays:
             return
+        output = f"art_{message.call_id}"
         outcome: dict[str, JsonValue] = {
             "content": message.content,
             "error": None if message.error is None else message.error.model_dump(mode="json"),
-            "artifact": artifact,
+            "artifact": next((one.text for one in artifacts if one.id == output), None),
             "ended_turn": ended_turn,
             "seconds": seconds,
+            "stop": message.stop,
         }
-        await _record(lambda: _write(file, self._fixture(outcome, asked)))
-
-    def _fixture(self, outcome: dict[str, JsonValue], asked: Asked) -> ToolFixture:
-        shown = asked.numbers.hide(without_secrets(outcome, self.secrets))
-        return ToolFixture.model_validate(
-            {**(shown if isinstance(shown, dict) else {}), "request": asked.request, "recorded_at": datetime.now(UTC)}
+        attached = tuple(
+            RecordedArtifact(media_type=one.media_type, text=one.text) for one in artifacts if one.id != output
         )
+        await record(lambda: write(file, self._fixture(outcome, asked, attached)))
+
+    def _fixture(
+        self, outcome: dict[str, JsonValue], asked: Asked, attached: tuple[RecordedArtifact, ...]
+    ) -> ToolFixture:
+        """The fixture. Images and files are the store's, byte for byte."""
+        shown = asked.numbers.hide(without_secrets(outcome, self.secrets))
+        about = {"request": asked.request, "recorded_at": datetime.now(UTC), "attachments": attached}
+        return ToolFixture.model_validate({**(shown if isinstance(shown, dict) else {}), **about})
 
 
-def _tool_file(asked: Asked) -> str:
+def tool_file(asked: Asked) -> str:
+    """The name of the fixture of a tool call."""
     number = "" if asked.occurrence == 1 else f".{asked.occurrence}"
     return f"{asked.digest}{number}.json"
 
 
-async def _record(write: Callable[[], None]) -> None:
+async def record(writing: Callable[[], None]) -> None:
     """Write a fixture. Neither a full disk nor a fault in here may end a turn whose call is paid for."""
     try:
-        await asyncio.to_thread(write)
+        await asyncio.to_thread(writing)
     except OSError as error:
         activity.logger.warning("a call is missing in the recording: %s", error)
     except Exception as error:  # noqa: BLE001 - else it would be taken for a failure of the provider or the tool
         activity.logger.warning("a call is missing in the recording: %s", type(error).__name__, exc_info=error)
 
 
-def _write(path: Path, value: Value) -> None:
+def write(path: Path, value: Value) -> None:
     """Write a file as a whole, also when another worker writes the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     prepared = path.with_name(f".{uuid.uuid4().hex}")
@@ -301,7 +311,12 @@ def _write(path: Path, value: Value) -> None:
     prepared.replace(path)
 
 
-def _load(path: Path, kind: type[Fixture]) -> Fixture | None:
+def load(path: Path, kind: type[Fixture]) -> Fixture | None:
+    """A fixture; None if there is none.
+
+    Raises:
+        FixtureMissingError: It cannot be read.
+    """
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -313,7 +328,7 @@ def _load(path: Path, kind: type[Fixture]) -> Fixture | None:
 
 def _all(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
     for path in sorted(folder.glob("*.json")):
-        fixture = _load(path, kind)
+        fixture = load(path, kind)
         if fixture is not None:
             yield fixture
 
@@ -321,7 +336,7 @@ def _all(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
 def _no_answer(folder: Path, asked: Asked) -> FixtureMissingError:
     other = nearest(asked.request, (fixture.request for fixture in _all(folder, ModelFixture)))
     where = "no model call is recorded" if other is None else difference(asked.request, other)
-    return FixtureMissingError(f"{where} (recording {folder.parent.name!r}, request {asked.digest[:12]}); {_AGAIN}")
+    return FixtureMissingError(f"{where} (recording {folder.parent.name!r}, request {asked.digest[:12]}); {AGAIN}")
 
 
 def _no_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
@@ -336,9 +351,9 @@ def _no_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
         )
         where = f"this is call {asked.occurrence} with the same arguments, recorded were {recorded}"
     return FixtureMissingError(
-        f"{where} (recording {folder.parent.parent.name!r}, request {asked.digest[:12]}); {_AGAIN}"
+        f"{where} (recording {folder.parent.parent.name!r}, request {asked.digest[:12]}); {AGAIN}"
     )
 
 
 _OCCURRENCE = re.compile(r"(\.\d+)?\.json")
-_AGAIN = "record it again, or undo the change"
+AGAIN = "record it again, or undo the change"

@@ -1,31 +1,35 @@
 """What becomes of a tool's body: its result as text, its exception as an error for the model and a reason code."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
 from activities.failures import redact
 from activities.mcp.failures import McpError
+from activities.outputs import InvalidOutputError, output_id
+from activities.progress import Progress
 from activities.recordings import CallRecording
+from perdure.agents.errors import ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep, UserInputReceived
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
-from perdure.engine.outputs import whole_characters
 from perdure.engine.redaction import Hidden, hidden_values
-from perdure.store import Artifact, LostCall
+from perdure.store import Artifact
 
 PREVIEW_CHARACTERS = 4_000
 """Longest result in the history and in events; the model reads all of it from the store."""
 
 ERROR_CHARACTERS = 1_500
 """Longest error text the model reads."""
+
+STOP_CHARACTERS = 500
+"""Longest reason for which a tool asks the turn to end."""
 
 _NETWORK = frozenset(
     {"ConnectionError", "gaierror", "TransportError", "ClientConnectionError", "RequestException", "URLError"}
@@ -37,43 +41,19 @@ class NotApprovedError(Exception):
     """The call needs an approval and has none that is for these arguments; always told to the model."""
 
 
-class InvalidOutputError(Exception):
-    """The tool returned a value that cannot be written as JSON."""
-
-
 class ToolTimeoutError(TimeoutError):
     """The body ran longer than the tool's time-out."""
 
 
 @dataclass(frozen=True)
-class Attachment:
-    """What a call gave beside its text: data as base64, its media type with ``;base64``."""
-
-    media_type: str
-    data: str
-
-
-def attachment_id(call_id: str, number: int) -> str:
-    """The artifact of a call's attachment, from 1; the one without a number is its long text."""
-    return f"art_{call_id}_{number}"
-
-
-@dataclass(frozen=True)
-class CallResult:
-    """What a call gave: the text for the model, and what becomes artifacts."""
-
-    text: str
-    attachments: tuple[Attachment, ...] = ()
-
-
-@dataclass(frozen=True)
 class Attempt:
-    """One attempt at a call: its claim, its recording, and the events it writes, each once by its key."""
+    """One attempt at a call: its claim, its recording, its progress, and the events it writes, each once by its key."""
 
     call: CallTool
     declaration: ToolDeclaration
     claimant: str
     recording: CallRecording
+    progress: Progress
 
     def event(self, key: str, event: Event) -> NewEvent:
         """An event of this call, ready for the log."""
@@ -92,14 +72,17 @@ class Attempt:
             return None
         return self.event("user_input_received", UserInputReceived(tool=name, **dict(approval)))
 
-    def ended(self, message: ToolMessage, artifact: Artifact | None, seconds: float) -> list[NewEvent]:
+    def ended(self, message: ToolMessage, artifacts: Sequence[Artifact], seconds: float) -> list[NewEvent]:
         """The call has a result for the model."""
+        ids = [artifact.id for artifact in artifacts]
+        output = output_id(self.call.call_id)
         end = ToolEnd(
             call_id=message.call_id,
             tool=message.name,
             result=message.content[:PREVIEW_CHARACTERS],
             error=message.error,
-            artifact=artifact.id if artifact else None,
+            artifact=output if output in ids else None,
+            attachments=tuple(one for one in ids if one != output),
             seconds=round(seconds, 3),
             recorded=self.recording.replays,
         )
@@ -110,12 +93,9 @@ class Attempt:
         failure = ToolError(call_id=self.call.call_id, tool=self.declaration.name, error=error)
         return [self.event("tool_error", failure), self._step()]
 
-    def lost(self) -> LostCall:
-        """What the model is told when an earlier attempt was lost in the body and it may not run again."""
-        code = ReasonCode.TOOL_EFFECT_UNKNOWN
-        error = ErrorDetail(code=code, title=self.declaration.name, message=REASONS[code].text)
-        message = failed(self.call, error)
-        return LostCall(message=message, events=tuple(self.ended(message, None, 0.0)))
+    def given_up(self, code: ReasonCode, told: str) -> ToolMessage:
+        """What the model is told when an earlier attempt was lost in the body and it does not run again."""
+        return failed(self.call, ErrorDetail(code=code, title=self.declaration.name, message=told))
 
     def _step(self) -> NewEvent:
         return self.event("tool_step", ToolStep(call_id=self.call.call_id, tool=self.declaration.name))
@@ -136,7 +116,12 @@ def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
 def outcome(message: ToolMessage) -> ToolOutcome:
     """What the workflow is told of a result."""
     preview = message.content[:PREVIEW_CHARACTERS]
-    return ToolOutcome(call_id=message.call_id, preview=preview, error=message.error).sparse()
+    return ToolOutcome(call_id=message.call_id, preview=preview, error=message.error, stop=message.stop).sparse()
+
+
+def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:
+    """Why a tool asked the turn to end, as people read it; None if it did not."""
+    return None if reason is None else redact(" ".join(reason.split()), secrets)[:STOP_CHARACTERS]
 
 
 def parsed_arguments(raw: str) -> dict[str, JsonValue]:
@@ -181,24 +166,10 @@ def masked_values(declaration: ToolDeclaration, raw: str) -> Hidden:
         return Hidden()
 
 
-def as_text(value: object) -> str:
-    """A result as the model reads it: text as it is, anything else as JSON.
-
-    Raises:
-        InvalidOutputError: The value has no JSON form.
-    """
-    if isinstance(value, str):
-        return whole_characters(value)
-    try:
-        return to_json(value, inf_nan_mode="constants").decode()
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {error}"
-        raise InvalidOutputError(msg) from error
-
-
 def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
     """Whether the model is told, and the turn goes on."""
-    return isinstance(error, InvalidInputError | NotApprovedError | McpError) or declaration.catches(error)
+    ours = isinstance(error, InvalidInputError | NotApprovedError | ToolUnavailableError | McpError)
+    return ours or declaration.catches(error)
 
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:

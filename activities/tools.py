@@ -1,12 +1,14 @@
 """The one dynamic activity behind every Python tool; its type in Temporal is the tool's name.
 
-A call is claimed by its row in the ledger before the body runs. So a second attempt never runs the body again, unless
-the tool is idempotent: it returns the recorded result, or tells the model that the effect is unknown.
+A call is claimed before the body runs (``activities.effects``). So a second attempt never runs the body again, unless
+the tool is idempotent or its reconciler says that it did not happen: it returns the result that is recorded or that the
+reconciler found, or tells the model that the effect is unknown.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,51 +16,46 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
 from activities.bodies import Bodies, CallContext, masked
 from activities.definitions import Definitions
+from activities.effects import Body, Effects, Verdict, context_of, hidden_of
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
-from activities.heartbeat import beating, reporter
+from activities.heartbeat import beating
 from activities.mcp.servers import McpServers, is_remote, server_name
 from activities.metrics import Metrics
+from activities.outputs import CallResult, artifacts_of, read
+from activities.progress import Progress
 from activities.recordings import FixtureMissingError, Recordings
+from activities.skills import skill_tool
 from activities.storing import until_stored
 from activities.tool_results import (
-    Attachment,
     Attempt,
-    CallResult,
     ToolTimeoutError,
-    as_text,
-    attachment_id,
     check_approval,
     checked_arguments,
     error_detail,
     failed,
     is_caught,
-    masked_values,
     outcome,
     parsed_arguments,
+    stop_request,
 )
 from perdure.agents.agent import Agent
+from perdure.agents.parameters import takes_the_same
+from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent
-from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
 from perdure.engine.redaction import Hidden, without_hidden, without_known
-from perdure.store import Artifact, Claim, NotFoundError, Store
-
-MAX_RERUNS = 5
-"""An idempotent tool whose worker is lost so many times is given up: it may be what kills them."""
+from perdure.store import Artifact, Store
 
 MISSING_TOOL_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a tool this one lacks."""
-
-
-Body = Tool[..., Any] | AnyServerConfig
-"""What carries a call out: a Python function, or an MCP server."""
 
 
 class ToolActivities:
@@ -77,6 +74,7 @@ class ToolActivities:
         secrets: frozenset[str],
     ) -> None:
         self._store = store
+        self._effects = Effects(store=store, bodies=bodies, secrets=secrets)
         self._agents = agents
         self._definitions = definitions
         self._bodies = bodies
@@ -99,40 +97,43 @@ class ToolActivities:
         # By the server's time and not by its count, which an operator may reset.
         claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.started_time.timestamp():020.6f}"
         recording = await self._recordings.tool_call(definition, call, declaration.name)
-        attempt = Attempt(call, declaration, claimant, recording)
-        claim = await self._claim(attempt, rerun=declaration.idempotent and info.attempt <= MAX_RERUNS)
+        progress = Progress(store=self._store, call=call, claimant=claimant)
+        attempt = Attempt(call, declaration, claimant, recording, progress)
+        claim, verdict = await self._effects.claimed(tool, attempt)
         if claim.message is not None:
             await self._keep(attempt, claim.message, ended_turn=claim.aborted, seconds=None)
             if claim.aborted and claim.message.error is not None:  # by an attempt that was lost before it could say so
                 raise _abort(attempt, claim.message.error)
             return outcome(claim.message)
+        if verdict is not None and verdict.decision == "given_up":
+            return await self._given_up(attempt, verdict)
         if (replayed := await self._replayed(attempt)) is not None:
             return replayed
-        hidden = await _hidden(attempt, claim.arguments)
+        hidden = await hidden_of(attempt, claim.arguments)
         unspoken = hidden.named | hidden.guessed
         masked.set(unspoken)
         began = time.monotonic()
         try:
             check_approval(definition, attempt, claim.arguments)
-            result = await self._run(tool, attempt, claim.arguments)
+            with progress.taken(self._secrets | unspoken):
+                result = await self._result(tool, attempt, claim.arguments, verdict)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
             detail = error_detail(declaration, error, self._secrets | unspoken)
             return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
-        seconds = time.monotonic() - began
-        if result.attachments:
-            await self._attach(attempt, result.attachments)
-        return await self._succeeded(attempt, without_hidden(result.text, hidden), seconds)
+        return await self._succeeded(definition, attempt, result, hidden, time.monotonic() - began)
 
     def _tool(self, definition: AgentDefinition, name: str) -> tuple[Body, ToolDeclaration]:
         """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
         declaration = definition.tool(name)
         agent = self._agents.get(definition.name)
+        if declaration is not None and is_skill_tool(declaration):
+            return skill_tool(definition.skills, agent.skills if agent is not None else ()), declaration
         if declaration is not None and agent is not None and is_remote(declaration):
             server = agent.mcp_server(server_name(declaration))
             if server is not None:
                 return server, declaration
         tool = agent.tool(name) if agent is not None else None
-        if declaration is None or tool is None or tool.declaration.parameters != declaration.parameters:
+        if declaration is None or tool is None or not takes_the_same(tool.declaration, declaration):
             message = (
                 f"this worker has no tool {name!r} of agent {definition.name!r} with the schema the turn began with; "
                 "keep a worker of that version until its turns have ended"
@@ -140,21 +141,18 @@ class ToolActivities:
             raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), MISSING_TOOL_RETRY)
         return tool, declaration
 
-    async def _claim(self, attempt: Attempt, *, rerun: bool) -> Claim:
-        call = attempt.call
-        return await until_stored(
-            lambda: self._store.claim_call(
-                session=call.session,
-                turn=call.turn,
-                step=call.step,
-                call_id=call.call_id,
-                claimant=attempt.claimant,
-                rerun=rerun,
-                start=attempt.started(),
-                approved=attempt.approved(),
-                lost=attempt.lost,
-            )
-        )
+    async def _given_up(self, attempt: Attempt, verdict: Verdict) -> ToolOutcome:
+        """Tell the model that nobody knows what became of the call."""
+        message = attempt.given_up(verdict.code, verdict.told)
+        await self._finish(attempt, message, attempt.ended(message, (), 0.0), ())
+        await self._keep(attempt, message, ended_turn=False, seconds=None)
+        return outcome(message)
+
+    async def _result(self, tool: Body, attempt: Attempt, raw: str, verdict: Verdict | None) -> CallResult:
+        """What the body gives, or has given to an attempt that was lost."""
+        if verdict is not None and verdict.decision == "result_found":
+            return await read(verdict.found, attempt.call.call_id)
+        return await self._run(tool, attempt, raw)
 
     async def _run(self, tool: Body, attempt: Attempt, raw: str) -> CallResult:
         """Check the arguments, run the body within its time-out, and write its result as text."""
@@ -164,11 +162,12 @@ class ToolActivities:
                 attempt.declaration,
                 parsed_arguments(raw),
                 call_id=attempt.call.call_id,
-                on_progress=reporter(),
+                on_progress=attempt.progress.report,
             )
-        call, limit = attempt.call, attempt.declaration.timeout.total_seconds()
+        limit = attempt.declaration.timeout.total_seconds()
         arguments = checked_arguments(tool, raw)
-        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
+        context = context_of(attempt.call)
+        context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
         body = asyncio.wrap_future(self._bodies.start(tool, arguments, context))
         try:
             done, _ = await asyncio.wait([body], timeout=limit)
@@ -182,17 +181,7 @@ class ToolActivities:
         if body.cancelled():
             msg = f"{tool.name} cancelled itself"
             raise RuntimeError(msg)
-        return CallResult(as_text(body.result()))
-
-    async def _attach(self, attempt: Attempt, attachments: Sequence[Attachment]) -> None:
-        call = attempt.call
-        artifacts = [
-            Artifact(
-                id=attachment_id(call.call_id, number), session=call.session, media_type=one.media_type, text=one.data
-            )
-            for number, one in enumerate(attachments, 1)
-        ]
-        await until_stored(lambda: self._store.keep_artifacts(call.turn, call.call_id, artifacts))
+        return replace(await read(body.result(), context.call_id), stop=context.stop_reason)
 
     def _stop(self, tool: Tool[..., Any], context: CallContext, body: "asyncio.Future[Any]") -> None:
         """Tell the body to end: an async one is cancelled, a blocking one has its flag and may run on."""
@@ -201,17 +190,23 @@ class ToolActivities:
         if not tool.is_async:
             self._metrics.tools_abandoned.labels(tool.name).inc()
 
-    async def _succeeded(self, attempt: Attempt, text: str, seconds: float) -> ToolOutcome:
+    async def _succeeded(
+        self, definition: AgentDefinition, attempt: Attempt, result: CallResult, hidden: Hidden, seconds: float
+    ) -> ToolOutcome:
         declaration, call = attempt.declaration, attempt.call
-        text = without_known(text, self._secrets)
-        content, artifact = text, None
+        text = content = without_known(without_hidden(result.text, hidden), self._secrets)
+        artifacts = artifacts_of(call, result.attachments, self._secrets)
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
-            artifact = _artifact(call, text)
-            content = offloaded(text, artifact.id)
-        message = ToolMessage(call_id=call.call_id, name=declaration.name, content=content, decided=call.approval)
-        await self._finish(attempt, message, attempt.ended(message, artifact, seconds), artifact)
+            whole = whole_output(call, text)
+            content = offloaded(text, whole.id, reading_tool(definition))
+            artifacts = [whole, *artifacts]
+        stop = stop_request(result.stop, self._secrets | hidden.named | hidden.guessed)
+        message = ToolMessage(
+            call_id=call.call_id, name=declaration.name, content=content, decided=call.approval, stop=stop
+        )
+        await self._finish(attempt, message, attempt.ended(message, artifacts, seconds), artifacts)
         await self._keep(attempt, message, ended_turn=False, seconds=seconds)
         self._count(declaration.name, "ok", seconds)
         return outcome(message)
@@ -222,8 +217,8 @@ class ToolActivities:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
         message = failed(attempt.call, detail)
         aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
-        events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, None, seconds)
-        await self._finish(attempt, message, events, None)
+        events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, (), seconds)
+        await self._finish(attempt, message, events, ())
         await self._keep(attempt, message, ended_turn=aborts, seconds=seconds)
         self._count(detail.title, detail.code, seconds)
         if aborts:
@@ -231,10 +226,10 @@ class ToolActivities:
         return outcome(message)
 
     async def _finish(
-        self, attempt: Attempt, message: ToolMessage, events: list[NewEvent], artifact: Artifact | None
+        self, attempt: Attempt, message: ToolMessage, events: Sequence[NewEvent], artifacts: Sequence[Artifact]
     ) -> None:
-        """Store the result; that of an attempt which has lost its claim is dropped."""
-        call = attempt.call
+        """Store the result with all that belongs to it; that of an attempt which has lost its claim is dropped."""
+        call, events = attempt.call, [*attempt.progress.last(), *events]
         kept = await until_stored(
             lambda: self._store.finish_call(
                 session=call.session,
@@ -243,7 +238,7 @@ class ToolActivities:
                 claimant=attempt.claimant,
                 message=message,
                 events=events,
-                artifact=artifact,
+                artifacts=artifacts,
             )
         )
         if not kept:
@@ -261,7 +256,7 @@ class ToolActivities:
             code = ReasonCode.TOOL_FIXTURE_MISSING
             text = f"{REASONS[code].text}: {error}"
             message = failed(call, ErrorDetail(code=code, title=name, message=text, type=type(error).__name__))
-            artifact, aborts = None, True
+            artifacts, aborts = [], True
         else:
             if fixture is None:
                 return None
@@ -271,13 +266,13 @@ class ToolActivities:
                 content=fixture.content,
                 error=fixture.error,
                 decided=call.approval,
+                stop=fixture.stop,
             )
-            artifact = None if fixture.artifact is None else _artifact(call, fixture.artifact)
-            aborts = fixture.ended_turn
+            artifacts, aborts = recorded(call, fixture), fixture.ended_turn
         if aborts and message.error is not None:
-            await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifact)
+            await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifacts)
             raise _abort(attempt, message.error)
-        await self._finish(attempt, message, attempt.ended(message, artifact, 0.0), artifact)
+        await self._finish(attempt, message, attempt.ended(message, artifacts, 0.0), artifacts)
         return outcome(message)
 
     async def _keep(self, attempt: Attempt, message: ToolMessage, *, ended_turn: bool, seconds: float | None) -> None:
@@ -286,28 +281,13 @@ class ToolActivities:
             return
         async with store_failures():
             stored = await self._store.result_of_call(attempt.call.session, attempt.call.turn, message.call_id)
-            try:
-                artifact = (await self._store.artifact(f"art_{message.call_id}")).text
-            except NotFoundError:
-                artifact = None
+            artifacts = await artifacts_in_store(self._store, attempt.call)
         if stored == message:
-            await attempt.recording.keep(message, artifact=artifact, ended_turn=ended_turn, seconds=seconds)
+            await attempt.recording.keep(message, artifacts=artifacts, ended_turn=ended_turn, seconds=seconds)
 
     def _count(self, tool: str, result: str, seconds: float) -> None:
         self._metrics.tool_calls.labels(tool, result).inc()
         self._metrics.tool_seconds.labels(tool).observe(seconds)
-
-
-def _artifact(call: CallTool, text: str) -> Artifact:
-    """A whole output, to be stored apart from the conversation."""
-    return Artifact(id=f"art_{call.call_id}", session=call.session, media_type="text/plain", text=text)
-
-
-async def _hidden(attempt: Attempt, raw: str) -> Hidden:
-    """What of the raw arguments nobody but the body may see."""
-    if raw == attempt.call.arguments:
-        return Hidden()
-    return await asyncio.to_thread(masked_values, attempt.declaration, raw)  # slow for large ones
 
 
 def _abort(attempt: Attempt, detail: ErrorDetail) -> ApplicationError:

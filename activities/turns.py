@@ -1,6 +1,7 @@
 """Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -9,19 +10,24 @@ from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error, store_failures
 from activities.heartbeat import beating
 from activities.mcp.failures import McpError
-from activities.mcp.servers import McpServers
+from activities.mcp.servers import McpServers, server_name
 from activities.metrics import Metrics
 from activities.model import context_window
+from activities.recorded_turns import RecordedTurns
 from activities.recordings import RecordingError, Recordings
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
+
+MOVED = "Note: this server was started anew for this turn. Nothing is left of what it held after earlier calls."
+"""Stands in the description of the tools of a server whose state is on a worker that did not open the turn."""
 
 
 class TurnActivities:
@@ -42,6 +48,7 @@ class TurnActivities:
         self._agents = agents
         self._definitions = definitions
         self._recordings = recordings
+        self._recorded = RecordedTurns(recordings)
         self._mcp = mcp
         self._metrics = metrics
         self._search_attributes = search_attributes
@@ -54,15 +61,19 @@ class TurnActivities:
         """
         async with beating(), store_failures():
             before = await self._replied_to(opening)
-            definition = _with_overrides(before or await self._with_remote_tools(opening), opening.request)
+            definition = _with_overrides(before or await self._agent(opening), opening.request)
             definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
+            if before is None:
+                definition = await self._with_remote_tools(opening, definition)
             opened = await self._store.open_turn(opening, definition)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
             last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
             going_on = await self._going_on(opening, opened.turn, opened.tip)
+            expires_at = await self._expires_at(opening, opened.turn) if going_on else None
         self._definitions.keep(opened.definition, definition)
         if opened.first:
+            _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name).inc()
         return OpenedTurn(
             turn=opened.turn,
@@ -74,6 +85,7 @@ class TurnActivities:
             last_turn=last_turn,
             asking=tuple(call for call, is_open in going_on if is_open),
             call_ids=tuple(call.call_id for call, _ in going_on),
+            expires_at=expires_at,
         )
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
@@ -81,6 +93,11 @@ class TurnActivities:
         reply, session = opening.request.reply, opening.session
         if reply is None:
             return None
+        if opening.request.compact:
+            message = (
+                "compact: a request with a reply goes on with the turn and compacts nothing; send the one or the other"
+            )
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
         try:
             record = await self._store.session(session)
         except NotFoundError:
@@ -118,6 +135,12 @@ class TurnActivities:
         }
         return [(call, call.needs is not None and call.call_id not in ended) for call in stopped_at.calls]
 
+    async def _expires_at(self, opening: OpenTurn, turn: int) -> datetime | None:
+        """Until when the approvals that the turn before has asked for can be given: a new turn gives no more time."""
+        before = await self._store.turn(opening.session, turn - 1)
+        requests = before.result.requests if before.result is not None else ()
+        return next((request.expires_at for request in requests if request.expires_at is not None), None)
+
     async def _agent(self, opening: OpenTurn) -> AgentDefinition:
         name = opening.request.agent
         if name is None:
@@ -133,17 +156,59 @@ class TurnActivities:
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
         return agent.definition
 
-    async def _with_remote_tools(self, opening: OpenTurn) -> AgentDefinition:
-        """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list."""
-        definition = await self._agent(opening)
+    async def _with_remote_tools(self, opening: OpenTurn, definition: AgentDefinition) -> AgentDefinition:
+        """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list.
+
+        In a replay it is what they offered then; they need not be there.
+        """
         agent = self._agents[definition.name]
         if not agent.mcp_servers:
             return definition
+        turn = await self._number(opening)
         try:
-            remote = await self._mcp.declarations(agent)
+            if self._recorded.replays:
+                remote = await self._recorded.tools(definition, turn)
+            else:
+                remote = await self._with_notes(opening, await self._mcp.declarations(agent))
+                await self._recorded.keep_tools(definition, turn, remote)
         except McpError as error:
             raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, str(error))) from None
-        return definition.model_copy(update={"tools": (*definition.tools, *remote)})
+        except RecordingError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
+        try:
+            return AgentDefinition.model_validate({**dict(definition), "tools": (*definition.tools, *remote)})
+        except ValidationError as error:
+            message = f"the tools of its MCP servers cannot be used: {error.errors()[0]['msg']}"
+            raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, message)) from None
+
+    async def _with_notes(self, opening: OpenTurn, tools: tuple[ToolDeclaration, ...]) -> tuple[ToolDeclaration, ...]:
+        """The tools; a server with state that the session has used on another worker says that it holds none of it."""
+        pinned = {tool.name: tool for tool in tools if tool.pinned}
+        if not pinned:
+            return tools
+        try:
+            last = await self._store.turn(opening.session, (await self._store.session(opening.session)).turn)
+            before = await self._store.definition(last.definition)
+            transcript = await self._store.transcript(opening.session)
+        except NotFoundError:
+            return tools
+        elsewhere = {tool.name for tool in before.tools if tool.pinned and tool.task_queue != self._mcp.queue}
+        used = {message.name for message in transcript if isinstance(message, ToolMessage)} & elsewhere
+        servers = {server_name(pinned[name]) for name in used & pinned.keys()}
+        return tuple(
+            tool.model_copy(update={"description": f"{tool.description}\n\n{MOVED}".strip()})
+            if tool.pinned and server_name(tool) in servers
+            else tool
+            for tool in tools
+        )
+
+    async def _number(self, opening: OpenTurn) -> int:
+        """The number that the turn has, or is about to get."""
+        try:
+            before = await self._store.turn_by_request(opening.session, opening.request_id)
+            return before.turn if before is not None else (await self._store.session(opening.session)).turn + 1
+        except NotFoundError:
+            return 1
 
     async def _recording(self, opening: OpenTurn, definition: AgentDefinition) -> str:
         """The recording that the turn uses: the one it names, the session's so far, or one of the agent's name."""
@@ -173,6 +238,7 @@ class TurnActivities:
         """
         async with beating(), store_failures():
             committed = await self._store.commit_turn(commit)
+            await self._recorded.keep_decisions(commit.session, commit.turn)
         result = committed.result
         if committed.first:
             seconds = (committed.ended_at - committed.started_at).total_seconds()
@@ -184,6 +250,16 @@ class TurnActivities:
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
+
+
+def _warn_of_idle_rules(definition: AgentDefinition) -> None:
+    """A rule that is about no tool guards nothing and allows nothing: it may be misspelt."""
+    names = [tool.name for tool in definition.tools]
+    for rule in definition.approvals.idle(names):
+        activity.logger.warning(
+            "agent %r: the rule that says %r of %r fits no tool of this turn; the tools are %s",
+            *(definition.name, rule.decision, rule.tool, ", ".join(names) or "none"),
+        )
 
 
 def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentDefinition:

@@ -7,10 +7,12 @@ import asyncio
 import importlib.metadata
 import json
 import logging
+import os
 import threading
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +20,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import to_json
 
 from perdure.agents.context import ToolContext
-from perdure.agents.tool import InvalidInputError, Tool, ToolDefinitionError, tool
+from perdure.agents.errors import InvalidInputError, ToolDefinitionError, ToolUnavailableError
+from perdure.agents.needs import UnmetNeedError, from_environment, problems_of, secrets_among
+from perdure.agents.tool import Tool, tool
+from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import hidden_values, redact_text, without_hidden
@@ -58,7 +63,8 @@ class ServedCall(ToolContext):
     turn: int = 0
     idempotency_key: str = field(default_factory=lambda: uuid.uuid4().hex)
     stop: threading.Event = field(default_factory=threading.Event)
-    report_progress: "Callable[[float, float | None, str | None], Awaitable[None]] | None" = None
+    tell: "Callable[[float, float | None, str | None], Awaitable[None]] | None" = None
+    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -69,10 +75,15 @@ class ServedCall(ToolContext):
         """Block until the flag is set, at most so long."""
         return self.stop.wait(seconds)
 
+    def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:
+        """Tell the client, if it asked to be told; from any thread, and without waiting."""
+        if self.loop is not None and self.tell is not None and not self.stop.is_set():
+            asyncio.run_coroutine_threadsafe(self.report(progress, total, message), self.loop)
+
     async def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the call is, if it asked to be told."""
-        if self.report_progress is not None:
-            await self.report_progress(progress, total, message)
+        if self.tell is not None:
+            await self.tell(progress, total, message)
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,22 @@ class _Outcome:
     is_error: bool = False
 
 
+class _Around:
+    """What all calls of a server share."""
+
+    def __init__(self, describe: Describe, environment: Mapping[str, str], tools: Iterable[Tool[..., Any]]) -> None:
+        tools = tuple(tools)
+        problems = [line for one in tools for line in problems_of(f"tool {one.name!r}", one.needs, environment)]
+        if problems:
+            raise UnmetNeedError("; ".join(problems))
+        self.describe = describe
+        self.environment = environment
+        self.secrets = known_secrets(environment).union(*(secrets_among(one.needs, environment) for one in tools))
+        self.toolsets = OpenToolsets()
+
+
 def as_mcp(
-    *tools: Tool[..., Any] | Callable[..., Any],
+    *tools: Tool[..., Any] | Toolset | Callable[..., Any],
     name: str = "perdure",
     instructions: str | None = None,
     describe: Describe = lambda _: None,
@@ -94,7 +119,8 @@ def as_mcp(
     becomes an error result; what its ``catch`` does not list is logged too.
 
     Args:
-        tools: Tools, or plain functions that :func:`perdure.tool` can make tools of.
+        tools: Tools, instances of toolsets, or plain functions that :func:`perdure.tool` can make tools of. What they
+            need is read from the environment of this process; a toolset is left when the server ends.
         name: What the server calls itself.
         instructions: What a host tells its model about the server.
         describe: The whole sentence for errors that are expected.
@@ -102,6 +128,7 @@ def as_mcp(
     Raises:
         McpMissingError: The MCP SDK is not installed.
         ToolDefinitionError: Something is no tool, two tools have one name, or one needs a person.
+        UnmetNeedError: The environment lacks what a tool needs.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - see the module's docstring
@@ -111,7 +138,14 @@ def as_mcp(
         msg = "the MCP SDK is not installed; install it with: pip install 'perdure[mcp]'"
         raise McpMissingError(msg) from error
     served = _by_name(tools)
-    secrets = known_secrets()
+    around = _Around(describe, dict(os.environ), tuple(served.values()))
+
+    @asynccontextmanager
+    async def leaving(_: object) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            await _leave(around)
 
     class Server(MCPServer[Any]):
         """The SDK's server, with our tools before those that are added to it."""
@@ -128,7 +162,7 @@ def as_mcp(
         ) -> "CallToolResult | InputRequiredResult":
             if name not in served:
                 return await super().call_tool(name, arguments, context)
-            outcome = await _carried_out(served[name], arguments, _call(context), describe, secrets)
+            outcome = await _carried_out(served[name], arguments, _call(context), around)
             return CallToolResult(
                 content=[TextContent(type="text", text=outcome.text)],
                 structured_content=outcome.structured,
@@ -136,12 +170,12 @@ def as_mcp(
             )
 
     version = importlib.metadata.version("perdure")
-    return Server(name, instructions=instructions, version=version, log_level="WARNING")
+    return Server(name, instructions=instructions, version=version, log_level="WARNING", lifespan=leaving)
 
 
-def _by_name(tools: tuple[Tool[..., Any] | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
+def _by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
     served: dict[str, Tool[..., Any]] = {}
-    for each in tools:
+    for each in (part for one in given for part in (one.tools if isinstance(one, Toolset) else (one,))):
         if not callable(each):
             msg = f"as_mcp takes tools and functions, not {each!r}"
             raise ToolDefinitionError(msg)
@@ -159,40 +193,41 @@ def _by_name(tools: tuple[Tool[..., Any] | Callable[..., Any], ...]) -> dict[str
 def _call(context: "Context[Any, Any] | None") -> ServedCall:
     if context is None:  # called in Python, with no client
         return ServedCall(call_id=uuid.uuid4().hex)
-    return ServedCall(call_id=context.request_id, report_progress=context.report_progress)
+    return ServedCall(call_id=context.request_id, tell=context.report_progress, loop=asyncio.get_running_loop())
 
 
-async def _carried_out(
-    tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, describe: Describe, secrets: frozenset[str]
-) -> _Outcome:
+async def _carried_out(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> _Outcome:
     """Run the tool; nothing that it raises leaves here, and nothing that it masks."""
     hidden = hidden_values(raw, tool.declaration.masked)
     try:
-        value = await _run(tool, tool.checked(raw), call)
+        value = await _run(tool, tool.checked(raw), call, around)
         text = whole_characters(value) if isinstance(value, str) else to_json(value, inf_nan_mode="constants").decode()
     except Exception as error:  # noqa: BLE001 - the edge: a server outlives its tools
-        unspoken = secrets | hidden.named | hidden.guessed
-        told = describe(error)
-        expected = isinstance(error, InvalidInputError) or tool.declaration.catches(error)
+        unspoken = around.secrets | hidden.named | hidden.guessed
+        told = around.describe(error)
+        expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(error)
         if told is None and not expected:
             trace = "".join(traceback.format_exception(error))
             logger.warning("tool %s raised: %s", tool.name, redact_text(whole_characters(trace), unspoken))
         text = told or f"{type(error).__name__}: {error}"
         return _Outcome(redact_text(whole_characters(text), unspoken)[:ERROR_CHARACTERS], is_error=True)
-    text = without_hidden(text, hidden, secrets)
+    text = without_hidden(text, hidden, around.secrets)
     limit = tool.declaration.truncate
     if limit is not None and len(text) > limit:
         return _Outcome(head_and_tail(text, limit))
     return _Outcome(text, None if isinstance(value, str) else _structured(text))
 
 
-async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall) -> Any:  # noqa: ANN401 - any result
+async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> Any:  # noqa: ANN401 - any result
+    arguments = {**arguments, **from_environment(tool.needs, around.environment)}
     if tool.context_parameter is not None:
         arguments = {**arguments, tool.context_parameter: call}
     limit = tool.declaration.timeout.total_seconds()
     deadline = asyncio.timeout(limit)
     try:
         async with deadline:
+            if tool.toolset is not None:
+                await around.toolsets.enter(tool.toolset)
             return await _body(tool, arguments)
     except TimeoutError as error:
         if not deadline.expired():
@@ -201,6 +236,15 @@ async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall
         raise ToolTimeoutError(msg) from error
     finally:
         call.stop.set()
+
+
+async def _leave(around: _Around) -> None:
+    """Leave the toolsets, also when the server is cancelled."""
+    from anyio import move_on_after  # noqa: PLC0415 - comes with the SDK
+
+    with move_on_after(LEAVING_SECONDS, shield=True):
+        for error in await around.toolsets.leave():
+            logger.warning("%s", redact_text(whole_characters(str(error)), around.secrets))
 
 
 async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any result

@@ -19,6 +19,10 @@ FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
 JOURNAL = os.environ.get("MCP_JOURNAL", "")
 ANY = {"type": "object", "properties": {}}
 HINTS = {"whoami": {"readOnlyHint": True}, "die_once": {"idempotentHint": True}}
+ERRORS = {
+    "session": {"code": -32600, "message": "the browser session ended after the payment was made"},
+    "own code": {"code": -32000, "message": "no funds"},
+}
 TOOLS = [
     "echo",
     "whoami",
@@ -33,7 +37,9 @@ TOOLS = [
     "files",
     "strange.name/1",
 ]
+SECRET = os.environ.get("KEY", "")
 _lock = threading.Lock()
+_hung = threading.Event()
 
 
 def note(text: str) -> None:
@@ -52,7 +58,19 @@ def text(value: str, **more: object) -> Json:
     return {"content": [{"type": "text", "text": value}], **more}
 
 
+def first_time(what: str) -> bool:
+    """Whether no process of this journal has done it before."""
+    marker = Path(f"{JOURNAL}.{what}")
+    if marker.exists():
+        return False
+    marker.touch()
+    return True
+
+
 def listed() -> Json:
+    if FAULT == "tells":
+        schema = {"type": "object", "properties": {"a": {"type": "string", "default": f"with {SECRET}"}}}
+        return {"tools": [{"name": "echo", "description": f"uses {SECRET}", "inputSchema": schema}]}
     names = [*TOOLS, "echo"] if FAULT == "twice" else TOOLS
     return {
         "tools": [
@@ -84,6 +102,8 @@ def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C90
         case "environment":
             return text(json.dumps(dict(os.environ)))
         case "slow":
+            if FAULT == "hangs":
+                _hung.set()
             return None
         case "pause":
             time.sleep(arguments.get("seconds", 0.3))
@@ -94,9 +114,7 @@ def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C90
             sys.stderr.flush()
             os._exit(3)
         case "die_once":
-            marker = Path(JOURNAL + ".died")
-            if not marker.exists():
-                marker.touch()
+            if first_time("died"):
                 os._exit(3)
         case "big":
             return text("x" * int(arguments["size"]))
@@ -111,6 +129,20 @@ def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C90
     return text(f"{name}: {json.dumps(arguments)}")
 
 
+def called(number: int, params: Json) -> None:
+    if FAULT in ERRORS:
+        note(f"call {params['name']}")
+        send({"id": number, "error": ERRORS[FAULT]})
+        return
+    result = call(params["name"], params.get("arguments") or {}, (params.get("_meta") or {}).get("progressToken"))
+    if result is not None and FAULT == "latin":
+        spelt = json.dumps({"jsonrpc": "2.0", "id": number, "result": text("caf?")}).encode()
+        sys.stdout.buffer.write(spelt.replace(b"?", b"\xe9") + b"\n")
+        sys.stdout.flush()
+    elif result is not None:
+        send({"id": number, "result": result})
+
+
 def answer(message: Json) -> None:
     method, number, params = message.get("method"), message.get("id"), message.get("params") or {}
     if method == "initialize":
@@ -119,15 +151,17 @@ def answer(message: Json) -> None:
         send({"id": number, "result": version})
     elif method == "tools/list":
         note("list")
-        send({"id": number, "result": listed()})
+        if FAULT == "refuses":
+            send({"id": number, "error": {"code": -32603, "message": f"bad credential {SECRET}"}})
+        elif FAULT == "deaf" and first_time("deaf"):
+            _hung.set()
+        else:
+            send({"id": number, "result": listed()})
     elif method == "tools/call":
-        token = (params.get("_meta") or {}).get("progressToken")
-        result = call(params["name"], params.get("arguments") or {}, token)
-        if result is not None:
-            send({"id": number, "result": result})
+        called(message["id"], params)
     elif method == "notifications/cancelled":
         note(f"cancelled {params.get('requestId')}")
-    elif number is not None:
+    elif number is not None and FAULT != "ignores":
         send({"id": number, "error": {"code": -32601, "message": f"no method {method}"}})
 
 
@@ -141,12 +175,16 @@ def main() -> None:
         sys.exit("cannot go on")
     if FAULT == "login":
         sys.exit("error: not logged in, run the login command")
+    greeted = False
     for line in sys.stdin:
-        if FAULT == "silent":
+        if FAULT == "silent" or _hung.is_set():
             continue
         if FAULT == "garbage":
             sys.stdout.write("Welcome to the server!\n")
         message = json.loads(line)
+        if FAULT == "strict" and not greeted and message["method"] != "initialize":
+            sys.exit("expected initialize first")
+        greeted = True
         threading.Thread(target=answer, args=(message,), daemon=True).start()
     while FAULT == "stubborn":
         time.sleep(1)

@@ -8,11 +8,12 @@ import uvloop
 
 from activities.mcp.references import secret_values
 from perdure.agents.agent import AgentDefinitionError
+from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
-from worker.agents import AgentLoadError, load_agents
+from worker.agents import AgentLoadError, check_needs, load_agents
 from worker.health import AddressError
 from worker.telemetry import configure_logging
 
@@ -36,7 +37,9 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
         settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
         prepare_recordings(settings)
         agents = load_agents(settings.agents)
-    except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError) as error:
+        if settings.recording_mode != "replay":  # then no tool runs
+            check_needs(agents.values(), settings.task_queue, os.environ)
+    except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
         return _fail(error, USAGE)
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
     from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds

@@ -2,12 +2,13 @@
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from perdure.agents.agent import Agent
+from perdure.agents.needs import UnmetNeedError, problems_of
 from perdure.contracts.names import ENTRY_POINT_GROUP
 
 
@@ -33,6 +34,23 @@ def load_agents(modules: Iterable[str]) -> dict[str, Agent]:
         msg = "no agents: name a module with --agents MODULE, for example --agents examples.demo.agent"
         raise AgentLoadError(msg)
     return {name: agent for name, (agent, _) in agents.items()}
+
+
+def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[str, str]) -> None:
+    """Refuse an environment that lacks what a tool needs; one with another task queue does not run here.
+
+    Raises:
+        UnmetNeedError: A variable is not set, or cannot be used; the message names every tool and variable.
+    """
+    problems = [
+        problem
+        for agent in agents
+        for tool in agent.tools
+        if tool.declaration.task_queue in {None, task_queue}
+        for problem in problems_of(f"tool {tool.name!r} of agent {agent.name!r}", tool.needs, environment)
+    ]
+    if problems:
+        raise UnmetNeedError("; ".join(problems))
 
 
 def _add(agents: dict[str, tuple[Agent, str]], module: ModuleType, source: str, *, required: bool) -> None:

@@ -25,7 +25,7 @@ from activities.definitions import Definitions
 from activities.generate import GenerateActivity
 from activities.mcp.references import secret_values
 from activities.mcp.servers import McpServers
-from activities.metrics import Metrics
+from activities.metrics import Metrics, PeopleCollector
 from activities.model import warm_up
 from activities.people import PeopleActivity
 from activities.recordings import Recordings
@@ -104,7 +104,7 @@ def build_worker(
             turns.commit_turn,
             generate.generate,
             compaction.compact,
-            PeopleActivity(parts.store).ask,
+            PeopleActivity(parts.store, recordings).ask,
             tools.call_tool,
         ],
         workflow_runner=runner or production_runner(),
@@ -196,6 +196,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
         metrics = Metrics(own)
         store = await Store.open(settings.store_url, upgrade=True, observe=metrics.store_operation)
         await stack.enter_async_context(store)
+        own.register(people := PeopleCollector(store.people_waited_for))
+        stack.callback(own.unregister, people)
         await store.register_agents([agent.definition for agent in agents.values()])
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)

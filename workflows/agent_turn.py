@@ -169,13 +169,18 @@ class AgentTurn(Counter):
             self.state = engine.after_compaction(self._state, failures.detail(outcome, "generation"))
 
     async def _ask(self, action: AskPeople) -> None:
-        """Tell people what the turn is about to wait for; a stop is seen by the next action."""
-        await self._uninterrupted(
-            workflow.start_activity(
-                stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
-            )
+        """Tell people what the turn is about to wait for; a stop is seen by the next action. A replay asks nobody."""
+        asking = workflow.start_activity(
+            stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
         )
+        try:
+            recorded = await self._uninterrupted(asking)
+        except ActivityError as error:  # only of a replay that parts from its recording
+            self.state = engine.after_failure(self._state, failures.detail(error, "people"))
+            return
         self.state = engine.after_asking(self._state)
+        if recorded is not None:
+            self.state = people.replayed(self._state, recorded)
 
     async def _wait_for_people(self, until: datetime | None) -> None:
         """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
@@ -193,10 +198,14 @@ class AgentTurn(Counter):
         self._deadline.watch(self._state)
 
     def _reply_that_started_it(self, asked: TurnRequest) -> None:
-        """Hear the reply for which the turn was started, which ``open_turn`` has checked."""
+        """Hear the reply for which the turn was started, which ``open_turn`` has checked.
+
+        It is not heard again by a turn that was reset, whose call has run.
+        """
         if asked.reply is not None and self._state.asking:
             waiting = self._state.model_copy(update={"asked": True})
-            self.mail, _ = people.settle(waiting, self.mail, asked.reply, workflow.now())
+            with contextlib.suppress(people.ReplyError):
+                self.mail, _ = people.settle(waiting, self.mail, asked.reply, workflow.now())
 
     async def _pause(self, wait: timedelta) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""

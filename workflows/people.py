@@ -60,6 +60,8 @@ class Counter(Inbox):
         assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
         try:
             return people.settle(self.state, self.mail, reply, workflow.now())
+        except people.TooEarlyError as error:
+            raise refuse(ReasonCode.REQUEST_TOO_EARLY, str(error)) from None
         except people.ReplyError as error:
             raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
 

@@ -5,6 +5,7 @@ from temporalio import activity
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
 
@@ -27,8 +28,8 @@ async def compact(request: Compact) -> Compacted:
 
 
 @activity.defn(name=Activity.ASK)
-async def ask(asking: AskPeople) -> None:
-    """Write what the turn waits for people for into the event log."""
+async def ask(asking: AskPeople) -> RecordedDecisions | None:
+    """Write what the turn waits for people for into the event log; in a replay, give what was decided."""
     raise NotImplementedError
 
 

@@ -199,9 +199,11 @@ def _ended(result: TurnResult, why: str) -> str:
 
 
 def _why(state: TurnState, result: TurnResult) -> str:
-    """Why the turn ended, as one sentence; of a finished one there is nothing to say."""
+    """Why the turn ended, as one sentence; of one that the model finished there is nothing to say."""
     if result.error:
         return result.error
+    if result.stopped_by is not None:
+        return f"stopped by {result.stopped_by}"
     if result.stop_reason == StopReason.MAX_STEPS_REACHED:
         return f"all {state.policy.max_steps} steps are used; another message to the session goes on"
     if result.stop_reason == StopReason.STALLED:

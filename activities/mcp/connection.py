@@ -108,13 +108,11 @@ def over_http(config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, kno
     return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
 
 
-def over_sse(config: HttpServerConfig, headers: dict[str, str], auth: httpx2.Auth | None) -> Client:
-    """A client of a server that has only the older SSE transport."""
-    transport = sse_client(
-        config.url,
-        headers=headers,
-        timeout=config.timeout.total_seconds(),
-        sse_read_timeout=config.sse_read_timeout.total_seconds(),
-        auth=auth,
-    )
-    return Client(transport, mode="legacy", client_info=ABOUT_US, cache=None)
+def over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> Client:
+    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given."""
+
+    def made(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:
+        del headers, timeout, auth  # those of the client
+        return http()
+
+    return Client(sse_client(config.url, httpx_client_factory=made), mode="legacy", client_info=ABOUT_US, cache=None)

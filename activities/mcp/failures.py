@@ -1,30 +1,29 @@
 """What can go wrong with an MCP server, each with a reason code and a sentence; vendor exceptions end here."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import cast
 
-import httpx2
 from mcp import MCPError
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    REQUEST_TIMEOUT,
-)
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import ServerStatus
 
+_CLOSED = re.compile(r"connection closed$|sse stream (?:ended|failed)", re.IGNORECASE)
+"""What the SDK says of a connection that broke; servers use its codes for errors of their own."""
+
 
 class McpError(Exception):
     """A call that came to nothing; the model is told."""
 
-    def __init__(self, code: ReasonCode, message: str) -> None:
+    def __init__(self, code: ReasonCode, message: str, said: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.said = said
+        """What the server said, if it answered with an error of the protocol."""
 
 
 class McpUnavailableError(McpError):
@@ -53,11 +52,6 @@ def leaf(error: BaseException) -> BaseException:
     return error
 
 
-def never_sent(error: BaseException | None) -> bool:
-    """Whether the failure proves that no request left."""
-    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-
-
 @contextlib.contextmanager
 def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
     """Turn what the SDK raises for a call into errors of ours."""
@@ -75,15 +69,13 @@ def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
 
 def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exception:
     text = " ".join(error.message.split())
-    if error.code == CONNECTION_CLOSED:
+    if error.code == CONNECTION_CLOSED and _CLOSED.match(text):
         return ConnectionLostError(text, unsent=False)
-    if error.code == INVALID_REQUEST and "session" in text.lower():  # a server that was restarted; it refused the call
-        return ConnectionLostError(text, unsent=True)
-    if error.code == REQUEST_TIMEOUT:
+    if error.code == REQUEST_TIMEOUT and "timed out" in text:
         msg = f"{tool} of {who} ran longer than its time-out of {limit:g} s; its effect is unknown"
-        return McpError(ReasonCode.TOOL_TIMEOUT, msg)
+        return McpError(ReasonCode.TOOL_TIMEOUT, msg, text)
     if error.code == INVALID_PARAMS:
-        return McpError(ReasonCode.TOOL_INVALID_INPUT, f"{who}: {text}")
+        return McpError(ReasonCode.TOOL_INVALID_INPUT, f"{who}: {text}", text)
     if error.code == METHOD_NOT_FOUND:
-        return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who} does not offer {tool!r} any more: {text}")
-    return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})")
+        return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who} does not offer {tool!r}: {text}", text)
+    return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})", text)

@@ -1,16 +1,17 @@
 """A person's login at an MCP server: the only place that shows a page, and only when somebody asked for it."""
 
 import asyncio
+import contextlib
 import html
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import AuthorizationCodeResult
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 
 from activities.mcp.connection import Owner, over_http
 from activities.mcp.failures import McpUnavailableError, leaf
-from activities.mcp.oauth import LOGIN_PORT, TokenFile, authentication
+from activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
 from activities.mcp.references import MissingVariableError, own_folder, resolved
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
 
@@ -23,19 +24,28 @@ class _Callback:
 
     def __init__(self) -> None:
         self._answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+        self._state: str | None = None
+
+    def expect(self, url: str) -> None:
+        """Take only what comes back from the login that this page begins."""
+        self._state = _asked(url).get("state")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request of the browser."""
         line = (await reader.readline()).decode(errors="replace").split(" ")
-        asked = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
-        given = {name: values[0] for name, values in asked.items()}
-        text = "Nothing to see here."
-        if "code" in given or "error" in given:
+        place = line[1] if line[0] == "GET" and len(line) > 1 else ""
+        given = _asked(place)
+        status, text = "404 Not Found", "Nothing to see here."
+        ours = urlsplit(place).path == CALLBACK and self._state is not None and given.get("state") == self._state
+        if ours and ("code" in given or "error" in given):
+            status = "200 OK"
             text = f"The login failed: {given['error']}" if "error" in given else "You are logged in; close this page."
             if not self._answer.done():
                 self._settle(given)
         body = html.escape(text).encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
@@ -54,6 +64,10 @@ class _Callback:
         return await self._answer
 
 
+def _asked(url: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
 async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show: Callable[[str], None]) -> None:
     """Have a person log in at the server, and keep the tokens for the workers of this machine.
 
@@ -67,6 +81,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
     callback = _Callback()
 
     async def redirect(url: str) -> None:
+        callback.expect(url)
         show(url)
 
     auth = authentication(config, config.oauth, tokens, redirect, callback.wait)
@@ -76,16 +91,25 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
     except (MissingVariableError, OSError) as error:
         msg = f"the login at MCP server {config.name!r} cannot begin: {error}"
         raise McpUnavailableError(msg) from None
-    async with page, httpx2.AsyncClient(headers=headers, auth=auth, timeout=config.timeout.total_seconds()) as http:
-        owner = Owner(lambda: over_http(config, http, "auto", None))
-        try:
-            await owner.client(PATIENCE)
-            tokens.remember(auth.context)
-        except TimeoutError:
-            msg = f"nobody logged in at MCP server {config.name!r} within {PATIENCE:g} s"
-            raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a login that fails
-            msg = f"the login at MCP server {config.name!r} did not work: {leaf(error)}"
-            raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
-        finally:
-            await owner.closed()
+    # The page is closed without waiting for browsers that keep a connection open.
+    limit = config.timeout.total_seconds()
+    with contextlib.closing(page):
+        async with httpx2.AsyncClient(headers=headers, auth=auth, timeout=limit) as http:
+            await _greet(config, http, tokens, auth)
+
+
+async def _greet(
+    config: HttpServerConfig, http: httpx2.AsyncClient, tokens: TokenFile, auth: OAuthClientProvider
+) -> None:
+    owner = Owner(lambda: over_http(config, http, "auto", None))
+    try:
+        await owner.client(PATIENCE)
+        tokens.remember(auth.context)
+    except TimeoutError:
+        msg = f"nobody logged in at MCP server {config.name!r} within {PATIENCE:g} s"
+        raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
+    except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a login that fails
+        msg = f"the login at MCP server {config.name!r} did not work: {leaf(error)}"
+        raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
+    finally:
+        await owner.closed()

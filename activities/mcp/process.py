@@ -25,6 +25,9 @@ RECENT_LINES = 50
 LONGEST_LINE = 2_000
 """More of a line is left out."""
 
+LONGEST_RAW_LINE = 64 * 1024
+"""No more of a line is looked at: it is cut after its secrets are out, else half of one might stay."""
+
 LOG_BYTES, LOG_FILES = 1_000_000, 3
 """A log is turned over at this size, and so many older ones are kept."""
 
@@ -47,7 +50,7 @@ class StandardError:
 
     def line(self, raw: bytes) -> None:
         """Keep one line."""
-        text = self._clean(raw[:LONGEST_LINE].decode(errors="replace").rstrip("\r"))
+        text = self._clean(raw[:LONGEST_RAW_LINE].decode(errors="replace").rstrip("\r"))[:LONGEST_LINE]
         self.recent.append(text)
         if self._file is not None:
             self._file.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
@@ -57,7 +60,7 @@ class StandardError:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.line(line)
-        self._rest = rest[:LONGEST_LINE]
+        self._rest = rest[:LONGEST_RAW_LINE]
 
     def end(self) -> None:
         """The last process that could write is gone."""
@@ -109,6 +112,7 @@ async def running(
         ],
         env=dict(variables),
         cwd=config.cwd,
+        encoding_error_handler="replace",  # one bad byte would leave the process without a reader
     )
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from perdure.agents.agent import Agent
+from perdure.agents.needs import secrets_among
 from perdure.contracts.mcp import AnyServerConfig, StdioServerConfig
 from perdure.settings import SHORTEST_SECRET, known_secrets
 
@@ -37,14 +38,20 @@ def resolved(config: AnyServerConfig, environment: Mapping[str, str]) -> dict[st
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
-    """What references of the agents' servers stand for, which no text may show; a path that exists is no secret."""
-    return known_secrets(environment) | {
+    """What no text may show: what references of the agents' servers stand for, and the secrets that tools need.
+
+    A path that exists is no secret of a server. Of a value of several lines each line is one too: logs show them so.
+    """
+    agents = tuple(agents)
+    needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
+    values = known_secrets(environment).union(*needed) | {
         value
         for agent in agents
         for config in agent.mcp_servers
-        for name in _names(config)
+        for name in (*config.required_env, *_names(config))
         if len(value := environment.get(name, "")) >= SHORTEST_SECRET and not _is_path(value)
     }
+    return values | {line for value in values for line in _lines(value)}
 
 
 def own_folder(environment: Mapping[str, str]) -> Path:
@@ -59,6 +66,12 @@ def _texts(config: AnyServerConfig) -> dict[str, str]:
 def _names(config: AnyServerConfig) -> Iterator[str]:
     for text in _texts(config).values():
         yield from _REFERENCE.findall(text)
+
+
+def _lines(value: str) -> Iterator[str]:
+    for line in (raw.strip() for raw in value.splitlines()):
+        if len(line) >= SHORTEST_SECRET and not line.startswith("-----"):  # as keys begin and end
+            yield line
 
 
 def _is_path(value: str) -> bool:

@@ -1,5 +1,7 @@
 """The result of an MCP call as the model reads it: texts in the message, images and files as artifacts."""
 
+import base64
+
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -13,48 +15,52 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from activities.mcp.failures import McpError
-from activities.tool_results import Attachment, CallResult, attachment_id
+from activities.outputs import Attachments, CallResult, InvalidOutputError
+from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.outputs import whole_characters
-
-UNKNOWN_TYPE = "application/octet-stream"
 
 
 def read(result: CallToolResult, call_id: str) -> CallResult:
     """The result as text and attachments.
 
     Raises:
-        McpError: The server says that the call failed.
+        McpError: The server says that the call failed, or an image or a file cannot be taken.
     """
-    attachments: list[Attachment] = []
-    parts = [_part(block, call_id, attachments) for block in result.content]
+    attachments = Attachments(call_id)
+    parts = [_part(block, attachments) for block in result.content]
     if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
         parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())
     text = whole_characters("\n".join(parts))
     if result.is_error:
         raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
-    return CallResult(text, tuple(attachments))
+    try:
+        return CallResult(text, attachments.checked())
+    except InvalidOutputError as error:
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
 
 
-def _part(block: ContentBlock, call_id: str, attachments: list[Attachment]) -> str:
+def _part(block: ContentBlock, attachments: Attachments) -> str:
     if isinstance(block, TextContent):
         return block.text
     if isinstance(block, ImageContent | AudioContent):
-        return _attached(block.type, block.mime_type, block.data, call_id, attachments)
+        return _attached(block.type, block.mime_type, block.data, attachments)
     if isinstance(block, ResourceLink):
         return f"[resource {block.name}: {block.uri}]"
-    return _resource(block, call_id, attachments)
+    return _resource(block, attachments)
 
 
-def _resource(block: EmbeddedResource, call_id: str, attachments: list[Attachment]) -> str:
+def _resource(block: EmbeddedResource, attachments: Attachments) -> str:
     resource = block.resource
     if isinstance(resource, BlobResourceContents):
         kind = f"resource {resource.uri}"
-        return _attached(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, call_id, attachments)
+        return _attached(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, attachments)
     return f"[resource {resource.uri}]\n{resource.text}"
 
 
-def _attached(kind: str, media_type: str, data: str, call_id: str, attachments: list[Attachment]) -> str:
-    attachments.append(Attachment(f"{media_type};base64", data))
-    size = len(data) * 3 // 4
-    return f"[{kind}, {media_type}, {size:,} bytes: artifact {attachment_id(call_id, len(attachments))}]"
+def _attached(what: str, media_type: str, data: str, attachments: Attachments) -> str:
+    try:
+        return attachments.add(what, media_type, base64.b64decode(data))
+    except ValueError:
+        msg = f"the server sent {what} in no base64"
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None

@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mcp import Client
-from mcp_types import CallToolResult, Tool
+from mcp import Client, MCPError
+from mcp_types import CallToolResult, ListToolsResult, Tool
+from pydantic import ValidationError
 
 from activities.mcp.connection import Owner
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, never_sent
+from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
 
@@ -23,11 +24,20 @@ RECONNECT_PAUSE = 1.0
 MOST_PAGES = 100
 """Pages of a list of tools: a server that always has one more does not hang a turn."""
 
+LONGEST_LISTING = 540.0
+"""Seconds for a list of tools, all tries of connecting included: the opening of a turn may take ten minutes."""
+
 ERROR_TAIL = 1_000
 """Characters of standard error in a failure's message."""
 
+PROBE_SECONDS = 5.0
+"""After a call that took too long, a server that does not answer within this is taken for one that hangs."""
+
 SURPLUS = 10.0
 """Seconds beyond a call's time-out after which it is given up whatever the SDK does."""
+
+FORGOT = "was started anew: what it held is gone. The call was not carried out; call again if it can do without"
+"""What the model reads of a server with state that ended."""
 
 _LOGIN = re.compile(
     r"\b(401|unauthori[sz]ed|unauthenticated|not logged in|log ?in required|authentication (?:failed|required)"
@@ -35,7 +45,8 @@ _LOGIN = re.compile(
     re.IGNORECASE,
 )
 
-Progress = Callable[[str], None]
+Report = Callable[[float, float | None, str], None]
+"""Takes how far a call is: the progress, its total if it is known, and a message."""
 
 Answer = TypeVar("Answer")
 
@@ -60,7 +71,10 @@ class McpServer(ABC):
         )
         self._owner: Owner | None = None
         self._connecting: asyncio.Task[tuple[Client, Owner]] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._forgot = False
+        self._behind: set[asyncio.Task[None]] = set()
+        self._listed: dict[str, Tool] = {}
+        self._calls = 0
 
     @abstractmethod
     async def connect(self) -> Owner:
@@ -74,22 +88,35 @@ class McpServer(ABC):
         """The tools that the server offers now.
 
         Raises:
-            McpError: It cannot be used, or does not answer in time.
+            McpUnavailableError: It cannot be used, refuses, or does not answer in time.
         """
         seconds = self.config.init_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(LONGEST_LISTING):
+                tools = await self.listed(seconds)
+        except TimeoutError:
+            if not self._calls:  # those that run may be why; once they take too long, it is seen to
+                self.drop()
+            msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
+            raise self.failed(McpUnavailableError(msg)) from None
+        except McpUnavailableError:
+            raise
+        except McpError as error:
+            raise self.failed(McpUnavailableError(self.around.clean(str(error)))) from None
+        self._listed = {tool.name: tool for tool in tools}
+        return tools
+
+    async def listed(self, seconds: float) -> list[Tool]:
+        """Ask for the tools, again if the connection breaks."""
 
         async def ask(client: Client) -> list[Tool]:
             async with asyncio.timeout(seconds):
-                return await _all_tools(client)
+                return await _all_tools(client, self.config.name)
 
-        try:
-            return await self._again(ask, what="its list of tools", repeatable=True)
-        except TimeoutError:
-            msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
-            raise self.failed(McpUnavailableError(msg)) from None
+        return await self._again(ask, what="its list of tools", repeatable=True)
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, limit: float, repeatable: bool, on_progress: Progress
+        self, tool: str, arguments: Mapping[str, Any], *, limit: float, repeatable: bool, on_progress: Report
     ) -> CallToolResult:
         """Call a tool. A call that may have been carried out is not sent again, unless it is repeatable.
 
@@ -98,21 +125,32 @@ class McpServer(ABC):
         """
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-            on_progress(f"{tool}: {share} {self.around.clean(message or '')[:200]}".rstrip())
+            on_progress(progress, total, message or "")
 
         async def ask(client: Client) -> CallToolResult:
-            with call_failures(self.config.name, tool, limit):
-                async with asyncio.timeout(limit + SURPLUS):
-                    return await client.call_tool(
-                        tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
-                    )
+            self._see_that_it_remembers()
+            _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
+            try:
+                with call_failures(self.config.name, tool, limit):
+                    async with asyncio.timeout(limit + SURPLUS):
+                        return await client.call_tool(
+                            tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
+                        )
+            except TimeoutError:
+                msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
+                raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
 
+        self._calls += 1
         try:
             return await self._again(ask, what=tool, repeatable=repeatable)
-        except TimeoutError:
-            msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
-            raise McpError(ReasonCode.TOOL_TIMEOUT, msg) from None
+        finally:
+            self._calls -= 1
+
+    def _see_that_it_remembers(self) -> None:
+        """Tell once, and before a call is carried out, that the state which it may rely on is gone."""
+        if self.config.stateful and self._forgot:
+            self._forgot = False
+            raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
 
     async def close(self) -> None:
         """Close the connection, and wait for those that are closing."""
@@ -120,13 +158,14 @@ class McpServer(ABC):
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
         self.drop()
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+        if self._behind:
+            await asyncio.wait(self._behind)
 
     def drop(self, which: Owner | None = None) -> None:
-        """Have the kept connection closed in the background; if one is named, only while that is it."""
+        """Have the kept connection closed in the background; if one is named, it broke: only while that is it."""
         if which is not None and which is not self._owner:
             return
+        self._forgot = self._forgot or which is not None
         owner, self._owner, self._connecting = self._owner, None, None
         if owner is not None:
             self.leave(owner)
@@ -134,9 +173,7 @@ class McpServer(ABC):
 
     def leave(self, owner: Owner) -> None:
         """Have a client closed in the background; :meth:`close` waits for it."""
-        closing = asyncio.create_task(owner.closed())
-        self._leaving.add(closing)
-        closing.add_done_callback(self._leaving.discard)
+        self._later(owner.closed())
 
     def failed(self, error: McpUnavailableError) -> McpUnavailableError:
         """Note why the server cannot be used."""
@@ -159,7 +196,7 @@ class McpServer(ABC):
     async def kept(self) -> tuple[Client, Owner]:
         """The kept client; whoever comes while it is being connected waits for the same attempt."""
         if self._owner is not None and self._owner.ended:
-            self.drop()
+            self.drop(self._owner)
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -202,8 +239,25 @@ class McpServer(ABC):
             except ConnectionLostError as error:
                 await owner.closed()
                 self.drop(owner)
-                unsent = error.unsent or never_sent(owner.failure)
-                raise ConnectionLostError(self.last_words(str(owner.failure or error)), unsent=unsent) from None
+                raise ConnectionLostError(self.last_words(str(owner.failure or error)), unsent=error.unsent) from None
+            except McpError as error:
+                if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
+                    self._later(self._probe(client, owner))
+                raise
+
+    async def _probe(self, client: Client, owner: Owner) -> None:
+        """Drop a connection over which nothing is answered any more."""
+        with contextlib.suppress(MCPError, ValidationError):  # an answer too, or it is dropped already
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await client.list_tools()
+            except TimeoutError:
+                self.drop(owner)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
 
     def last_words(self, why: str) -> str:
         """Why a connection broke, with what the server said last."""
@@ -217,11 +271,17 @@ class McpServer(ABC):
         return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.around.clean(msg))
 
 
-async def _all_tools(client: Client) -> list[Tool]:
+def _seed(client: Client, tool: Tool) -> None:
+    """Tell the SDK what the tool is: it would list all tools after the call, and a result may be lost by that."""
+    known = ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
+    client.session._absorb_tool_listing(known, complete=False)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+async def _all_tools(client: Client, server: str) -> list[Tool]:
     tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
-        with call_failures("", "tools/list", 0):
+        with call_failures(server, "tools/list", 0):
             page = await client.list_tools(cursor=cursor)
         tools += page.tools
         cursor = page.next_cursor

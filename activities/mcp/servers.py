@@ -1,33 +1,29 @@
 """All MCP servers of one worker: what tools their agents get, calls, their states, and their end."""
 
 import asyncio
-import hashlib
 import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mcp_types import Tool
 
 from activities.failures import redact
-from activities.mcp.failures import McpUnavailableError
+from activities.mcp.failures import McpError, McpUnavailableError
 from activities.mcp.references import own_folder, secret_values
 from activities.mcp.results import read
-from activities.mcp.server import McpServer, Surroundings
+from activities.mcp.server import McpServer, Report, Surroundings
 from activities.mcp.transports import server_of
-from activities.tool_results import CallResult
+from activities.outputs import CallResult
 from perdure.agents.agent import Agent
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue
+from perdure.engine.fixtures import without_secrets
+from perdure.engine.redaction import without_known
 
 REFERENCE = "mcp:"
 """``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""
-
-LONGEST_NAME = 64
-"""Of a tool, on the wire of every provider."""
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 logger = logging.getLogger("perdure.mcp")
 
@@ -37,7 +33,7 @@ class McpServers:
 
     def __init__(self, agents: Iterable[Agent] = (), environment: Mapping[str, str] = os.environ) -> None:
         agents = tuple(agents)
-        secrets = secret_values(agents, environment)
+        self._secrets = secrets = secret_values(agents, environment)
         self._around = Surroundings(environment, own_folder(environment), lambda text: redact(text, secrets))
         self._servers: dict[str, McpServer] = {}
         self.queue: str | None = None
@@ -54,7 +50,7 @@ class McpServers:
         """
         configs = [config for config in agent.mcp_servers if config.enabled]
         listed = await asyncio.gather(*(self._listed(config) for config in configs), return_exceptions=True)
-        taken = {tool.name for tool in agent.tools}
+        taken = {tool.name for tool in agent.definition.tools}
         declared: list[ToolDeclaration] = []
         for config, tools in zip(configs, listed, strict=True):
             if isinstance(tools, BaseException):
@@ -69,13 +65,16 @@ class McpServers:
         arguments: Mapping[str, JsonValue],
         *,
         call_id: str,
-        on_progress: Callable[[str], None],
+        on_progress: Report,
     ) -> CallResult:
         """Carry out a call.
 
         Raises:
             McpError: It came to nothing, or the server says that it failed.
         """
+        if not _allowed(config, remote_name(declaration)):
+            msg = f"this worker's agent may not use {remote_name(declaration)} of MCP server {config.name!r} any more"
+            raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
         result = await self._server(config).call(
             remote_name(declaration),
             arguments,
@@ -112,7 +111,14 @@ class McpServers:
             server.failed(error)
             logger.warning("%s", error)
             raise
-        return tools
+        server.state = ServerState(name=config.name, status=ServerStatus.CONNECTED)
+        return [self._without_secrets(tool) for tool in tools if _allowed(config, tool.name)]
+
+    def _without_secrets(self, tool: Tool) -> Tool:
+        """What a server says of its tool, without what it was told in confidence."""
+        said = without_known(tool.description or tool.title or "", self._secrets)
+        schema = without_secrets(tool.input_schema, self._secrets)
+        return tool.model_copy(update={"description": said, "input_schema": schema})
 
     def _server(self, config: AnyServerConfig) -> McpServer:
         key = config.model_dump_json()
@@ -139,13 +145,12 @@ def remote_name(declaration: ToolDeclaration) -> str:
 
 def _check(config: AnyServerConfig, tools: Sequence[Tool]) -> None:
     names = [tool.name for tool in tools]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted({name for name in names if names.count(name) > 1 and _allowed(config, name)})
     if twice:
         msg = (
             f"MCP server {config.name!r} lists two tools named {', '.join(twice)}; omit them, or have the server fixed"
         )
-        if not set(twice) <= set(config.omit):
-            raise McpUnavailableError(msg)
+        raise McpUnavailableError(msg)
     absent = sorted(set(config.pick or ()) - set(names))
     if absent:
         msg = (
@@ -154,21 +159,26 @@ def _check(config: AnyServerConfig, tools: Sequence[Tool]) -> None:
         raise McpUnavailableError(msg)
 
 
+def _allowed(config: AnyServerConfig, tool: str) -> bool:
+    return tool not in config.omit and (config.pick is None or tool in config.pick)
+
+
 def _declared(
     config: AnyServerConfig, tools: Sequence[Tool], taken: set[str], queue: str | None
 ) -> list[ToolDeclaration]:
-    """What passes the filters, sorted: a definition's hash does not depend on their order."""
+    """The tools, sorted: a definition's hash does not depend on their order."""
     declared: list[ToolDeclaration] = []
     for tool in sorted(tools, key=lambda tool: tool.name):
-        if tool.name in config.omit or (config.pick is not None and tool.name not in config.pick):
-            continue
         name = wire_name(config.name, tool.name, taken)
+        if name in taken:
+            msg = f"MCP server {config.name!r} has a tool {tool.name!r} whose name {name!r} another tool has; omit it"
+            raise McpUnavailableError(msg)
         taken.add(name)
         hints = tool.annotations
         declared.append(
             ToolDeclaration(
                 name=name,
-                description=tool.description or tool.title or "",
+                description=tool.description or "",
                 parameters={"type": "object", "properties": {}, **tool.input_schema},
                 reference=f"{REFERENCE}{config.name}/{tool.name}",
                 timeout=config.call_timeout,
@@ -178,13 +188,3 @@ def _declared(
             )
         )
     return declared
-
-
-def wire_name(server: str, tool: str, taken: set[str]) -> str:
-    """``server__tool`` in the characters that providers accept; what had to be changed ends with a hash of the name."""
-    whole = f"{server}__{tool}"
-    name = _NOT_IN_NAMES.sub("_", whole)
-    if name == whole and len(name) <= LONGEST_NAME and name not in taken:
-        return name
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-    return f"{name[: LONGEST_NAME - 9]}_{digest}"

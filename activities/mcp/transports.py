@@ -1,16 +1,19 @@
 """How servers are connected: a process of their own, streamable HTTP, or SSE where the server has only that."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 import httpx2
 from mcp import Client
-from mcp_types import DiscoverResult
+from mcp_types import DiscoverResult, Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from activities.mcp.connection import Opening, Owner, over, over_http, over_sse
+from activities.mcp.exchange import Exchange, NotedClient, exchange
 from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf
-from activities.mcp.oauth import LoginNeededError, TokenFile, authentication
+from activities.mcp.oauth import TokenFile, authentication
 from activities.mcp.process import StandardError, running
 from activities.mcp.references import MissingVariableError, resolved
 from activities.mcp.server import McpServer, Surroundings
@@ -19,7 +22,15 @@ from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerState
 ONLY_SSE = frozenset({400, 404, 405, 415})
 """Answers to a POST by servers that know the older transport only. Source: the protocol's rule for older servers."""
 
-REFUSED = frozenset({401, 403})
+NOT_GREETED = frozenset({400, 404})
+"""Answers to a request of no session, or of one that the server does not know."""
+
+_NO_SESSION = re.compile(
+    r"session (?:terminated|not found)|(?:missing|invalid|unknown|no valid) session|mcp-session-id"
+    r"|not initiali[sz]ed|unsupported protocol version",
+    re.IGNORECASE,
+)
+"""What servers of either generation say with these, and before they look at the request."""
 
 
 def server_of(config: AnyServerConfig, around: Surroundings) -> McpServer:
@@ -35,6 +46,7 @@ class StdioServer(McpServer):
         self._settings = config
         self._said: StandardError | None = None
         self._garbage = ""
+        self._mode = "auto"
 
     async def connect(self) -> Owner:
         """Start the process and greet it."""
@@ -43,20 +55,23 @@ class StdioServer(McpServer):
             variables = resolved(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
-        self._garbage = ""
+        self._garbage, mode = "", self._mode
+        self._mode = "legacy" if mode == "auto" else "auto"  # of the next try, if this one comes to nothing
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
         self._said = said = StandardError(log, self.around.clean, lambda: self._ended(owner))
-        owner = Owner(lambda: over(running(self._settings, variables, said), self._note_garbage, "auto"))
+        owner = Owner(lambda: over(running(self._settings, variables, said), self._note_garbage, mode))
         try:
-            await owner.client(seconds)
+            client = await owner.client(seconds)
         except TimeoutError:
             self.leave(owner)
-            raise self.unavailable(f"it did not answer within {seconds:g} s{self._printed()}", self._tail()) from None
+            why = f"it did not answer within {seconds:g} s{self._printed()}"
+            raise self.unavailable(why, self._tail(), again=mode == "auto") from None
         except McpUnavailableError as error:
             raise self.unavailable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises when a process ends early
             why = f"it ended before it answered ({leaf(error)}){self._printed()}"
             raise self.unavailable(why, self._tail(), again=True) from None
+        self._mode = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
         return owner
 
     def last_words(self, why: str) -> str:
@@ -70,7 +85,7 @@ class StdioServer(McpServer):
             self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
 
     def _note_garbage(self, line: str) -> None:
-        self._garbage = self._garbage or " ".join(line.split())[:200]
+        self._garbage = self._garbage or " ".join(self.around.clean(line).split())[:200]
 
     def _printed(self) -> str:
         return f"; what it prints is not MCP: {self._garbage!r}" if self._garbage else ""
@@ -92,7 +107,6 @@ class HttpServer(McpServer):
         self._http: httpx2.AsyncClient | None = None
         self._known: DiscoverResult | None = None
         self._version = ""
-        self._refusals: set[int] = set()
 
     async def connect(self) -> Owner:
         """Greet the server over streamable HTTP, or over SSE if it refuses that."""
@@ -100,49 +114,68 @@ class HttpServer(McpServer):
             headers = resolved(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
-        self._refusals.clear()
-        auth = self._authentication()
-        http = self._http = self._http or self._client(headers, auth)
-        try:
-            owner, client = await self._greeted(lambda: over_http(self._settings, http, "auto", None))
-        except McpUnavailableError as error:
-            if not self._refusals & ONLY_SSE or error.status is ServerStatus.NEEDS_AUTH:
-                await self._forget()
-                raise
-            owner, _ = await self._greeted(lambda: over_sse(self._settings, headers, auth))
-            return owner
+        http = self._http = self._http or self._client(headers)
+        with exchange() as greeting:
+            try:
+                owner, client = await self._greeted(lambda: over_http(self._settings, http, "auto", None), greeting)
+            except McpUnavailableError:
+                if greeting.status not in ONLY_SSE:
+                    raise
+                owner, _ = await self._greeted(
+                    lambda: over_sse(self._settings, lambda: self._client(headers)), greeting
+                )
+                return owner
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             self._known, self._version = client.session.discover_result, client.protocol_version
         return owner
 
+    async def listed(self, seconds: float) -> list[Tool]:
+        """Ask for the tools; a server that turns out to be of another generation by now is greeted anew."""
+        known = self._known
+        try:
+            return await super().listed(seconds)
+        except McpUnavailableError:
+            raise
+        except McpError:
+            if known is None or self._known is not None:
+                raise
+            return await super().listed(seconds)
+
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
-        """A client for one request."""
+        """A client for one request, whose failure is told by what became of its own HTTP requests."""
+        client, owner = await self._open()
+        try:
+            with exchange() as noted:
+                try:
+                    yield client, owner
+                except (McpError, ConnectionLostError) as error:
+                    raise self._judged(error, noted, owner) from None
+        finally:
+            if owner is not self._owner:
+                await owner.closed()
+                if owner.failure is not None:
+                    self._known = None  # greet it anew: it may be another one by now
+
+    async def close(self) -> None:
+        """Close the session and the connections."""
+        await super().close()
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _open(self) -> tuple[Client, Owner]:
         if self._known is None:
             kept = await self.kept()
             if self._known is None:
-                async with self._refused(kept[1]):
-                    yield kept
-                return
+                return kept
             self.drop()
             self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
         known, http, version = self._known, self._http, self._version
         assert http is not None, "it was made when the server was greeted"  # noqa: S101 - narrows the type
         owner = Owner(lambda: over_http(self._settings, http, version, known))
-        try:
-            async with self._refused(owner):
-                yield await owner.client(self.config.init_timeout.total_seconds()), owner
-        finally:
-            await owner.closed()
-            if owner.failure is not None:
-                self._known = None  # greet it anew: it may be another one by now
+        return await owner.client(self.config.init_timeout.total_seconds()), owner
 
-    async def close(self) -> None:
-        """Close the session and the connections."""
-        await super().close()
-        await self._forget()
-
-    async def _greeted(self, opening: Opening) -> tuple[Owner, Client]:
+    async def _greeted(self, opening: Opening, greeting: Exchange) -> tuple[Owner, Client]:
         seconds = self.config.init_timeout.total_seconds()
         owner = Owner(opening)
         try:
@@ -152,43 +185,34 @@ class HttpServer(McpServer):
             raise self.unavailable(f"{self._settings.url} did not answer within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a server that is not there
             await owner.closed()
-            cause = leaf(error)
-            if isinstance(cause, LoginNeededError) or self._refusals & REFUSED:
+            if greeting.needs_login or greeting.status == HTTPStatus.FORBIDDEN:
                 raise self._login() from None
-            statuses = ", ".join(f"HTTP {status}" for status in sorted(self._refusals))
-            why = f"{self._settings.url}: {statuses or f'{type(cause).__name__}: {cause}'}"
+            cause = leaf(error)
+            answers = ", ".join(f"HTTP {status}" for status in dict.fromkeys(greeting.refusals))
+            refused = greeting.status >= HTTPStatus.BAD_REQUEST
+            why = f"{self._settings.url}: {answers if refused else f'{type(cause).__name__}: {cause}'}"
             raise self.unavailable(why, again=True) from None
 
-    def _authentication(self) -> httpx2.Auth | None:
-        oauth = self._settings.oauth
-        tokens = TokenFile(self.around.folder, self._settings.url)
-        if oauth is None or not tokens.there:
-            return None
-        return authentication(self._settings, oauth, tokens)
+    def _judged(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
+        """What a failure means, by what became of the call's own requests."""
+        if noted.needs_login:
+            return self.failed(self._login())
+        if isinstance(error, ConnectionLostError):
+            return ConnectionLostError(str(error), unsent=not noted.reached)
+        if noted.status in ONLY_SSE:
+            self._known = None  # as servers of the older generation answer the newer one
+        if noted.status in NOT_GREETED and _NO_SESSION.search(error.said):
+            self.drop(owner)
+            return ConnectionLostError(error.said, unsent=True)
+        if noted.status >= HTTPStatus.BAD_REQUEST:
+            return McpError(error.code, f"{error} (HTTP {noted.status})")
+        return error
 
-    def _client(self, headers: dict[str, str], auth: httpx2.Auth | None) -> httpx2.AsyncClient:
-        settings = self._settings
+    def _client(self, headers: dict[str, str]) -> httpx2.AsyncClient:
+        settings, tokens = self._settings, TokenFile(self.around.folder, self._settings.url)
+        auth = authentication(settings, settings.oauth, tokens) if settings.oauth is not None else None
         limits = httpx2.Timeout(settings.timeout.total_seconds(), read=settings.sse_read_timeout.total_seconds())
-        return httpx2.AsyncClient(
-            headers=headers, auth=auth, timeout=limits, event_hooks={"response": [self._note_status]}
-        )
-
-    async def _note_status(self, response: httpx2.Response) -> None:
-        if response.is_success:
-            self._refusals.clear()
-        elif response.is_error:
-            self._refusals.add(response.status_code)
-
-    @contextlib.asynccontextmanager
-    async def _refused(self, owner: Owner) -> AsyncIterator[None]:
-        """A call that failed because the server wants a login says so; the next one looks for new tokens."""
-        try:
-            yield
-        except (McpError, ConnectionLostError):
-            if not (self._refusals & REFUSED or isinstance(owner.failure, LoginNeededError)):
-                raise
-            await self._forget()
-            raise self.failed(self._login()) from None
+        return NotedClient(headers=headers, auth=auth, timeout=limits)
 
     def _login(self) -> McpUnavailableError:
         name, url = self.config.name, self._settings.url
@@ -199,8 +223,3 @@ class HttpServer(McpServer):
         )
         msg = f"MCP server {name!r} at {url} wants a login; {how}"
         return McpUnavailableError(msg, ServerStatus.NEEDS_AUTH)
-
-    async def _forget(self) -> None:
-        http, self._http, self._known = self._http, None, None
-        if http is not None:
-            await http.aclose()

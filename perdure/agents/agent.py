@@ -1,17 +1,19 @@
 """Agent: the one value an author writes; a turn runs its frozen definition."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
-from jsonschema import Draft202012Validator, SchemaError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator
+from pydantic_core import core_schema
 
+from perdure.agents.errors import ToolDefinitionError
+from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
+from perdure.agents.skills import declared
 from perdure.agents.tool import Tool, tool
+from perdure.agents.toolset import Toolset
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
     DEFAULT_MAX_STEPS,
@@ -19,13 +21,18 @@ from perdure.contracts.agents import (
     AgentDefinition,
     Compaction,
     OnToolError,
+    ToolMode,
 )
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.skills import Skill
 from perdure.contracts.values import JsonValue, Value, known_fields
+
+_AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
+"""What is no tool is refused, and what is one is not looked into."""
 
 
 class AgentDefinitionError(ValueError):
@@ -38,8 +45,8 @@ class Agent(Value):
     Attributes:
         name: How callers start it; unique among the agents of a task queue.
         model: ``provider/model``, as litellm takes it.
-        instructions: The system prompt; indentation is removed.
-        tools: Functions or ``@tool`` objects.
+        instructions: The system prompt, or several texts that make it up; indentation is removed.
+        tools: Functions, ``@tool`` objects and instances of toolsets.
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
         generation_timeout: Longest time one model call may take.
@@ -48,6 +55,9 @@ class Agent(Value):
         on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
             ``feed_back`` tells the model.
         finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
+        tool_mode: How the model calls tools: ``api`` by its provider, or in plain text as ``xml``, ``json``,
+            ``json-in-xml``, ``json-with-tag`` or ``pythonic``; ``auto`` is ``api`` unless the model is known to have
+            no calls, or its provider refuses so many tools, and then ``json-in-xml``.
         budgets: Limits beside ``max_steps``.
         compaction: When and how a conversation that grows too long is summarised.
         output_schema: What the last answer must be, as JSON: a JSON schema, or a pydantic class for its schema. The
@@ -56,6 +66,7 @@ class Agent(Value):
         interactive: What a turn does that needs a person: ``wait`` for one, or ``stop`` with ``waiting_for_input``,
             so that the reply starts the next turn.
         approvals: Which tool calls need somebody's approval, as rules over tool and arguments.
+        skills: What the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` finds it in a folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -64,7 +75,7 @@ class Agent(Value):
     model: str
     instructions: str = ""
     description: str = ""
-    tools: tuple[Tool[..., Any], ...] = ()
+    tools: tuple[Annotated[Tool[..., Any], _AS_IT_IS], ...] = ()
     mcp_servers: tuple[AnyServerConfig, ...] = ()
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
@@ -72,12 +83,14 @@ class Agent(Value):
     retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
+    tool_mode: ToolMode = "auto"
     budgets: Annotated[Budgets, known_fields(Budgets)] = Budgets()
     compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()
     output_schema: dict[str, JsonValue] | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
     interactive: Interactive = "wait"
     approvals: Annotated[ApprovalPolicy, known_fields(ApprovalPolicy)] = ApprovalPolicy()
+    skills: tuple[Skill, ...] = ()
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
         """Check the settings.
@@ -87,12 +100,14 @@ class Agent(Value):
         """
         try:
             super().__init__(**settings)
-            _ = self.definition
+            _check_rules(self.definition, self.mcp_servers)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             reason = first["msg"].removeprefix("Value error, ")
             got = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r})"
+            if first["type"] == "extra_forbidden":
+                reason, got = f"there is no such setting; the settings are {', '.join(type(self).model_fields)}", ""
             msg = f"agent {settings.get('name', '?')!r}: {field + ': ' if field else ''}{reason}{got}"
             raise AgentDefinitionError(msg) from error
 
@@ -101,7 +116,7 @@ class Agent(Value):
     def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if not isinstance(value, list | tuple):
             return value
-        return tuple(_as_tool(item) for item in cast("list[Any]", value))
+        return tuple(made for item in cast("list[Any]", value) for made in _as_tools(item))
 
     @field_validator("tools")
     @classmethod
@@ -142,7 +157,7 @@ class Agent(Value):
     @classmethod
     def _schema_is_one(cls, value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
         if value is not None:
-            _check_schema(value)
+            check_schema(value)
         return value
 
     @field_validator("approvals")
@@ -150,13 +165,47 @@ class Agent(Value):
     def _rules_have_schemas(cls, value: ApprovalPolicy) -> ApprovalPolicy:
         for rule in value.rules:
             if rule.arguments is not None:
-                _check_schema(rule.arguments)
+                check_rule(rule.arguments)
         return value
+
+    @field_validator("skills", mode="before")
+    @classmethod
+    def _skills_are_read(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if not isinstance(value, list | tuple) or not all(isinstance(one, Skill) for one in cast("list[Any]", value)):
+            msg = "write skills=skills_in(Path(__file__).parent / 'skills'), from perdure.skills; of several folders "
+            msg += "skills=[*skills_in(…), *skills_in(…)]"
+            raise ValueError(msg)
+        return cast("object", value)
+
+    @field_validator("skills")
+    @classmethod
+    def _skills_have_ids(cls, value: tuple[Skill, ...]) -> tuple[Skill, ...]:
+        ids = [one.id for one in value]
+        twice = sorted({one for one in ids if ids.count(one) > 1})
+        if twice:
+            msg = f"two skills are called {', '.join(twice)}; tell them apart with skills_in(…, capability=…)"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("instructions", mode="before")
+    @classmethod
+    def _texts_become_one(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if isinstance(value, list | tuple) and all(isinstance(text, str) for text in cast("list[Any]", value)):
+            return "\n\n".join(cleandoc(text) for text in cast("list[str]", value) if text)
+        return cast("object", value)
 
     @field_validator("instructions")
     @classmethod
     def _dedent(cls, value: str) -> str:
         return cleandoc(value)
+
+    def clone(self, **changes: Any) -> Self:  # noqa: ANN401 - pydantic checks each field
+        """A copy with other settings, checked like a new agent.
+
+        Raises:
+            AgentDefinitionError: A setting cannot be used, or there is none of that name.
+        """
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
     @cached_property
     def definition(self) -> AgentDefinition:
@@ -164,7 +213,7 @@ class Agent(Value):
         fields = {
             name: getattr(self, name) for name in AgentDefinition.model_fields if name not in {"tools", "recording"}
         }
-        return AgentDefinition(**fields, tools=tuple(item.declaration for item in self.tools))
+        return AgentDefinition(**fields, tools=(*(item.declaration for item in self.tools), *declared(self.skills)))
 
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
@@ -175,36 +224,35 @@ class Agent(Value):
         return next((server for server in self.mcp_servers if server.name == name), None)
 
 
-def _check_schema(value: dict[str, JsonValue]) -> None:
-    """Refuse what is no JSON schema, or refers to something outside itself."""
-    try:
-        Draft202012Validator.check_schema(value, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    except SchemaError as error:
-        msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
-        raise ValueError(msg) from error
-    resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
-    for reference in _references(value):
-        try:
-            resolver.lookup(reference)
-        except Unresolvable:
-            msg = f"$ref {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
-            raise ValueError(msg) from None
+def _check_rules(definition: AgentDefinition, servers: Sequence[AnyServerConfig]) -> None:
+    """Refuse a rule that checks nothing, and a finish that nobody reaches. What servers offer is known later."""
+    finish = definition.tool(definition.finish_tool or "")
+    if finish is not None and finish.interactive:
+        msg = f"agent {definition.name!r}: finish_tool: {finish.name} is a question, and an answer ends no work; use "
+        raise AgentDefinitionError(msg + "a plain tool, with requires_approval=True if a person has to agree")
+    names = [item.name for item in definition.tools]
+    remote = tuple(f"{server.name}__" for server in servers)
+    for rule in definition.approvals.idle(names):
+        if not rule.is_pattern and not rule.tool.startswith(remote):
+            known = ", ".join([*names, *(f"{prefix}…" for prefix in remote)]) or "none"
+            msg = f"agent {definition.name!r}: approvals: a rule is for the tool {rule.tool!r}; the tools are {known}"
+            raise AgentDefinitionError(msg)
+    for rule in definition.approvals.rules:
+        about = [item for item in definition.tools if rule.matches(item.name)]
+        if rule.arguments is None or not about or (remote and rule.is_pattern):
+            continue
+        unknown = set[str].intersection(*(unknown_arguments(rule.arguments, item) for item in about))
+        if unknown:
+            msg = f"agent {definition.name!r}: approvals: a rule for {rule.tool!r} names {', '.join(sorted(unknown))}, "
+            raise AgentDefinitionError(msg + "which is no argument of it")
 
 
-def _references(schema: JsonValue) -> Iterator[str]:
-    """Every ``$ref`` of a schema."""
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _references(part)
-    elif isinstance(schema, dict):
-        for name, part in schema.items():
-            if name == "$ref" and isinstance(part, str):
-                yield part
-            else:
-                yield from _references(part)
-
-
-def _as_tool(item: Any) -> Any:  # noqa: ANN401 - whatever the author wrote; pydantic refuses what is no tool
-    if isinstance(item, Tool):
-        return cast("object", item)
-    return tool(item) if callable(item) else item
+def _as_tools(item: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever the author wrote; pydantic refuses what is no tool
+    if isinstance(item, Toolset):
+        return item.tools
+    if isinstance(item, Tool) or not callable(item):
+        return (cast("object", item),)
+    if isinstance(item, type) and issubclass(item, Toolset):
+        msg = f"{item.__name__} is a class of toolsets; write {item.__name__}(…) among the tools"
+        raise ToolDefinitionError(msg)
+    return (tool(cast("Callable[..., object]", item)),)

@@ -2,9 +2,14 @@
 
 from abc import ABC, abstractmethod
 
+from perdure.agents.errors import InvalidInputError
+from perdure.agents.files import File
+
 
 class ToolContext(ABC):
     """What a tool may know about its call: annotate a parameter with it, and the model never sees that parameter.
+
+    Its methods may be called from sync and from async bodies, and from threads of their own.
 
     Attributes:
         session: The session's id.
@@ -26,3 +31,24 @@ class ToolContext(ABC):
     @abstractmethod
     def wait(self, seconds: float) -> bool:
         """Block until cancelled, at most so long; True if cancelled. For sync tools, in place of ``time.sleep``."""
+
+    def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:  # noqa: B027 - a context of one's own needs none
+        """Say how far the call is, as often as you like: it takes no time, and never fails.
+
+        People see it in the Temporal UI and in the event log, at most once a second; the last report always.
+        """
+
+    def stop_turn(self, reason: str) -> None:  # noqa: B027 - the same
+        """Ask that the turn ends, as finished, once all calls of this answer have their results.
+
+        The model is not asked again; what the body returns is kept as its result. A call that fails asks for nothing.
+        """
+
+    def read_artifact(self, handle: str) -> File:
+        """An output, an image or a file of this session by its handle. An async tool calls it with ``to_thread``.
+
+        Raises:
+            InvalidInputError: This session has no such artifact; the model is told so unless you catch it.
+        """
+        msg = f"there is no artifact {handle!r} here"
+        raise InvalidInputError(msg)

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import getpass
+import os
 import shlex
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -18,6 +20,12 @@ from perdure.store import StoreError
 
 LOOK = timedelta(milliseconds=500)
 """Between two looks at whether a request still waits: somebody else may reply."""
+
+CATCH_UP = timedelta(seconds=3)
+"""How long the events of a request may take until they are printed; longer than the longest pause between two reads."""
+
+LONGEST_LINE = 65_536
+"""More than a terminal gives at once."""
 
 Note = Callable[[str], None]
 
@@ -40,18 +48,19 @@ def at_a_terminal() -> bool:
 
 
 def command_for(session: str, request: InputRequest) -> str:
-    """The command that replies to a request."""
+    """The command that replies to a request, with the first option if a terminal can show it as it is."""
     where = f"{shlex.quote(session)} {request.request_id}"
     if request.needs == "approval":
         return f"perdure approve {where}"
-    return f"perdure answer {where} {shlex.quote(request.options[0]) if request.options else 'VALUE'}"
+    value = request.options[0] if request.options and request.options[0].isprintable() else "VALUE"
+    return f"perdure answer {'-- ' if value.startswith('-') else ''}{where} {shlex.quote(value)}"
 
 
 def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -> None:
     """Print each request with the command that replies to it."""
     for request in requests:
         what = request.question if request.needs == "answer" else f"{request.tool} {request.arguments}"
-        note(f"waiting for {_needed(request)}: {clean(' '.join(what.split()))}; {command_for(session, request)}")
+        note(f"waiting for {_needed(request)}: {' '.join(what.split())}; {command_for(session, request)}")
 
 
 def _needed(request: InputRequest) -> str:
@@ -73,18 +82,23 @@ class Asking:
         self._note = note
         self._leave = leave
         self._open: set[str] = set()
+        self._told = asyncio.Event()
+        self._asked = ""
         self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look: what the turn waits for may have been told of before the first event that is read."""
+        self._task = asyncio.create_task(self._ask())
 
     def saw(self, envelope: Envelope) -> None:
         """See what the event means for the person."""
         event = envelope.event
         if isinstance(event, UserInputRequired):
             self._open.add(event.request_id)
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._ask())
+            self._told.set()
         elif isinstance(event, UserInputReceived):
             self._open.discard(event.request_id)
-        if isinstance(event, AgentEnd) or not self._open:
+        elif isinstance(event, AgentEnd):
             self.stop()
 
     def stop(self) -> None:
@@ -93,24 +107,40 @@ class Asking:
             self._task.cancel()
 
     async def _ask(self) -> None:
-        """Wait until the turn waits, then ask, one request after another."""
+        """Ask whenever the turn waits, one request after another, until the turn has ended."""
         try:
-            requests = await self._turn.requests()
-            while not requests:
+            while True:
+                # A moment for what has happened before to be printed, and between two looks.
                 await asyncio.sleep(LOOK.total_seconds())
-                requests = await self._turn.requests()
-            if self._client is None or not at_a_terminal():
-                self.left = requests
-                self._leave()
-                return
-            while requests:
-                await self._ask_for(self._client, requests[0])
-                requests = await self._turn.requests()
+                status = await self._turn.status()
+                requests = status.requests if status is not None else ()
+                await self._printed({request.request_id for request in requests})
+                if requests and (self._client is None or not at_a_terminal()):
+                    self.left = requests
+                    self._leave()
+                    return
+                if requests and self._client is not None:
+                    await self._ask_for(self._client, requests[0])
+                elif status is not None and not self._open:
+                    self._told.clear()
+                    await self._told.wait()
         except (ClientError, StoreError) as error:
             self._note(f"what the turn waits for cannot be asked: {error}")
 
+    async def _printed(self, waiting: set[str]) -> None:
+        """Let the events that tell of these be printed first; those that somebody has left out never are."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP.total_seconds()):
+                while not self._open.issuperset(waiting):
+                    self._told.clear()
+                    await self._told.wait()
+        self._open |= waiting
+
     async def _ask_for(self, client: Client, request: InputRequest) -> None:
-        click.echo(_prompt(request), nl=False)
+        if request.request_id != self._asked:  # what was typed before is no reply to it
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+            self._asked = request.request_id
+        click.echo(prompt_for(request), nl=False)
         typing = asyncio.create_task(_line())
         gone = asyncio.create_task(self._gone(request.request_id))
         try:
@@ -127,17 +157,22 @@ class Asking:
             gone.cancel()
 
     async def _gone(self, request_id: str) -> None:
-        waits = True
-        while waits:
+        """Wait until it is decided, or the turn waits for others only. While no worker can say, it may well wait."""
+        while request_id in self._open:
             await asyncio.sleep(LOOK.total_seconds())
-            waits = request_id in {request.request_id for request in await self._turn.requests()}
+            status = await self._turn.status()
+            requests = status.requests if status is not None else ()
+            if requests and request_id not in {request.request_id for request in requests}:
+                return
 
 
-def _prompt(request: InputRequest) -> str:
+def prompt_for(request: InputRequest) -> str:
+    """What is asked; what the model wrote cannot look like a line or an option of its own."""
     if request.needs == "approval":
         return clean(f"? approve {request.tool} {request.arguments} [y/n] ")
-    rows = [f"? {request.question}", *(f"  {number}. {option}" for number, option in enumerate(request.options, 1))]
-    return clean("\n".join(rows)) + "\n> "
+    question = request.question.strip().replace("\n", "\n    ")
+    options = (f"  {number}. {' '.join(option.split())}" for number, option in enumerate(request.options, 1))
+    return clean("\n".join([f"? {question}", *options])) + "\n> "
 
 
 async def _reply(client: Client, session: str, request: InputRequest, line: str) -> None:
@@ -163,13 +198,21 @@ async def _reply(client: Client, session: str, request: InputRequest, line: str)
 
 async def _line() -> str:
     """The next line that is typed. Without a thread, which could not be given up when the turn ends meanwhile."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ready.set)
+    loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
+    line: asyncio.Future[str] = loop.create_future()
+    typed = bytearray()
+
+    def take() -> None:
+        # Not by ``readline``, which would block all else when a line is sent without its end.
+        some = os.read(terminal, LONGEST_LINE)
+        typed.extend(some)
+        if not some:  # closed: ask no more, and let the turn wait
+            loop.remove_reader(terminal)
+        elif b"\n" in typed and not line.done():
+            line.set_result(typed.decode(errors="replace").partition("\n")[0])
+
+    loop.add_reader(terminal, take)
     try:
-        await ready.wait()
-        line = sys.stdin.readline()
-        if not line:  # closed: ask no more, and let the turn wait
-            await asyncio.Event().wait()
-        return line
+        return await line
     finally:
-        loop.remove_reader(sys.stdin.fileno())
+        loop.remove_reader(terminal)

@@ -5,6 +5,8 @@ from typing import IO, Any
 
 import click
 
+from perdure.cli.render import clean
+
 
 class ExitCode(IntEnum):
     """What ``perdure`` returns to its caller."""
@@ -26,7 +28,7 @@ class CliError(click.ClickException):
     """An expected failure, shown as ``perdure: <cause>; <fix>`` on stderr."""
 
     def __init__(self, message: str, exit_code: int = ExitCode.ERROR) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(clean(" ".join(message.split())))
         self.exit_code = int(exit_code)  # type: ignore[misc]  # click declares it per class and reads it per instance
 
     def show(self, file: IO[Any] | None = None) -> None:

@@ -20,7 +20,7 @@ PAGE = 500
 Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
 """What one line of the output holds."""
 
-_ENDED = ("stop_reason", "reason_code", "error", "steps", "usage", "cost_usd", "unpriced_calls")
+_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "usage", "cost_usd", "unpriced_calls")
 """What a record says of a turn's end; null while the turn runs."""
 
 Export = Callable[[Store, str, int | None], AsyncIterator[Exported]]

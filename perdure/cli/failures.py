@@ -8,13 +8,21 @@ from perdure.client.errors import (
     ServerUnreachableError,
     SessionIdleError,
     TemporalConfigError,
+    UnknownArtifactError,
     UnknownSessionError,
 )
 from perdure.settings import SettingsError
 from perdure.store.errors import NotFoundError, StoreError
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
-_USAGE = (UnknownSessionError, RequestRefusedError, SessionIdleError, SettingsError, TemporalConfigError)
+_USAGE = (
+    UnknownSessionError,
+    UnknownArtifactError,
+    RequestRefusedError,
+    SessionIdleError,
+    SettingsError,
+    TemporalConfigError,
+)
 
 
 def describe(error: Exception) -> CliError | None:

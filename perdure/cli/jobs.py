@@ -1,4 +1,4 @@
-"""Durable jobs as tools, for ``perdure mcp``: whoever can call tools can start, await, steer and cancel turns."""
+"""Durable jobs as tools, for ``perdure mcp``: whoever can call tools can start, await, steer, answer, cancel."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from perdure.agents.context import ToolContext
 from perdure.agents.tool import Tool, tool
@@ -17,7 +18,8 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.failures import describe
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
 from perdure.client.requests import session_id
-from perdure.contracts.turns import TurnResult, TurnStatus
+from perdure.contracts.people import InputReceipt
+from perdure.contracts.turns import RunState, TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
 from perdure.mcp_server import ServedCall
 from perdure.store.errors import StoreError
@@ -32,16 +34,19 @@ LONGEST_PAUSE = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(hours=1)
 
 TRANSCRIPT_CHARACTERS = 200_000
-"""Longest transcript that a client reads at once."""
+"""Longest transcript that a client reads at once, in whole messages."""
 
 INSTRUCTIONS = (
     "Runs LLM agents as durable jobs. list_agents says which there are, start begins a turn and returns at once, wait "
-    "returns its result. A job goes on when this server, its client or a worker ends: wait again with the same session."
+    "returns its result. A job goes on when this server, its client or a worker ends: wait again with its session. "
+    "If wait returns requests, a person has to decide: answer, approve or deny each as they say, then wait again."
 )
 
-Session = Annotated[str, "The session's id, from start."]
+Session = Annotated[str, Field(min_length=1), "The session's id, from start."]
 AnyTurn = Annotated[int | None, Field(ge=1), "The turn's number; without it, the running or last one."]
 RequestId = Annotated[str | None, "Any id of your own: asked again with it, this returns the turn it has begun."]
+RequestOfPeople = Annotated[str, "The request_id of one of the requests that wait or status returned."]
+Decider = Annotated[str, Field(min_length=1), "Who decides, by name; it is kept."]
 Json = dict[str, JsonValue]
 
 
@@ -57,15 +62,17 @@ class Jobs:
     def tools(self) -> list[Tool[..., Any]]:
         """All of them, as they are listed."""
         waiting = tool(timeout=LONGEST_WAIT + timedelta(minutes=1))
-        reading = tool(truncate=TRANSCRIPT_CHARACTERS)
         return [
             tool(self.list_agents),
             tool(self.start),
             waiting(self.wait),
             tool(self.status),
             tool(self.send),
+            tool(self.answer),
+            tool(self.approve),
+            tool(self.deny),
             tool(self.cancel),
-            reading(self.transcript),
+            tool(self.transcript),
         ]
 
     async def close(self) -> None:
@@ -94,7 +101,7 @@ class Jobs:
         if known and agent not in known:
             raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")
         if session is None and request_id is not None:
-            session = _session_of(agent, request_id)
+            session = _session_of(agent, request_id, prompt)
         return await _begun(await client.start(agent, prompt, session=session, request_id=request_id))
 
     async def wait(
@@ -106,8 +113,9 @@ class Jobs:
     ) -> Json:
         """Wait for a turn's end. state is "ended", with the result, or "running" if the time was up: then wait again.
 
-        The result says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop
-        waiting changes nothing about the job.
+        "waiting_for_input" comes with requests, which a person has to decide about before the turn goes on. The result
+        says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop waiting changes
+        nothing about the job.
         """
         client = await self._connected()
         awaited = await client.attach(session, turn)
@@ -120,14 +128,14 @@ class Jobs:
                 if result.done():
                     return _ended(session, result.result())
                 status, activity = await _look(client, session)
-                if left <= pause:
+                if left <= pause or _needs_people(status, awaited.turn):
                     return _running(session, awaited.turn, status, activity)
                 if isinstance(context, ServedCall):
                     await context.report(clock() - began, timeout_seconds, activity)
                 pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
 
     async def status(self, session: Session) -> Json:
-        """Where a session stands now: the running turn's step and activity, or the last turn's result."""
+        """Where a session stands now: the running turn's step, activity and requests, or the last turn's result."""
         client = await self._connected()
         try:
             status = await client.status(session)
@@ -150,6 +158,41 @@ class Jobs:
         await client.check_worker()
         return await _begun(await client.send(session, prompt, steer=steer, request_id=request_id))
 
+    async def answer(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        value: Annotated[
+            JsonValue, "The answer: text, one of the request's options, or other JSON if that is asked for."
+        ],
+        by: Decider,
+    ) -> Json:
+        """Answer a question (needs: answer) that a session waits for. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.answer(session, request, value, by=by))
+
+    async def approve(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        by: Decider,
+        digest: Annotated[str, "The request's digest: the call then runs only if it still is what was shown."] = "",
+    ) -> Json:
+        """Let a tool call run (needs: approval). Only when a person has said so. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.approve(session, request, by=by, digest=digest))
+
+    async def deny(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        by: Decider,
+        reason: Annotated[str, "Why; the agent reads it."] = "",
+    ) -> Json:
+        """Refuse a tool call, or decline a question: the agent reads why and goes on. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.deny(session, request, by=by, reason=reason))
+
     async def cancel(
         self,
         session: Session,
@@ -166,14 +209,14 @@ class Jobs:
         turn: Annotated[int | None, Field(ge=1), "As it was at the end of this turn; by default as it is now."] = None,
         last: Annotated[int, Field(ge=1, le=1000), "So many messages from its end."] = 20,
     ) -> Json:
-        """The conversation of a session: prompts, answers, tool calls and their results."""
+        """The conversation of a session: prompts, answers, tool calls and their results.
+
+        left_out counts the messages before those that are given: beyond last, or too long to be read at once.
+        """
         client = await self._connected()
         messages = await client.transcript(session, turn)
-        return {
-            "session": session,
-            "total": len(messages),
-            "messages": [message.model_dump(mode="json") for message in messages[-last:]],
-        }
+        shown = _last([message.model_dump(mode="json") for message in messages[-last:]])
+        return {"session": session, "total": len(messages), "left_out": len(messages) - len(shown), "messages": shown}
 
     async def _connected(self) -> Client:
         async with self._connecting:
@@ -188,10 +231,21 @@ def sentence(error: Exception) -> str | None:
     return None if described is None else described.message
 
 
-def _session_of(agent: str, request_id: str) -> str:
-    """The same for the same request, so that asking again does not begin a second job."""
+def _session_of(agent: str, request_id: str, prompt: str) -> str:
+    """The same for the same request, so that asking again does not begin a second job; another prompt is another."""
     slug = session_id(agent).rpartition("-")[0]
-    return f"{slug}-{hashlib.sha256(request_id.encode()).hexdigest()[:16]}"
+    return f"{slug}-{hashlib.sha256(to_json([request_id, prompt])).hexdigest()[:16]}"
+
+
+def _last(messages: list[JsonValue]) -> list[JsonValue]:
+    """As many messages, from the last one back, as a client reads at once."""
+    taken, characters = 0, 0
+    for message in reversed(messages):
+        characters += len(to_json(message).decode())
+        if characters > TRANSCRIPT_CHARACTERS:
+            break
+        taken += 1
+    return messages[len(messages) - taken :]
 
 
 async def _begun(turn: Turn) -> Json:
@@ -224,9 +278,24 @@ async def _look(client: Client, session: str) -> tuple[TurnStatus | None, str]:
     return status, status.activity
 
 
+def _needs_people(status: TurnStatus | None, turn: int | None) -> bool:
+    """Whether the turn, or one before it, waits for a person; of one that came after it, it has ended meanwhile."""
+    if status is None or status.state is not RunState.WAITING_FOR_INPUT:
+        return False
+    return turn is None or status.turn is None or status.turn <= turn
+
+
 def _running(session: str, turn: int | None, status: TurnStatus | None, activity: str) -> Json:
-    about = None if status is None else status.model_dump(mode="json", exclude={"session"})
-    return {"state": "running", "session": session, "turn": turn, "activity": activity, "status": about}
+    about = None if status is None else status.model_dump(mode="json", exclude={"session", "requests"})
+    told: Json = {"state": "running", "session": session, "turn": turn, "activity": activity, "status": about}
+    if status is None or not status.requests:
+        return told
+    asked: list[JsonValue] = [request.model_dump(mode="json") for request in status.requests]
+    return {**told, "state": RunState.WAITING_FOR_INPUT, "turn": status.turn, "requests": asked}
+
+
+def _receipt(session: str, receipt: InputReceipt) -> Json:
+    return {"session": session, **receipt.model_dump(mode="json", exclude={"digest"})}
 
 
 def _ended(session: str, result: TurnResult) -> Json:

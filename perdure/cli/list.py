@@ -15,7 +15,7 @@ from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
 
-_ENDED = ("stop_reason", "reason_code", "error", "steps", "cost_usd")
+_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 """What a line of JSON says of the end of a turn; null while it runs."""
 
 
@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     """List the sessions, those whose last turn began last first; filters add up.
 
     With --json each line has session, agent, turn (its last), created_at, updated_at, state, started_at and ended_at of
-    that turn, and of its end stop_reason, reason_code, error, steps and cost_usd: null while it runs.
+    that turn, and of its end stop_reason, reason_code, error, stopped_by, steps and cost_usd: null while it runs.
     """
     _check_code(reason_code)
 

@@ -126,7 +126,7 @@ class Printer:
 
     def note(self, text: str) -> None:
         """Say something that is no event, on stderr."""
-        click.echo(f"perdure: {text}", err=True)
+        click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
 
 
 async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool, client: Client | None = None) -> int:
@@ -142,6 +142,7 @@ async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool,
     """
     asking = Asking(turn, None if printer.as_json else client, printer.note, lambda: following.cancel())  # noqa: PLW0108 - made below
     following = asyncio.create_task(_print_events(turn, printer, after, asking))
+    asking.start()
     presses = _Presses(turn, printer, following, cancels=cancels)
     with _on_interrupt(presses.pressed):
         try:

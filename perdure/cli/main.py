@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "compact": "Summarise a session's conversation between its turns.",
     "show": "What a session did: its turns and the conversation.",
     "list": "The sessions, newest first.",
+    "artifact": "A long output, an image or a file of a session.",
     "export": "A transcript or event log for other programs.",
     "agents": "The agents that workers have registered.",
     "mcp": "The agents as durable jobs, for an MCP host.",

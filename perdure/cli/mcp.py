@@ -16,7 +16,7 @@ from perdure.mcp_server import McpMissingError, as_mcp
 from perdure.settings import load_settings
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 SHUTDOWN_SECONDS = 3
 """What requests get to end after a signal; the jobs they are about go on."""
@@ -26,7 +26,7 @@ SHUTDOWN_SECONDS = 3
 @click.option("--http", metavar="HOST:PORT", help="Serve streamable HTTP at http://HOST:PORT/mcp instead of stdio.")
 @click.option("--allow-remote", is_flag=True, help="Let HOST be reachable from other machines; there is no login.")
 def command(*, http: str | None, allow_remote: bool) -> None:
-    """Serve the registered agents to an MCP host: start, wait, status, send, cancel, transcript.
+    """Serve the registered agents to an MCP host: start, wait, status, send, answer, approve, deny, cancel, transcript.
 
     An MCP host starts this itself, and talks with it over stdin and stdout. The server's address comes from
     TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
@@ -46,7 +46,8 @@ def command(*, http: str | None, allow_remote: bool) -> None:
                     click.echo("perdure: an MCP server on stdin and stdout, for an MCP host; Ctrl+C ends it", err=True)
                 await server.run_stdio_async()
             else:
-                await _serve(server.streamable_http_app(host=str(listener.getsockname()[0])), listener)
+                host = str(listener.getsockname()[0])
+                await _serve(protected(server.streamable_http_app(host=host), host), listener)
 
     try:
         run(main())
@@ -54,7 +55,23 @@ def command(*, http: str | None, allow_remote: bool) -> None:
         raise MistakeError(str(error)) from error
 
 
-async def _serve(app: "Starlette", listener: socket.socket) -> None:
+def protected(app: "ASGIApp", host: str) -> "ASGIApp":
+    """The application, out of reach for web pages that have a name of their own lead a browser here.
+
+    At the usual addresses of loopback the SDK knows the names of clients; at others only pages tell an origin.
+    """
+    from starlette.responses import PlainTextResponse  # noqa: PLC0415 - comes with the MCP SDK, which is an extra
+
+    async def checked(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+            await PlainTextResponse("no requests of web pages are served here", 403)(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return app if host in {"127.0.0.1", "::1"} else checked
+
+
+async def _serve(app: "ASGIApp", listener: socket.socket) -> None:
     import uvicorn  # noqa: PLC0415 - comes with the MCP SDK, which is an extra
 
     host, port = listener.getsockname()[:2]

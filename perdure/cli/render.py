@@ -114,6 +114,18 @@ def _tool_start(_: events.Envelope, event: events.ToolStart) -> Iterator[Line]:
     yield Line(f"→ {event.tool} {' '.join(event.arguments.split())}")
 
 
+def _tool_progress(_: events.Envelope, event: events.ToolProgress) -> Iterator[Line]:
+    yield Line(f"… {event.tool} {event}", Tone.QUIET)
+
+
+_AFTER_A_LOSS = {"run_again": "runs again", "result_found": "does not run again", "given_up": "is given up"}
+
+
+def _tool_recovery(_: events.Envelope, event: events.ToolRecovery) -> Iterator[Line]:
+    text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was lost: {' '.join(event.reason.split())}"
+    yield Line(text, Tone.WARNING)
+
+
 def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
     if event.error is None:
         preview = " ".join(event.result.split())
@@ -152,6 +164,8 @@ def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
         yield Line(text, Tone.WARNING)
     if event.stop_reason == StopReason.CANCELLED and event.error:  # any other error has its own row
         yield Line(" ".join(event.error.split()), Tone.WARNING)
+    if event.stopped_by is not None:
+        yield Line(f"stopped by {' '.join(event.stopped_by.split())}", Tone.QUIET)
     tone = Tone.GOOD if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     if event.stop_reason == StopReason.ERROR:
         tone = Tone.BAD
@@ -175,6 +189,8 @@ _LINES: dict[type, _Make] = {
     events.GenerationError: _for(_generation_error),
     events.CompactionEvent: _for(_compaction),
     events.ToolStart: _for(_tool_start),
+    events.ToolProgress: _for(_tool_progress),
+    events.ToolRecovery: _for(_tool_recovery),
     events.ToolEnd: _for(_tool_end),
     events.ToolError: _for(_tool_error),
     events.UserInputRequired: _for(_input_required),

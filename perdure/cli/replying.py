@@ -6,6 +6,7 @@ import click
 
 from perdure.cli.connection import connected, run
 from perdure.cli.live import print_json
+from perdure.cli.render import clean
 from perdure.client import Client
 from perdure.contracts.people import InputReceipt
 
@@ -27,4 +28,5 @@ def reply(session: str, send: Callable[[Client], Awaitable[InputReceipt]], *, as
         print_json(receipt.model_dump(mode="json"))
     else:
         who = f" by {receipt.by}" if receipt.by else ""
-        click.echo(f"{receipt.request_id} {receipt.decision}{who}; 'perdure follow {session}' shows how it goes on")
+        shown = f"{receipt.request_id} {receipt.decision}{who}; 'perdure follow {session}' shows how it goes on"
+        click.echo(clean(shown))

@@ -60,6 +60,8 @@ def turn_line(record: TurnRecord) -> Line:
     if result is None:
         return Line(f"{head} · running", Tone.HEAD)
     why = f" ({result.reason_code}: {clean(' '.join(result.error.split()))})" if result.error else ""
+    if result.stopped_by is not None:
+        why = f" (stopped by {clean(' '.join(result.stopped_by.split()))})"
     tone = Tone.BAD if result.stop_reason == StopReason.ERROR else Tone.HEAD
     return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}", tone)
 

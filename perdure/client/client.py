@@ -23,6 +23,7 @@ from perdure.client.errors import (
     RequestRefusedError,
     SessionBusyError,
     SessionIdleError,
+    UnknownArtifactError,
     UnknownSessionError,
 )
 from perdure.client.patience import PAUSE
@@ -43,7 +44,7 @@ from perdure.contracts.turns import (
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
-from perdure.store.records import RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
+from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
 
 ATTEMPTS = 20
 """How often a call that met a turn just as it ended is made again, half a second apart at most."""
@@ -338,6 +339,17 @@ class Client(Replies):
             return list(await store.transcript(session, turn=turn))
         except NotFoundError as error:
             raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+    async def artifact(self, session: str, artifact: str) -> Artifact:
+        """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.
+
+        Raises:
+            UnknownArtifactError: The session has none of that handle.
+        """
+        try:
+            return await (await self.store()).artifact(artifact, session=session)
+        except NotFoundError as error:
+            raise UnknownArtifactError(f"{error}; 'perdure show {session}' tells its handles") from None
 
     async def agents(self) -> list[RegisteredAgent]:
         """The agents that workers have registered."""

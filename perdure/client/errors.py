@@ -33,6 +33,10 @@ class UnknownSessionError(ClientError):
     """There is no session, or no turn of the session, of that id."""
 
 
+class UnknownArtifactError(ClientError):
+    """The session has no artifact of that handle."""
+
+
 class TurnClosedError(ClientError):
     """The turn's workflow was terminated, timed out or failed before it could end the turn."""
 

@@ -22,7 +22,7 @@ from perdure.client.turn import Turn
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import ToolEnd, UserInputReceived
 from perdure.contracts.names import Update
-from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
+from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply, readings
 from perdure.contracts.turns import TurnRequest
 from perdure.contracts.values import JsonValue
 from perdure.store import Store
@@ -105,29 +105,38 @@ class Replies(ABC):
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             raise RequestRefusedError(f"{field}: {first['msg']}") from error
+        request_id = uuid.uuid4().hex
         try:
             async with asyncio.timeout(REPLY_TIMEOUT.total_seconds()):
-                return await self._deliver_reply(session, update, body)
+                return await self._deliver_reply(session, update, body, request_id)
         except TimeoutError:
+            newest = await self._runs.newest(session)
+            if newest is not None and newest.running and newest.request_id == request_id:
+                msg = (
+                    f"the reply has started the next turn of session {session!r}, which waits for a worker and takes it"
+                )
+                raise NoWorkerError(f"{msg}; there is no need to reply again") from None
             await self.check_worker()
             msg = f"no worker took the reply for session {session!r} within {REPLY_TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _deliver_reply(self, session: str, update: Update, body: _Body) -> InputReceipt:
-        """Give it to the running turn, or have it start the next; a turn that ends meanwhile is asked again."""
+    async def _deliver_reply(self, session: str, update: Update, body: _Body, request_id: str) -> InputReceipt:
+        """Give it to the running turn, or have it start the next; again if that ends meanwhile, or is about to ask."""
         for _ in range(ATTEMPTS):
             newest = await self._runs.newest(session)
             if newest is None or not newest.running:
                 try:
-                    return await self._go_on_with(session, body.reply())
+                    return await self._go_on_with(session, body.reply(), request_id)
                 except SessionBusyError:  # somebody else was first
                     continue
             receipt = await self._update(session, update, body)
             if receipt is not None:
                 return receipt
             await asyncio.sleep(PAUSE.total_seconds())
-        msg = f"session {session!r} did not take the reply: its turns end as fast as it is given; try again"
-        raise SessionBusyError(msg)
+        msg = (
+            f"session {session!r} did not take the reply: it is not asked yet, or its turns end as fast as it is given"
+        )
+        raise SessionBusyError(f"{msg}; try again")
 
     async def _update(self, session: str, update: Update, body: _Body) -> InputReceipt | None:
         """Give it to the running turn; None if that closed under it."""
@@ -150,7 +159,7 @@ class Replies(ABC):
         return receipt
 
     async def _decided(self, session: str, reply: Reply, cause: BaseException) -> InputReceipt | None:
-        """The receipt of the same reply in an earlier turn; None if the workflow only closed under this one.
+        """The receipt of the same reply in an earlier turn; None if the workflow closed under this one, or asks soon.
 
         Raises:
             RequestRefusedError: The workflow refused it.
@@ -161,7 +170,7 @@ class Replies(ABC):
             return await self._same_as_before(session, reply)
         raise RequestRefusedError(f"session {session!r} refused the reply: {cause.message}") from cause
 
-    async def _go_on_with(self, session: str, reply: Reply) -> InputReceipt:
+    async def _go_on_with(self, session: str, reply: Reply, request_id: str) -> InputReceipt:
         """Start the turn that goes on with the reply; or find that the same reply was given before."""
         await self._known_to_the_store(session)
         store = await self.store()
@@ -171,7 +180,7 @@ class Replies(ABC):
         if reply.request not in waits:
             return await self._same_as_before(session, reply)
         text = reply.value if isinstance(reply.value, str) and reply.value else f"{reply.decision} {reply.request}"
-        request = turn_request(session, {"prompt": text, "request_id": uuid.uuid4().hex, "reply": reply})
+        request = turn_request(session, {"prompt": text, "request_id": request_id, "reply": reply})
         turn = await self._start(session, request)
         if await turn.number() is None:
             result = await turn.result()
@@ -196,8 +205,12 @@ class Replies(ABC):
             msg = f"session {session!r} does not wait for {reply.request!r}; see 'perdure follow {session}'"
             raise RequestRefusedError(msg)
         receipt, result = found
-        text = reply.value if isinstance(reply.value, str) else json.dumps(reply.value, ensure_ascii=False)
-        if receipt.decision == reply.decision and (reply.decision != "answered" or text == result):
+        answers = {value if isinstance(value, str) else _canonical(value) for value in readings(reply.value)}
+        same = answers & {result, *(_canonical(value) for value in readings(result))}
+        if receipt.decision == reply.decision and (reply.decision != "answered" or same):
+            if reply.digest and reply.digest != receipt.digest:
+                msg = f"the arguments of {reply.request!r} were not those of this approval"
+                raise RequestRefusedError(msg)
             return receipt
         who = receipt.by or "somebody"
         msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
@@ -220,3 +233,8 @@ class Replies(ABC):
         except NotFoundError:
             return None
         return None if receipt is None else (receipt, result)
+
+
+def _canonical(value: JsonValue) -> str:
+    """An answer as it is compared, whatever the order of an object's keys."""
+    return json.dumps(value, sort_keys=True)

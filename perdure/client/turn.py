@@ -11,7 +11,7 @@ from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
 from perdure.contracts.events import Envelope, event_type
 from perdure.contracts.people import InputRequest
-from perdure.contracts.turns import CancelRequest, TurnResult
+from perdure.contracts.turns import CancelRequest, TurnResult, TurnStatus
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 from perdure.store.records import TurnRecord
@@ -177,8 +177,13 @@ class Turn:
         record = await self._record()
         if record is not None and record.result is not None:
             return record.result.requests
+        status = await self.status()
+        return status.requests if status is not None else ()
+
+    async def status(self) -> TurnStatus | None:
+        """Where the running turn stands; None if it has ended or was not opened, or no worker answers."""
         status = await self._runs.status(self.session)
-        return status.requests if status is not None and status.turn == self._turn else ()
+        return status if status is not None and status.turn == self._turn else None
 
     async def cancel(self, reason: str = "") -> bool:
         """Ask the turn to stop; False if it had ended.

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.skills import Skill
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import Authored, JsonValue, Value
 
 DEFAULT_MAX_STEPS = 1000
 """Generations a turn may use when the author says nothing."""
@@ -24,8 +25,11 @@ MAX_CORRECTIONS = 10
 OnToolError = Literal["abort", "feed_back"]
 """What an exception outside a tool's ``catch`` does: ends the turn, or goes to the model."""
 
+ToolMode = Literal["auto", "api", "xml", "json", "json-in-xml", "json-with-tag", "pythonic"]
+"""How a model is told of tools and calls them: by its provider, or in plain text, see ``engine.tool_modes``."""
 
-class Compaction(Value):
+
+class Compaction(Authored):
     """When and how a conversation that grows too long is summarised.
 
     What the model reads is then a summary and the last messages; the transcript keeps every message. Source:
@@ -90,12 +94,14 @@ class AgentDefinition(Value):
     retry: RetryPolicy = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
+    tool_mode: ToolMode = "auto"
     budgets: Budgets = Budgets()
     compaction: Compaction = Compaction()
     output_schema: dict[str, JsonValue] | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
     interactive: Interactive = "wait"
     approvals: ApprovalPolicy = ApprovalPolicy()
+    skills: tuple[Skill, ...] = ()
     recording: str = ""
 
     @model_validator(mode="after")

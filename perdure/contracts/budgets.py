@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Annotated
 
 from pydantic import Field
 
-from perdure.contracts.values import Value
+from perdure.contracts.values import Authored, Value
 
 
 class Usage(Value):
@@ -29,24 +30,41 @@ class Usage(Value):
         )
 
 
-class Budgets(Value):
+DEFAULT_WARNINGS = (Decimal("0.8"),)
+"""Shares of a budget at which the event log says how much of it is used, when the author says nothing."""
+
+
+class Budgets(Authored):
     """Limits of one turn beside ``max_steps``; None is no limit, and N allows exactly N.
 
+    They count over the whole tree of delegates: a delegate gets a share of what is left, and what it does not use comes
+    back. Source of the eight dimensions: ActiveGraph's runtime budgets.
+
     Attributes:
-        cost_usd: US dollars; checked before each model call against what is known to be spent.
+        cost_usd: US dollars. A model call is only made with what its longest answer could cost still there.
         llm_calls: Model answers received.
         tool_calls: Tool calls dispatched; calls beyond the limit get an error result.
-        seconds: Time since the turn began, by Temporal's clock.
+        behavior_calls: Delegates and hooks called.
+        events: Answers of the model and results of its calls.
+        seconds: Time since the turn began, by Temporal's clock; time spent waiting for people is left out.
+        patches: Changes that the agent made to its session's state, such as its todos.
+        depth: Levels of delegates below the agent.
+        warn_at: Shares, between 0 and 1, at which a ``budget_warning`` is written to the event log.
     """
 
     cost_usd: Decimal | None = Field(default=None, gt=0)
     llm_calls: int | None = Field(default=None, ge=1)
     tool_calls: int | None = Field(default=None, ge=0)
+    behavior_calls: int | None = Field(default=None, ge=0)
+    events: int | None = Field(default=None, ge=1)
     seconds: timedelta | None = Field(default=None, gt=timedelta(0))
+    patches: int | None = Field(default=None, ge=0)
+    depth: int | None = Field(default=None, ge=0)
+    warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)
 
 
 class Spent(Value):
-    """What one turn has used so far."""
+    """What one turn has used so far, its delegates included."""
 
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
@@ -54,13 +72,33 @@ class Spent(Value):
     """Model calls whose price is unknown: their cost is not in ``cost_usd``."""
     llm_calls: int = 0
     tool_calls: int = 0
+    behavior_calls: int = 0
+    events: int = 0
+    patches: int = 0
+    delegated_steps: int = 0
+    """Steps that delegates have made."""
 
     def with_call(self, usage: Usage, cost_usd: Decimal | None, *, tool_calls: int = 0) -> "Spent":
-        """The sum after one more model call, and the tool calls that it asked for."""
-        return Spent(
-            usage=self.usage.plus(usage),
-            cost_usd=self.cost_usd + (cost_usd or 0),
-            unpriced_calls=self.unpriced_calls + (cost_usd is None),
-            llm_calls=self.llm_calls + 1,
-            tool_calls=self.tool_calls + tool_calls,
+        """The sum after one more model call."""
+        return self.model_copy(
+            update={
+                "usage": self.usage.plus(usage),
+                "cost_usd": self.cost_usd + (cost_usd or 0),
+                "unpriced_calls": self.unpriced_calls + (cost_usd is None),
+                "llm_calls": self.llm_calls + 1,
+                "events": self.events + 1,
+                "tool_calls": self.tool_calls + tool_calls,
+            }
+        )
+
+    def with_delegate(self, spent: "Spent", steps: int) -> "Spent":
+        """The sum with all that a delegate used, in so many steps of its own."""
+        counts = ("unpriced_calls", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+        return self.model_copy(
+            update={
+                "usage": self.usage.plus(spent.usage),
+                "cost_usd": self.cost_usd + spent.cost_usd,
+                "delegated_steps": self.delegated_steps + spent.delegated_steps + steps,
+                **{name: getattr(self, name) + getattr(spent, name) for name in counts},
+            }
         )

@@ -20,6 +20,7 @@ class ReasonCode(StrEnum):
     LLM_TRUNCATED = "llm.truncated"
     LLM_AUTH_ERROR = "llm.auth_error"
     LLM_REQUEST_ERROR = "llm.request_error"
+    LLM_TOO_MANY_TOOLS = "llm.too_many_tools"
     LLM_QUOTA_EXHAUSTED = "llm.quota_exhausted"
     LLM_CONTEXT_OVERFLOW = "llm.context_overflow"
     LLM_CONTENT_FILTERED = "llm.content_filtered"
@@ -56,6 +57,7 @@ class ReasonCode(StrEnum):
 
     REQUEST_INVALID = "request.invalid"
     REQUEST_TOO_LARGE = "request.too_large"
+    REQUEST_TOO_EARLY = "request.too_early"
     REQUEST_UNKNOWN_AGENT = "request.unknown_agent"
     REQUEST_UNKNOWN_SESSION = "request.unknown_session"
     REQUEST_TURN_MISMATCH = "request.turn_mismatch"
@@ -145,6 +147,9 @@ REASONS: dict[ReasonCode, Reason] = {
         "the provider refused the key; set a valid one in the worker's environment and start it again"
     ),
     ReasonCode.LLM_REQUEST_ERROR: _permanent("the provider refused the request as invalid"),
+    ReasonCode.LLM_TOO_MANY_TOOLS: _permanent(
+        "the provider refuses so many tools; leave the agent's tool_mode at auto, or give it fewer"
+    ),
     ReasonCode.LLM_QUOTA_EXHAUSTED: _permanent(
         "the account's quota or credit is used up; raise it with the provider, or choose another model"
     ),
@@ -180,13 +185,14 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
     ReasonCode.BUDGET_TOOL_CALLS: _tool("the turn's budget of tool calls is used up"),
     ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up"),
-    ReasonCode.BUDGET_BEHAVIOR_CALLS: _reserved("the budget of behavior calls is used up"),
-    ReasonCode.BUDGET_EVENTS: _reserved("the budget of events is used up"),
-    ReasonCode.BUDGET_PATCHES: _reserved("the budget of patches is used up"),
-    ReasonCode.BUDGET_DEPTH: _reserved("the budget of depth is used up"),
+    ReasonCode.BUDGET_BEHAVIOR_CALLS: _tool("the turn's budget of delegates and hooks is used up"),
+    ReasonCode.BUDGET_EVENTS: _tool("the turn's budget of events is used up"),
+    ReasonCode.BUDGET_PATCHES: _tool("the turn's budget of changes to its state is used up"),
+    ReasonCode.BUDGET_DEPTH: _tool("the turn's budget of levels of delegates is used up"),
     ReasonCode.BUDGET_UNKNOWN: _reserved("a budget of no known dimension is used up"),
     ReasonCode.REQUEST_INVALID: _permanent("the request does not have the documented shape"),
     ReasonCode.REQUEST_TOO_LARGE: _permanent("the message is over the size limit"),
+    ReasonCode.REQUEST_TOO_EARLY: _transient("the turn is about to ask this, or to stop for it; reply in a moment"),
     ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent("no worker on this task queue has an agent of that name"),
     ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent("there is no session of that id, and no agent was named"),
     ReasonCode.REQUEST_TURN_MISMATCH: _permanent("the session is at another turn than the caller expected"),

@@ -8,7 +8,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
@@ -127,10 +127,43 @@ class ToolStart(Value):
     arguments: str
 
 
+class ToolProgress(Value):
+    """A running tool call says how far it is; at most once a second for each call, and once more as it ends."""
+
+    type: Literal["tool_progress"] = "tool_progress"
+    call_id: str
+    tool: str
+    progress: FiniteFloat
+    total: FiniteFloat | None = None
+    message: str = ""
+
+    def __str__(self) -> str:
+        """The same for people: ``3 of 10 pages read``."""
+        done = f"{self.progress:,.10g}" if self.total is None else f"{self.progress:,.10g} of {self.total:,.10g}"
+        return f"{done} {self.message}".rstrip()
+
+
+class ToolRecovery(Value):
+    """An attempt at a call was lost with its worker; the next one wrote this before it did what it says.
+
+    Attributes:
+        decision: The body runs again, its reconciler gave the result, or the model is told that nobody knows.
+        reason: Why, for people.
+    """
+
+    type: Literal["tool_recovery"] = "tool_recovery"
+    call_id: str
+    tool: str
+    decision: Literal["run_again", "result_found", "given_up"]
+    reason: str
+
+
 class ToolEnd(Value):
     """A tool call has a result for the model; ``error`` says that it is an error result.
 
     Attributes:
+        artifact: The whole output, if it was too long for the conversation.
+        attachments: The artifacts of the images and files that the call gave.
         recorded: Whether the result was replayed from a recording, and the body did not run.
     """
 
@@ -140,6 +173,7 @@ class ToolEnd(Value):
     result: str
     error: ErrorDetail | None = None
     artifact: str | None = None
+    attachments: tuple[str, ...] = ()
     seconds: float
     recorded: bool = False
 
@@ -200,6 +234,8 @@ class AgentEnd(Value):
     cost_usd: Decimal
     unpriced_calls: int = 0
     value: JsonValue = None
+    stopped_by: str | None = None
+    """What ended a finished turn before the model did."""
 
 
 class UnknownEvent(Value):
@@ -220,6 +256,8 @@ Event = (
     | GenerationError
     | CompactionEvent
     | ToolStart
+    | ToolRecovery
+    | ToolProgress
     | ToolEnd
     | ToolError
     | ToolStep

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from perdure.contracts.values import Value
+from perdure.contracts.values import Authored, Value
 
 LONGEST_INIT = timedelta(minutes=4)
 """Two tries of connecting fit into the time that the opening of a turn may take."""
@@ -35,7 +35,7 @@ class ServerState(Value):
     error: str = ""
 
 
-class McpServerConfig(Value):
+class McpServerConfig(Authored):
     """What all MCP servers have in common.
 
     Attributes:
@@ -85,7 +85,7 @@ class StdioServerConfig(McpServerConfig):
     required_env: tuple[str, ...] = ()
 
 
-class OAuthConfig(Value):
+class OAuthConfig(Authored):
     """How the worker asks a server's login for tokens.
 
     Attributes:

@@ -57,6 +57,7 @@ class ToolMessage(Value):
 
     Attributes:
         decided: Who answered, approved or denied the call, if a person was asked. The model does not read it.
+        stop: Why the tool asked the turn to end, if it did. The model does not read it.
     """
 
     role: Literal["tool"] = "tool"
@@ -65,6 +66,7 @@ class ToolMessage(Value):
     content: str
     error: ErrorDetail | None = None
     decided: InputReceipt | None = None
+    stop: str | None = None
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

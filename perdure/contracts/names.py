@@ -89,3 +89,5 @@ class Metric(StrEnum):
     CANCEL_SECONDS = "perdure_cancel_seconds"
     HISTORY_BYTES = "perdure_history_bytes"
     STORE_SECONDS = "perdure_store_seconds"
+    WAITING_FOR_INPUT = "perdure_waiting_for_input"
+    WAITING_SECONDS = "perdure_waiting_for_input_seconds"

@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+import re
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import from_json
 
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import Authored, JsonValue, Value
 
 MAX_ANSWER_BYTES = 32 * 1024
 """Longest answer of a person, as JSON in UTF-8; it travels in Temporal payloads."""
@@ -20,6 +24,9 @@ MAX_OPTIONS = 20
 
 MAX_OPTION_CHARACTERS = 200
 """Longest option of a question."""
+
+LONGEST_EXPIRY = timedelta(days=36_500)
+"""Longest time that an approval may be waited for; beyond it the calendar ends."""
 
 Need = Literal["answer", "approval"]
 """What a tool call needs of a person: its result, or the permission to run."""
@@ -34,7 +41,10 @@ Decision = Literal["answered", "approved", "denied", "expired"]
 """What became of an input request; ``expired`` is nobody's."""
 
 
-class ApprovalRule(Value):
+_WILD = frozenset("*?")
+
+
+class ApprovalRule(Authored):
     """What holds for some tool calls.
 
     Attributes:
@@ -49,8 +59,23 @@ class ApprovalRule(Value):
     arguments: dict[str, JsonValue] | None = None
     decision: Verdict
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is about any tool that looks like its name."""
+        return not _WILD.isdisjoint(self.tool)
 
-class ApprovalPolicy(Value):
+    def matches(self, tool: str) -> bool:
+        """Whether the rule is about the tool."""
+        return _pattern(self.tool).fullmatch(tool) is not None
+
+
+@lru_cache
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = {"*": ".*", "?": "."}
+    return re.compile("".join(parts.get(part) or re.escape(part) for part in text), re.DOTALL)
+
+
+class ApprovalPolicy(Authored):
     """Which tool calls need an approval. The first rule that fits a call decides.
 
     A call that no rule fits needs one if its tool says ``requires_approval``.
@@ -62,7 +87,11 @@ class ApprovalPolicy(Value):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_timedelta="float")
 
     rules: tuple[ApprovalRule, ...] = ()
-    expires: timedelta | None = Field(default=None, gt=timedelta(0))
+    expires: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_EXPIRY)
+
+    def idle(self, tools: Collection[str]) -> tuple[ApprovalRule, ...]:
+        """The rules that are about none of these tools."""
+        return tuple(rule for rule in self.rules if not any(map(rule.matches, tools)))
 
 
 class InputRequest(Value):
@@ -70,10 +99,10 @@ class InputRequest(Value):
 
     Attributes:
         needs: ``answer``: the answer becomes the call's result. ``approval``: the call runs once it is approved.
-        arguments: With masked values, and cut: for people.
+        arguments: With masked values, for people. Of long ones, head and tail.
         question: Of a question: its text.
         options: If there are any, the answer has to be one of them.
-        digest: Of tool and raw arguments: an approval that names it holds for exactly this call.
+        digest: Of tool and arguments, without what is masked: an approval that names it holds for exactly this call.
         expires_at: Until when an approval can be given.
     """
 
@@ -208,6 +237,16 @@ class Settled(Value):
 def said(reply: Reply) -> str:
     """What makes two replies to a request the same: the decision and the answer; 32 hexadecimal digits."""
     return digest_of(reply.decision, reply.value)
+
+
+def readings(value: JsonValue) -> tuple[JsonValue, ...]:
+    """What an answer may mean: itself, and for a text the JSON that it holds."""
+    if not isinstance(value, str):
+        return (value,)
+    try:
+        return (value, cast("JsonValue", from_json(value, allow_inf_nan=False)))
+    except ValueError:
+        return (value,)
 
 
 def digest_of(name: str, value: JsonValue) -> str:

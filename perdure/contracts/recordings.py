@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.values import JsonValue, Value
 
 RECORDING_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -20,6 +21,13 @@ class RecordingInfo(Value):
     created_at: datetime
 
 
+class RecordedArtifact(Value):
+    """An image or a file of a recorded call, as the store has it."""
+
+    media_type: str
+    text: str
+
+
 class ToolFixture(Value):
     """A recorded tool call.
 
@@ -30,6 +38,8 @@ class ToolFixture(Value):
         ended_turn: Whether the call's failure ended the turn.
         artifact: The whole output, if the model read only its head and tail.
         seconds: How long it took; None if the worker was lost meanwhile.
+        attachments: The images and files that the call gave.
+        stop: Why the tool asked the turn to end, if it did.
     """
 
     request: dict[str, JsonValue]
@@ -39,3 +49,15 @@ class ToolFixture(Value):
     artifact: str | None = None
     recorded_at: datetime
     seconds: float | None = None
+    attachments: tuple[RecordedArtifact, ...] = ()
+    stop: str | None = None
+
+
+class RecordedDecisions(Value):
+    """The result of the activity ``ask`` in a replay: what people had decided about each request.
+
+    Attributes:
+        outcomes: Of a call that was approved, only who did; it still runs.
+    """
+
+    outcomes: tuple[ToolOutcome, ...]

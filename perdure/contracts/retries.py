@@ -9,10 +9,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from perdure.contracts.values import Value
+from perdure.contracts.values import Authored, Value
 
 
-class RetryPolicy(Value):
+class RetryPolicy(Authored):
     """How transient failures of a model call are retried. One frozen value per agent.
 
     The wait before retry k (k = 1, 2, …) is ``min(base * 2**(k-1) + uniform(0, jitter), cap)``. A provider's

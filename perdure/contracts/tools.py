@@ -1,5 +1,8 @@
 """Tools: how one is declared, called, and what came of it."""
 
+import hashlib
+import re
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Literal
 
@@ -12,8 +15,23 @@ from perdure.contracts.values import JsonValue, Value
 WIRE_NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 """What OpenAI and Anthropic both accept as a tool's name."""
 
+LONGEST_NAME = 64
+"""Of a tool, on the wire of every provider."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
 DEFAULT_TOOL_TIMEOUT = timedelta(seconds=300)
 """A tool call that runs longer is stopped, unless its author says otherwise."""
+
+
+def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
+    """``owner__tool`` in the characters that providers accept; what had to be changed ends with a hash of the name."""
+    whole = f"{owner}__{tool}"
+    name = _NOT_IN_NAMES.sub("_", whole)
+    if name == whole and len(name) <= LONGEST_NAME and name not in taken:
+        return name
+    digest = hashlib.sha256(f"{owner}\n{tool}".encode()).hexdigest()[:8]  # of both: a__b and c are not a and b__c
+    return f"{name[: LONGEST_NAME - 9]}_{digest}"
 
 
 class ToolDeclaration(Value):
@@ -74,7 +92,7 @@ class PlannedCall(Value):
         rejected: The call never ran and has its error result already, for example an unknown tool.
         needs: What the call waits for a person for, if it does.
         question: Of a question: its text, and the options it offers.
-        digest: Of a call that needs an approval: the digest of tool and raw arguments.
+        digest: Of a call that needs an approval: the digest of tool and arguments, without what is masked.
         approval: Who approved the call.
     """
 
@@ -109,6 +127,8 @@ class ToolOutcome(Value):
         error: What the model is told went wrong, if anything did.
         recorded: Whether the result stands in the store; False if only the workflow knows it so far.
         decided: What a person decided about the call, if one was asked; only with what is not recorded.
+        matched: The stop conditions on texts that hold for the whole result, by their place among them.
+        stop: Why the tool asked the turn to end, if it did.
     """
 
     call_id: str
@@ -116,3 +136,5 @@ class ToolOutcome(Value):
     error: ErrorDetail | None = None
     recorded: bool = True
     decided: InputReceipt | None = None
+    matched: tuple[int, ...] = ()
+    stop: str | None = None

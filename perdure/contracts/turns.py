@@ -157,6 +157,7 @@ class OpenedTurn(Value):
         ended: The recorded result, when the same request was carried out before.
         last_turn: The number of the session's last turn, when it is a later one than this.
         asking: Of a turn that a reply starts: the calls that wait for a person; ``call_ids`` are all of that answer.
+        expires_at: Until when the approvals among them can be given.
     """
 
     turn: int
@@ -168,6 +169,7 @@ class OpenedTurn(Value):
     last_turn: int = 0
     asking: tuple[PlannedCall, ...] = ()
     call_ids: tuple[str, ...] = ()
+    expires_at: datetime | None = None
 
 
 class CommitTurn(Value):
@@ -180,6 +182,7 @@ class CommitTurn(Value):
         aborted_step: The number of the generation that was cancelled, if one was.
         history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
         requests: What the turn stops for: these calls stay without a result until somebody replies.
+        stopped_by: What ended a finished turn before the model did, if something did.
     """
 
     session: str
@@ -196,6 +199,7 @@ class CommitTurn(Value):
     cancel_requested_at: datetime | None = None
     history_bytes: int = 0
     requests: tuple[InputRequest, ...] = ()
+    stopped_by: str | None = None
 
 
 class TurnResult(Value):
@@ -210,6 +214,7 @@ class TurnResult(Value):
         cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
         requests: What a turn that ended ``waiting_for_input`` asks people for.
+        stopped_by: What ended a finished turn before the model did: ``tool: reason``; None if nothing did.
     """
 
     session: str
@@ -225,6 +230,7 @@ class TurnResult(Value):
     unpriced_calls: int = 0
     value: JsonValue = None
     requests: tuple[InputRequest, ...] = ()
+    stopped_by: str | None = None
 
 
 class TurnStatus(Value):

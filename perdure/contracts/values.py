@@ -1,11 +1,17 @@
 """The base of every contract value, and raw JSON."""
 
+import json
 from collections.abc import Mapping
-from typing import Self, cast
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-__all__ = ["JsonValue", "Value", "json_object", "known_fields"]
+__all__ = ["Authored", "JsonValue", "Value", "json_object", "known_fields"]
+
+_CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
+"""Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
 
 
 def _refuse_unknown(model: type[BaseModel], fields: Mapping[str, object]) -> None:
@@ -45,6 +51,37 @@ class Value(BaseModel):
         return type(self).model_validate(self.model_dump(exclude_defaults=True))
 
 
+class Authored(Value):
+    """A value that authors write: what cannot be used is refused in one line, with the class and the field.
+
+    Only a value made in code passes here; one that is read, or stands as an object in another one, is pydantic's alone.
+    """
+
+    if not TYPE_CHECKING:  # else nobody's type checker would know the fields
+
+        def __init__(self, **fields: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise ValueError(_mistake(type(self), error)) from None
+
+        # Pydantic's own mark of an initialiser that it need not call for what it reads.
+        __init__.__pydantic_base_init__ = True
+
+
+def _mistake(model: type[BaseModel], error: ValidationError) -> str:
+    """The first mistake, as ``Class: field: what is wrong (got …)``."""
+    first, *others = error.errors(include_url=False)
+    field, kind, got = ".".join(str(part) for part in first["loc"]), first["type"], first["input"]
+    if kind == "extra_forbidden":
+        said = f"there is no such field; the fields are {', '.join(model.model_fields)}"
+    else:
+        said = " ".join(first["msg"].removeprefix("Value error, ").split())
+    shows = kind in _CHOSEN or (kind != "missing" and isinstance(got, int | float | timedelta | Decimal | None))
+    parts = [model.__name__, *([field] if field else []), f"{said} (got {got!r})" if shows else said]
+    return ": ".join(parts) + (f"; and {len(others)} more" if others else "")
+
+
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
 
@@ -55,6 +92,12 @@ def json_object(text: str) -> dict[str, JsonValue]:
         ValueError: The text is no JSON, or no object; the message is one line.
     """
     try:
-        return _OBJECT.validate_json(text)
+        value = _OBJECT.validate_json(text)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"]) from error
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        msg = "a number is NaN or infinite, which JSON does not have"
+        raise ValueError(msg) from None
+    return value

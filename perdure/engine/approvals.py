@@ -1,13 +1,10 @@
 """Which tool calls need a person: the agent's rules over tool and raw arguments. Decided by activities."""
 
 import json
-import re
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import cast
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import UnknownType
-from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.agents import AgentDefinition
@@ -16,12 +13,13 @@ from perdure.contracts.people import (
     MAX_OPTION_CHARACTERS,
     MAX_OPTIONS,
     ApprovalPolicy,
-    ApprovalRule,
     Verdict,
     digest_of,
 )
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
+from perdure.engine.redaction import mask_arguments
+from perdure.engine.rules import fits
 
 MAX_QUESTION = 2_000
 """Longest question, in characters."""
@@ -29,41 +27,24 @@ MAX_QUESTION = 2_000
 MAX_PROBLEM = 500
 """Longest description of what is wrong with the arguments."""
 
+MAX_SHOWN = 400
+"""Longest arguments of a call that waits for an approval, in characters, without the note on what is left out."""
 
-_UNUSABLE = (RecursionError, re.error, UnknownType, Unresolvable)
-"""What checking against a schema may raise that was not looked at where it was written."""
-
-
-def matches(rule: ApprovalRule, tool: str) -> bool:
-    """Whether the rule is about the tool."""
-    return _pattern(rule.tool).fullmatch(tool) is not None
-
-
-@lru_cache
-def _pattern(text: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(part) or re.escape(part) for part in text), re.DOTALL)
+MAX_ASKED_BYTES = 256 * 1024
+"""Size of all questions of one answer, as JSON in UTF-8; one payload holds them, and the turn's state."""
 
 
 def verdict(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) -> Verdict:
     """What the first rule that fits says, or else the tool itself."""
     for rule in policy.rules:
-        if matches(rule, tool.name) and _fits(rule, arguments):
+        if rule.matches(tool.name) and fits(rule, tool, arguments):
             return rule.decision
     return "ask" if tool.requires_approval else "allow"
 
 
-def _fits(rule: ApprovalRule, arguments: JsonValue) -> bool:
-    """Whether the arguments fit; a schema that cannot be used lets nothing pass that it might forbid."""
-    try:
-        return rule.arguments is None or _problem(rule.arguments, arguments) is None
-    except _UNUSABLE:
-        return rule.decision != "allow"
-
-
 def is_governed(policy: ApprovalPolicy, tool: ToolDeclaration) -> bool:
     """Whether any person or rule has a say in the tool's calls."""
-    return tool.interactive or tool.requires_approval or any(matches(rule, tool.name) for rule in policy.rules)
+    return tool.interactive or tool.requires_approval or any(rule.matches(tool.name) for rule in policy.rules)
 
 
 def considered(
@@ -71,8 +52,8 @@ def considered(
 ) -> PlannedCall:
     """The call as it was planned, or rejected, or in need of a person.
 
-    Of a governed tool, arguments outside its schema are refused here: a rule could be passed by a text in place of a
-    number. Arguments that are no JSON at all go on to the tool's activity, which refuses them.
+    Of a governed tool, arguments outside its schema are refused here, and such as can be read in two ways. Arguments
+    that are no JSON at all go on to the tool's activity, which refuses them.
 
     Args:
         definition: The agent's.
@@ -87,9 +68,12 @@ def considered(
         arguments: JsonValue = cast("JsonValue", json_object(raw or "{}"))
     except ValueError as broken:
         return _refused(call, f"the arguments are no JSON object: {broken}") if tool.interactive else call
+    twice = _named_twice(raw)
+    if twice is not None:
+        return _refused(call, f"the arguments name {twice!r} twice; name each once")
     try:
         problem = _problem(tool.parameters, arguments)
-    except _UNUSABLE:  # of an MCP server; it checks the arguments itself
+    except Exception:  # noqa: BLE001 - of an MCP server, which checks the arguments itself; the model was paid already
         problem = None
     if problem is not None:
         return _refused(call, f"the arguments do not fit the schema: {problem}")
@@ -102,8 +86,23 @@ def considered(
     if tool.interactive:
         return call.model_copy(update={"needs": "answer", **_question(tool, shown)})
     if decided == "ask":
-        return call.model_copy(update={"needs": "approval", "digest": digest_of(tool.name, arguments)})
+        digest = digest_of(tool.name, _approvable(tool, arguments))
+        return call.model_copy(update={"needs": "approval", "digest": digest, "arguments": _for_people(shown)})
     return call
+
+
+def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+    """The calls of one answer; questions that would not fit into one payload with those before them are rejected."""
+    left = MAX_ASKED_BYTES
+    kept: list[PlannedCall] = []
+    for call in calls:
+        left -= len(call.model_dump_json().encode()) if call.needs is not None and call.rejected is None else 0
+        if call.needs is not None and left < 0:
+            refused = _refused(call, "too much is asked at once; ask the rest when these are answered")
+            kept.append(refused.model_copy(update={"needs": None, "question": "", "options": (), "digest": ""}))
+        else:
+            kept.append(call)
+    return kept
 
 
 def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, digest: str | None) -> bool:
@@ -121,8 +120,40 @@ def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, di
         return True
     decided = verdict(definition.approvals, tool, cast("JsonValue", arguments))
     if decided == "ask":
-        return digest == digest_of(tool.name, cast("JsonValue", arguments))
+        # Those that a release before this one has asked for name the raw arguments.
+        named = (_approvable(tool, arguments), cast("JsonValue", arguments))
+        return _named_twice(raw) is None and digest in {digest_of(tool.name, one) for one in named}
     return decided == "allow"
+
+
+def _approvable(tool: ToolDeclaration, arguments: JsonValue) -> JsonValue:
+    """What an approval is for: the arguments without those that nobody sees, which a digest would let be guessed."""
+    return cast("JsonValue", mask_arguments(arguments, tool.masked)) if isinstance(arguments, dict) else arguments
+
+
+def _named_twice(raw: str) -> str | None:
+    """A name that an object in the JSON text has twice: people and programs may each take another value for it."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
+
+    json.loads(raw or "{}", object_pairs_hook=look)
+    return found[0] if found else None
+
+
+def _for_people(shown: str) -> str:
+    """The arguments on one line as they are read, with every character to be seen; of long ones head and tail."""
+    text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
+    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    if len(text) <= MAX_SHOWN:
+        return text
+    head, tail = text[: MAX_SHOWN // 2], text[-MAX_SHOWN // 2 :]
+    return f"{head} … {len(text) - MAX_SHOWN:,} more characters, see perdure show … {tail}"
 
 
 def _refused(call: PlannedCall, message: str) -> PlannedCall:

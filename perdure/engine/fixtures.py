@@ -25,7 +25,7 @@ CanonicalRequest = dict[str, JsonValue]
 SHOWN_CHARACTERS = 60
 """Longest excerpt of a text that differs."""
 
-_NOT_SENT = frozenset(
+NOT_SENT = frozenset(
     {
         "name",
         "description",
@@ -38,6 +38,9 @@ _NOT_SENT = frozenset(
         "budgets",
         "compaction",
         "output_corrections",
+        "interactive",  # who is asked, and what was decided, is recorded too
+        "approvals",
+        "skills",  # stand in the description of the tool that reads them
         "recording",
     }
 )
@@ -96,7 +99,7 @@ class Asked:
 def asked_model(definition: AgentDefinition, messages: Sequence[WireMessage], secrets: Collection[str] = ()) -> Asked:
     """A model call."""
     shown: list[JsonValue] = [_message(message, secrets) for message in messages]
-    sent = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_SENT))
+    sent = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(NOT_SENT))
     sent["tools"] = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in definition.tools
     ]

@@ -27,9 +27,13 @@ def head_and_tail(text: str, limit: int) -> str:
     return text[: room - tail] + note + text[len(text) - tail :]
 
 
-def offloaded(text: str, artifact: str) -> str:
-    """What the model reads in place of a long output that is stored as that artifact."""
+def offloaded(text: str, artifact: str, reader: str | None = None) -> str:
+    """What the model reads in place of a long output that is stored as that artifact.
+
+    ``reader`` is the agent's tool to read on with, if it has one.
+    """
     head, middle, tail = text[:_KEPT_AT_EACH_END], text[_KEPT_AT_EACH_END:-_KEPT_AT_EACH_END], text[-_KEPT_AT_EACH_END:]
     lines = middle.count("\n")
-    note = f"\n\n… {len(middle):,} characters ({lines:,} lines) left out; the whole output is artifact {artifact} …\n\n"
-    return head + note + tail
+    way = f"; read on with {reader}, start={_KEPT_AT_EACH_END}" if reader else ""
+    left_out = f"{len(middle):,} characters ({lines:,} lines) left out"
+    return f"{head}\n\n… {left_out}; the whole output is artifact {artifact} {way and f'({way[2:]}) '}…\n\n{tail}"

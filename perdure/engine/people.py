@@ -1,18 +1,16 @@
 """What a turn asks people for, what a reply must be, and what it changes. Pure, and part of the workflow."""
 
-import contextlib
 import json
 from datetime import datetime
-from typing import cast
 
 from jsonschema import Draft202012Validator
-from pydantic_core import from_json
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.people import AskPeople, InputReceipt, InputRequest, Reply, Settled, said
+from perdure.contracts.people import AskPeople, InputReceipt, InputRequest, Reply, Settled, readings, said
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import MAX_WAITING_BYTES
+from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.state import Mailbox, TurnState
 
@@ -25,6 +23,10 @@ class WaitForPeople(Value):
 
 class ReplyError(ValueError):
     """A reply cannot be taken; the message says why, and what would do."""
+
+
+class TooEarlyError(ReplyError):
+    """A reply cannot be taken yet: people are about to be asked, or the turn is just stopping for it."""
 
 
 def input_requests(state: TurnState) -> tuple[InputRequest, ...]:
@@ -87,6 +89,20 @@ def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mai
     return heard, mail.model_copy(update={"replies": ()})
 
 
+def replayed(state: TurnState, recorded: RecordedDecisions) -> TurnState:
+    """The state of a turn whose people have decided when it was recorded: nobody is waited for."""
+    outcomes = {outcome.call_id: outcome for outcome in recorded.outcomes}
+    approved: list[PlannedCall] = []
+    decided: list[ToolOutcome] = []
+    for call in state.asking:
+        outcome = outcomes[call.call_id]
+        if outcome.decided is not None and outcome.decided.decision == "approved":
+            approved.append(call.model_copy(update={"approval": outcome.decided}))
+        else:
+            decided.append(outcome)
+    return state.model_copy(update={"asking": (), "pending": tuple(approved), "failed": (*state.failed, *decided)})
+
+
 def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:
     """The outcomes of requests in a turn that ends: a reply that was taken counts, the others are withdrawn."""
     replies = {reply.request: reply for reply in mail.replies}
@@ -95,6 +111,9 @@ def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:
         reply = replies.get(call.call_id)
         if reply is not None and reply.decision != "approved":
             outcomes.append(_outcome(call, reply, _receipt(mail, reply)))
+        elif reply is not None:
+            message = f"Operation aborted: {call.tool} was approved by {reply.by} and the turn ended before it ran"
+            outcomes.append(_error(call, ReasonCode.TOOL_CANCELLED, message, _receipt(mail, reply)))
         else:
             message = f"Operation aborted: the turn ended before a person decided about {call.tool}; it did not run"
             outcomes.append(_error(call, ReasonCode.TOOL_CANCELLED, message, None))
@@ -105,12 +124,16 @@ def settle(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tupl
     """Take a reply into the mailbox, or find that the same was taken before.
 
     Raises:
+        TooEarlyError: It cannot be taken yet.
         ReplyError: It cannot be taken.
     """
     for settled in mail.settled:
         if settled.receipt.request_id == reply.request:
             return mail, _same(settled, reply)
     call = next((call for call in state.asking if call.call_id == reply.request), None)
+    if call is not None and _asks_soon(state):
+        msg = f"{reply.request!r} cannot be replied to yet: the turn is just about to ask; try again in a moment"
+        raise TooEarlyError(msg)
     if call is None or not state.asked or state.ending is not None:
         waiting = ", ".join(call.call_id for call in state.asking) if state.asked and state.ending is None else ""
         msg = f"nothing waits for {reply.request!r}; " + (f"what waits is {waiting}" if waiting else "nothing waits")
@@ -120,6 +143,13 @@ def settle(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tupl
     _need_room_for(state, mail, reply)
     receipt = InputReceipt(request_id=reply.request, decision=reply.decision, by=reply.by, at=now, digest=call.digest)
     return mail.with_reply(reply, Settled(receipt=receipt, said=said(reply))), receipt
+
+
+def _asks_soon(state: TurnState) -> bool:
+    """Whether people are about to be asked, or the turn is stopping so that a reply starts the next."""
+    if state.ending is not None:
+        return state.ending.stop_reason is StopReason.WAITING_FOR_INPUT
+    return not state.asked
 
 
 def check_time(request: InputRequest, now: datetime) -> None:
@@ -149,11 +179,15 @@ def checked(call: PlannedCall, reply: Reply, schema: dict[str, JsonValue] | None
         msg = "by: who decides has to be named"
         raise ReplyError(msg)
     if reply.decision == "approved" and reply.digest and reply.digest != call.digest:
-        msg = f"the arguments of {call.call_id!r} are not those of this approval; look at the request again"
-        raise ReplyError(msg)
+        raise ReplyError(other_arguments(reply))
     if reply.decision != "answered":
         return reply
     return reply.model_copy(update={"value": _fitting(call, reply.value, schema)})
+
+
+def other_arguments(reply: Reply) -> str:
+    """Why an approval that names another digest is refused."""
+    return f"the arguments of {reply.request!r} are not those of this approval; look at the request again"
 
 
 def _schema(state: TurnState, call: PlannedCall) -> dict[str, JsonValue] | None:
@@ -172,17 +206,14 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
         return value
     # With an empty registry, so that nothing is fetched.
     validator = Draft202012Validator(schema, registry=EMPTY_REGISTRY)
-    candidates = [value]
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            candidates.append(cast("JsonValue", from_json(value, allow_inf_nan=False)))
+    candidates = readings(value)
     try:
         for candidate in candidates:
             if validator.is_valid(candidate):
                 return candidate
         problem = next(iter(validator.iter_errors(candidates[-1])))
-    except RecursionError:
-        msg = "the answer is nested too deeply"
+    except Exception as error:  # noqa: BLE001 - whatever the schema makes of an answer that nobody foresaw
+        msg = f"the answer cannot be checked against the tool's schema: {type(error).__name__}; deny the question"
         raise ReplyError(msg) from None
     msg = f"the answer does not fit: at {problem.json_path}: {problem.message[:300]}"
     raise ReplyError(msg)
@@ -191,11 +222,9 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
 def _same(settled: Settled, reply: Reply) -> InputReceipt:
     """The receipt of the first reply, for one that says the same."""
     receipt = settled.receipt
-    values = [reply.value]
-    if isinstance(reply.value, str):
-        with contextlib.suppress(ValueError):
-            values.append(cast("JsonValue", from_json(reply.value, allow_inf_nan=False)))
-    if any(said(reply.model_copy(update={"value": value})) == settled.said for value in values):
+    if any(said(reply.model_copy(update={"value": value})) == settled.said for value in readings(reply.value)):
+        if reply.digest and reply.digest != receipt.digest:
+            raise ReplyError(other_arguments(reply))
         return receipt
     who = receipt.by or "somebody"
     msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"

@@ -12,10 +12,15 @@ from perdure.contracts.values import Value
 
 
 class Ending(Value):
-    """The decision to end the turn, and why."""
+    """The decision to end the turn, and why.
+
+    Attributes:
+        stopped_by: What ends a finished turn before the model does.
+    """
 
     stop_reason: StopReason
     error: ErrorDetail | None = None
+    stopped_by: str | None = None
 
 
 class Mailbox(Value):

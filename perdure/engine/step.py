@@ -48,6 +48,7 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         guidance=opening.request.prompt if opening.request.compact else None,
         asking=opened.asking,
         call_ids=opened.call_ids,
+        expires_at=opened.expires_at,
     )
 
 
@@ -128,7 +129,8 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
         requests=people.input_requests(state) if stops else (),
         aborted_step=state.aborted_step,
         cancel_requested_at=mail.cancel_at,
-    )
+        stopped_by=ending.stopped_by,
+    ).sparse()
 
 
 def _call(state: TurnState, planned: PlannedCall) -> CallTool:
@@ -232,7 +234,10 @@ def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
 
 def keep_listening(state: TurnState, mail: Mailbox) -> TurnState:
     """Take back an ending by text when messages were steered in meanwhile: the model has to read them first."""
-    by_text = state.ending is not None and state.ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
+    ending = state.ending
+    if ending is None or ending.stopped_by is not None:
+        return state
+    by_text = ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
     if by_text and mail.steered and _limit_reached(state) is None:
         return state.model_copy(update={"ending": None})
     return state
@@ -266,6 +271,9 @@ def _ending_after_tools(
 ) -> Ending | None:
     if aborted is not None:
         return Ending(stop_reason=StopReason.ERROR, error=aborted)
+    stopped_by = _stop_request(state, outcomes)
+    if stopped_by is not None:
+        return Ending(stop_reason=StopReason.FINISHED, stopped_by=stopped_by)
     finish = state.policy.finish_tool
     for planned, outcome in zip(state.pending, outcomes, strict=True):
         if planned.tool == finish and outcome.error is None:
@@ -275,6 +283,14 @@ def _ending_after_tools(
         message = f"{in_row} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
         error = last.model_copy(update={"title": "agent", "message": message})
         return Ending(stop_reason=StopReason.ERROR, error=error)
+    return None
+
+
+def _stop_request(state: TurnState, outcomes: tuple[ToolOutcome, ...]) -> str | None:
+    """The first tool that asked the turn to end, and why."""
+    for planned, outcome in zip(state.pending, outcomes, strict=True):
+        if outcome.stop is not None:
+            return f"{planned.tool}: {outcome.stop}"
     return None
 
 

@@ -15,12 +15,12 @@ from perdure.store.errors import (
     TurnMismatchError,
 )
 from perdure.store.records import (
+    RERUN,
     Artifact,
     Begun,
     Claim,
     Committed,
     LedgerCall,
-    LostCall,
     Opened,
     RegisteredAgent,
     SessionRecord,
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from perdure.store.store import Store
 
 __all__ = [
+    "RERUN",
     "Artifact",
     "Begun",
     "Claim",
     "Committed",
     "LedgerCall",
-    "LostCall",
     "NotFoundError",
     "Opened",
     "RegisteredAgent",

@@ -132,6 +132,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         cost_usd=commit.spent.cost_usd,
         unpriced_calls=commit.spent.unpriced_calls,
         requests=commit.requests,
+        stopped_by=commit.stopped_by,
     )
     _append_events(locked, commit, result)
     end = {
@@ -270,5 +271,6 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
             cost_usd=result.cost_usd,
             unpriced_calls=result.unpriced_calls,
             value=result.value,
+            stopped_by=result.stopped_by,
         ),
     )

@@ -1,8 +1,11 @@
-"""The ledger of tool calls: claimed before the body runs, ended once, never changed after."""
+"""The ledger of tool calls: claimed before the body runs, ended once, never changed after.
 
-from collections.abc import Callable, Iterable, Sequence
+It tells attempts apart by their claims only, and not whether the one that holds a call is dead, frozen or still at it.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
@@ -14,7 +17,7 @@ from perdure.contracts.tools import ToolOutcome
 from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.log import LockedSession
-from perdure.store.records import Artifact, Claim, LedgerCall, LostCall
+from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
 from perdure.store.rows import insert_into, load_tool_message
 
 CallRow = Row[*tuple[object, ...]]
@@ -87,7 +90,8 @@ class OpenCalls:
         """End every call that still has no result with an error that says what is known of its effect."""
         for call_id, row in self._rows.items():
             if call_id not in self._messages:
-                error = _unfinished(row, cancelled=cancelled)
+                asked = self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
+                error = _unfinished(row, cancelled=cancelled, asked=asked)
                 self._end(call_id, error.message, error)
 
     def withdraw(self) -> None:
@@ -129,11 +133,14 @@ class OpenCalls:
         return CallKey(session=self._locked.session, turn=self._turn, call_id=call_id)
 
 
-def _unfinished(row: CallRow, *, cancelled: bool) -> ErrorDetail:
+def _unfinished(row: CallRow, *, cancelled: bool, asked: bool) -> ErrorDetail:
     started = row.state == "claimed"
     if cancelled:
         code = ReasonCode.TOOL_CANCELLED
         what = "was cancelled while it ran; its effect is unknown" if started else "was cancelled before it ran"
+    elif asked and not started:
+        code = ReasonCode.TOOL_CANCELLED
+        what = "waited for a person when its turn was lost, and what anybody replied with it; it did not run"
     else:
         code = ReasonCode.TOOL_EFFECT_UNKNOWN
         what = "was lost while it ran; its effect is unknown" if started else "was lost before it ran"
@@ -176,17 +183,10 @@ def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, b
     locked.connection.execute(_INSERT, rows)
 
 
-def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
-    connection: Connection,
-    call: CallKey,
-    *,
-    claimant: str,
-    rerun: bool,
-    start: NewEvent,
-    lost: Callable[[], LostCall],
-    approved: NewEvent | None = None,
+def claim_call(
+    connection: Connection, call: CallKey, *, claimant: str, lost: str | None, events: Sequence[NewEvent]
 ) -> Claim:
-    """Claim the call, or say how it ended.
+    """Claim the call if it is free or still held by the attempt that is ``lost``; otherwise say what is the case.
 
     Raises:
         TurnEndedError: A later attempt of the same activity holds the call: a worker that was frozen asks for it.
@@ -197,20 +197,17 @@ def claim_call(  # noqa: PLR0913 - the claim, and the events of either outcome
         raise NotFoundError(_no_call(call))
     if row.state == "ended":
         aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
-        return Claim(state="ended", message=load_tool_message(row.message), aborted=aborted)
+        return Claim(state="committed", message=load_tool_message(row.message), aborted=aborted)
     if row.state == "claimed" and _is_later(row.claimant, claimant):
         msg = f"call {call.call_id!r} is in the hands of a later attempt; this one came back too late to make it"
         raise TurnEndedError(msg)
-    if row.state == "claimed" and row.claimant != claimant and not rerun:
-        ended = lost()
-        connection.execute(_END, _ending(call, ended.message, locked.now))
-        locked.append(*ended.events)
-        locked.save()
-        return Claim(state="ended", message=ended.message)
+    if row.state == "claimed" and row.claimant not in {claimant, lost}:
+        runs = 1 + locked.count_events(f"{call.turn}/{call.call_id}/{RERUN}")
+        return Claim(state="uncertain", arguments=row.arguments, held_by=row.claimant, runs=runs)
     connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
-    locked.append(*(event for event in (approved, start) if event is not None))
+    locked.append(*events)
     locked.save()
-    return Claim(state="run", arguments=row.arguments)
+    return Claim(state="free", arguments=row.arguments)
 
 
 def _is_later(held: str, asking: str) -> bool:
@@ -227,7 +224,7 @@ def finish_call(
     claimant: str,
     message: ToolMessage,
     events: Sequence[NewEvent],
-    artifact: Artifact | None,
+    artifacts: Sequence[Artifact],
 ) -> bool:
     """Record the result of the call if the claimant still holds it; False, and nothing written, if not."""
     locked = LockedSession.find(connection, call.session)
@@ -240,18 +237,24 @@ def finish_call(
         # The same result again: the first attempt was committed, but its answer did not arrive.
         return load_tool_message(row.message) == message
     connection.execute(_END, _ending(call, message, locked.now))
-    if artifact is not None:
+    for artifact in artifacts:
         _insert_artifact(connection, call, artifact, locked.now)
     locked.append(*events)
     locked.save()
     return True
 
 
-def keep_artifacts(connection: Connection, turn: int, call_id: str, artifacts: Sequence[Artifact]) -> None:
-    """Store artifacts of a call that are not its text."""
-    now = datetime.now(UTC)
-    for artifact in artifacts:
-        _insert_artifact(connection, CallKey(artifact.session, turn, call_id), artifact, now)
+def report_progress(connection: Connection, call: CallKey, claimant: str, event: NewEvent) -> bool:
+    """Write how far a call is if the claimant still holds it; False, and nothing written, if not."""
+    locked = LockedSession.find(connection, call.session)
+    if locked is None or locked.open_turn != call.turn:
+        return False
+    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    if row is None or (row.state, row.claimant) != ("claimed", claimant):
+        return False
+    locked.append(event)
+    locked.save()
+    return True
 
 
 def _insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:

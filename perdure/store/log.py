@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Self
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.store import schema
@@ -102,6 +102,14 @@ class LockedSession:
     def has_event(self, key: str) -> bool:
         """Whether an event of that key stands in the log."""
         return self.connection.scalar(_STORED_KEYS, {"session": self.session, "keys": [key]}) is not None
+
+    def count_events(self, prefix: str) -> int:
+        """How many events have keys that begin so."""
+        key = schema.events.c.key
+        begins = select(func.count()).where(
+            schema.events.c.session == self.session, func.substr(key, 1, len(prefix)) == prefix
+        )
+        return self.connection.scalars(begins).one()
 
     def append(self, *events: NewEvent) -> None:
         """Add events to what ``save`` writes; of one key, the first counts."""

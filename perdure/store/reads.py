@@ -1,6 +1,7 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
 from collections.abc import Collection, Iterator
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
@@ -11,7 +12,7 @@ from perdure.store import schema
 from perdure.store.closing import find_turn
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import history
-from perdure.store.records import Artifact, SessionFilter, SessionRecord, StepRecord, TurnRecord
+from perdure.store.records import Artifact, PeopleWaitedFor, SessionFilter, SessionRecord, StepRecord, TurnRecord
 from perdure.store.rows import envelope, session_record, step_record, turn_record
 
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
@@ -96,6 +97,31 @@ def waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     return frozenset(connection.scalars(statement))
 
 
+def _people_waited_for() -> Select[int, datetime | None]:
+    events, sessions = schema.events.c, schema.sessions.c
+    asked = events.type == "user_input_required"
+    of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
+    waits = (
+        # What a turn asks for together is asked in one moment, and it asks again only when all is decided.
+        select(func.max(case((asked, events.at))).label("since"))
+        .join_from(schema.sessions, schema.events, of_open_turn)
+        .where(schema.IS_OPEN, schema.IS_INPUT)
+        .group_by(sessions.session)
+        .having(func.sum(case((asked, 1), else_=-1)) > 0)
+        .subquery()
+    )
+    return select(func.count(), func.min(waits.c.since)).select_from(waits)
+
+
+PEOPLE_WAITED_FOR = _people_waited_for()
+
+
+def people_waited_for(connection: Connection) -> PeopleWaitedFor:
+    """The open turns that wait for a person, of all sessions."""
+    turns, since = connection.execute(PEOPLE_WAITED_FOR).one()
+    return PeopleWaitedFor(turns=turns, since=since)
+
+
 def _last_turns() -> Select[*tuple[object, ...]]:
     last = (schema.sessions.c.session == schema.turns.c.session) & (schema.sessions.c.turn == schema.turns.c.turn)
     return select(*schema.turns.c).join_from(schema.turns, schema.sessions, last)
@@ -143,11 +169,11 @@ def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:
     return tuple(step_record(row) for row in connection.execute(_STEPS, {"session": session}))
 
 
-def artifact(connection: Connection, artifact: str) -> Artifact:
-    """A large output."""
+def artifact(connection: Connection, artifact: str, session: str | None) -> Artifact:
+    """A large output, an image or a file; of that session, if one is named."""
     row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
-    if row is None:
-        msg = f"there is no artifact {artifact!r}"
+    if row is None or session not in {None, row.session}:
+        msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
         raise NotFoundError(msg)
     return Artifact(id=row.id, session=row.session, media_type=row.media_type, text=row.text)
 

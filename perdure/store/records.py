@@ -1,16 +1,19 @@
 """What the store takes and gives: frozen values, one for each kind of row."""
 
+import base64
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypedDict
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
+
+BASE64 = ";base64"
+"""The end of the media type of bytes; their text is written so."""
 
 
 class StepRecord(Value):
@@ -66,25 +69,28 @@ class Begun(Value):
     results: tuple[ToolMessage, ...] = ()
 
 
-class LostCall(Value):
-    """What ``claim_call`` records when an earlier claimant was lost and the body may not run again."""
-
-    message: ToolMessage
-    events: tuple[NewEvent, ...] = ()
+RERUN = "tool_rerun/"
+"""Keys of the events that tell of a call's further runs begin with it; the ledger counts them."""
 
 
 class Claim(Value):
-    """What a tool's activity may do.
+    """What an attempt finds when it asks for a call.
 
     Attributes:
-        state: ``run``: the body may run, with ``arguments``. ``ended``: it may not; ``message`` is its result.
+        state: ``free``: the attempt holds the call now, and its body may run, with ``arguments``. ``committed``: the
+            call has its result, ``message``. ``uncertain``: another attempt holds it, so the body may have run.
         aborted: The call ended in a way that ends the turn: ``tool_error`` stands in the log.
+        held_by: Of an uncertain call: the claimant. Whoever takes the call over names it, and gets the call only while
+            that still is so.
+        runs: Of an uncertain call: how often its body was begun.
     """
 
-    state: Literal["run", "ended"]
+    state: Literal["free", "committed", "uncertain"]
     arguments: str = "{}"
     message: ToolMessage | None = None
     aborted: bool = False
+    held_by: str | None = None
+    runs: int = 0
 
 
 class Opened(Value):
@@ -140,6 +146,13 @@ class SessionRecord(Value):
     waiting: bool = False
 
 
+class PeopleWaitedFor(Value):
+    """How many turns wait for a person now, and since when the first of them does."""
+
+    turns: int
+    since: datetime | None
+
+
 class TurnRecord(Value):
     """A turn: open while ``result`` is None."""
 
@@ -164,9 +177,28 @@ class SessionFilter(TypedDict, total=False):
 
 
 class Artifact(Value):
-    """A large output, kept out of the conversation."""
+    """A large output, an image or a file, kept out of the conversation.
+
+    Attributes:
+        media_type: That of the text; it ends with ``;base64`` if the text is that of bytes.
+    """
 
     id: str
     session: str
     media_type: str
     text: str
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the bytes."""
+        return self.media_type.removesuffix(BASE64)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it holds bytes that are no text."""
+        return self.media_type.endswith(BASE64)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes."""
+        return base64.b64decode(self.text) if self.is_binary else self.text.encode()

@@ -23,10 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0003"
+REVISION = "0004"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004")
 """Every schema this release can upgrade from, oldest first."""
 
 REVISION_TABLE = "perdure_revision"
@@ -213,6 +213,11 @@ Index(
     sqlite_where=IS_INPUT,
     postgresql_where=IS_INPUT,
 )
+
+IS_OPEN = text("open_turn IS NOT NULL")
+"""The condition of a third: the sessions that run, however many have ended."""
+
+Index("ix_sessions_open", sessions.c.session, sessions.c.open_turn, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
 
 artifacts = Table(
     "artifacts",

@@ -30,8 +30,8 @@ from perdure.store.records import (
     Claim,
     Committed,
     LedgerCall,
-    LostCall,
     Opened,
+    PeopleWaitedFor,
     RegisteredAgent,
     SessionFilter,
     SessionRecord,
@@ -255,34 +255,29 @@ class Store:
         """The retries of one generation, in order."""
         return await self._read("retries", lambda connection: log.retries(connection, session, turn, step))
 
-    async def claim_call(  # noqa: PLR0913 - the ledger's key is four of them
+    async def claim_call(
         self,
         *,
         session: str,
         turn: int,
-        step: int,
         call_id: str,
         claimant: str,
-        rerun: bool,
-        start: NewEvent,
-        lost: Callable[[], LostCall],
-        approved: NewEvent | None = None,
+        lost: str | None = None,
+        events: Sequence[NewEvent],
     ) -> Claim:
-        """Ask whether a tool's body may run.
+        """Ask for a call, and write the events if it is given.
 
-        The same claimant may ask again. Another one may run the body only if ``rerun`` allows it; otherwise what
-        ``lost`` gives is recorded as the call's result.
+        The same claimant may ask again. A call that another one holds is uncertain, and nothing is written; it is given
+        to whoever names that claimant as ``lost``, if it still is the one that holds it.
 
         Raises:
             NotFoundError: There is no such session, turn or tool call.
-            TurnEndedError: The turn has ended.
+            TurnEndedError: The turn has ended, or a later attempt has the call.
         """
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
             "claim_call",
-            lambda connection: ledger.claim_call(
-                connection, key, claimant=claimant, rerun=rerun, start=start, lost=lost, approved=approved
-            ),
+            lambda connection: ledger.claim_call(connection, key, claimant=claimant, lost=lost, events=events),
         )
 
     async def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
@@ -294,15 +289,22 @@ class Store:
         claimant: str,
         message: ToolMessage,
         events: Sequence[NewEvent],
-        artifact: Artifact | None = None,
+        artifacts: Sequence[Artifact] = (),
     ) -> bool:
         """Record a call's result; False, and nothing is written, if the claimant does not hold the call any more."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
             "finish_call",
             lambda connection: ledger.finish_call(
-                connection, key, claimant=claimant, message=message, events=events, artifact=artifact
+                connection, key, claimant=claimant, message=message, events=events, artifacts=artifacts
             ),
+        )
+
+    async def report_progress(self, session: str, call_id: str, claimant: str, event: NewEvent) -> bool:
+        """Write how far a call is; False, and nothing is written, if the claimant does not hold the call any more."""
+        key = CallKey(session=session, turn=event.turn, call_id=call_id)
+        return await self._write(
+            "report_progress", lambda connection: ledger.report_progress(connection, key, claimant, event)
         )
 
     async def commit_turn(self, commit: CommitTurn) -> Committed:
@@ -326,6 +328,10 @@ class Store:
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first."""
         return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit))
+
+    async def people_waited_for(self) -> PeopleWaitedFor:
+        """How many turns wait for a person now, and since when."""
+        return await self._read("people_waited_for", reads.people_waited_for)
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
         """A turn by its number.
@@ -363,19 +369,13 @@ class Store:
         """All steps of a session, also those that no conversation reaches any more."""
         return await self._read("steps", lambda connection: reads.steps(connection, session))
 
-    async def artifact(self, artifact: str) -> Artifact:
-        """A large output.
+    async def artifact(self, artifact: str, *, session: str | None = None) -> Artifact:
+        """A large output, an image or a file; of that session, if one is named.
 
         Raises:
             NotFoundError: There is no such artifact.
         """
-        return await self._read("artifact", lambda connection: reads.artifact(connection, artifact))
-
-    async def keep_artifacts(self, turn: int, call_id: str, artifacts: Sequence[Artifact]) -> None:
-        """Store what a call gave beside its text; one that is there stays."""
-        await self._write(
-            "keep_artifacts", lambda connection: ledger.keep_artifacts(connection, turn, call_id, artifacts)
-        )
+        return await self._read("artifact", lambda connection: reads.artifact(connection, artifact, session))
 
     async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
         """The result of a tool call; None while it has none."""

@@ -2,6 +2,17 @@
 
 from perdure.testing import faults
 from perdure.testing.provider import RecordedRequest, ScriptedProvider
-from perdure.testing.script import ChatRequest, Fault, Reply, Script, call, say
+from perdure.testing.script import ChatRequest, Fault, Reply, Script, call, call_in_text, say
 
-__all__ = ["ChatRequest", "Fault", "RecordedRequest", "Reply", "Script", "ScriptedProvider", "call", "faults", "say"]
+__all__ = [
+    "ChatRequest",
+    "Fault",
+    "RecordedRequest",
+    "Reply",
+    "Script",
+    "ScriptedProvider",
+    "call",
+    "call_in_text",
+    "faults",
+    "say",
+]

@@ -66,6 +66,11 @@ class Anthropic(Wire):
             message="prompt is too long: {tokens} tokens > {window} maximum",
             type="invalid_request_error",
         ),
+        "too_many_tools": KnownText(
+            status=400,
+            message="tools: List should have at most {max_tools} items after validation, not {tools}",
+            type="invalid_request_error",
+        ),
         "policy_violation": KnownText(
             status=400, message="Output blocked by content filtering policy", type="invalid_request_error"
         ),

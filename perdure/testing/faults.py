@@ -39,6 +39,11 @@ def context_overflow() -> Fault:
     return _known("context_overflow")
 
 
+def too_many_tools() -> Fault:
+    """The provider does not take so many tools: 400. See also the provider's ``max_tools``."""
+    return _known("too_many_tools")
+
+
 def policy_violation() -> Fault:
     """The request is refused by the content policy: 400."""
     return _known("policy_violation")

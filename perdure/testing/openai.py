@@ -39,6 +39,13 @@ class OpenAI(Wire):
             type="invalid_request_error",
             code="context_length_exceeded",
         ),
+        "too_many_tools": KnownText(
+            status=400,
+            message="Invalid 'tools': array too long. Expected an array with maximum length {max_tools}, but got an "
+            "array with length {tools} instead.",
+            type="invalid_request_error",
+            code="array_above_max_length",
+        ),
         "policy_violation": KnownText(
             status=400,
             message="Your request was rejected as a result of our safety system.",

@@ -36,6 +36,9 @@ WIRES: dict[str, Wire] = {wire.path: wire for wire in (OpenAI(), Anthropic())}
 USUAL_WINDOW = 128_000
 """What a context overflow names when the provider has no window of its own."""
 
+USUAL_MAX_TOOLS = 128
+"""Likewise of too many tools."""
+
 
 class _FunctionFailedError(Exception):
     """The script's function raised something, or returned what is no reply."""
@@ -47,7 +50,7 @@ class RecordedRequest(Value):
     Attributes:
         request: What was asked; ``request.index`` is the number of the reply it chose.
         headers: As sent, with the names in lower case.
-        fault: The kind of the fault it met; ``refused`` if it was over the window or broke a rule of the wire.
+        fault: The kind of the fault it met; ``refused`` if it was over a limit or broke a rule of the wire.
     """
 
     request: ChatRequest
@@ -66,6 +69,7 @@ class ScriptedProvider:
         models: Scripts of single models, by the name after the provider's prefix.
         always: A fault for every request, in place of any answer.
         window: Tokens a prompt may have, at four characters a token; a longer one is refused as context overflow.
+        max_tools: Tools a request may have; more are refused.
         port: 0 takes a free one.
     """
 
@@ -76,6 +80,7 @@ class ScriptedProvider:
         models: Mapping[str, Answers] | None = None,
         always: Fault | None = None,
         window: int | None = None,
+        max_tools: int | None = None,
         port: int = 0,
     ) -> None:
         self.requests: list[RecordedRequest] = []
@@ -85,6 +90,7 @@ class ScriptedProvider:
         self._models = dict(models or {})
         self._always = always
         self._window = window
+        self._max_tools = max_tools
         self._port = port
         self._faults_used: Counter[tuple[str, str, int]] = Counter()
         self._changed = asyncio.Condition()
@@ -196,7 +202,7 @@ class ScriptedProvider:
             Exception: The body is no request of the wire, or the script has no answer for it.
         """
         request = wire.request(body)
-        refused = self._over_the_window(request) or self._broken_rule(request, wire)
+        refused = self._over_a_limit(request) or self._broken_rule(request, wire)
         reply = Reply() if refused else self._reply(request)
         fault = refused or self._next_fault(request, reply)
         response = self._response(wire, request, reply, fault, headers)
@@ -210,7 +216,7 @@ class ScriptedProvider:
     ) -> Response:
         """What is sent, and what goes wrong on the way."""
         if fault is not None and fault.kind == "status":
-            window = self._window or USUAL_WINDOW
+            window, max_tools = self._window or USUAL_WINDOW, self._max_tools or USUAL_MAX_TOOLS
             status, body = wire.refusal(
                 fault,
                 {
@@ -218,6 +224,8 @@ class ScriptedProvider:
                     "key": shown_key(headers),
                     "window": window,
                     "tokens": request.tokens if self._window else window + request.tokens,
+                    "max_tools": max_tools,
+                    "tools": max(len(request.tools), max_tools + 1),
                 },
             )
             return _json(status, body, fault.headers)
@@ -228,10 +236,12 @@ class ScriptedProvider:
             answer = wire.without_answer(answer)
         return Response(200, json.dumps(answer).encode(), fault=fault)
 
-    def _over_the_window(self, request: ChatRequest) -> Fault | None:
-        if self._window is None or request.tokens <= self._window:
-            return None
-        return Fault(kind="status", known="context_overflow")
+    def _over_a_limit(self, request: ChatRequest) -> Fault | None:
+        if self._max_tools is not None and len(request.tools) > self._max_tools:
+            return Fault(kind="status", known="too_many_tools")
+        if self._window is not None and request.tokens > self._window:
+            return Fault(kind="status", known="context_overflow")
+        return None
 
     def _broken_rule(self, request: ChatRequest, wire: Wire) -> Fault | None:
         said = broken_rule(request, wire)

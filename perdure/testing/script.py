@@ -8,12 +8,15 @@ from typing import Literal
 
 from pydantic import Field
 
+from perdure.contracts.agents import ToolMode
 from perdure.contracts.values import JsonValue, Value
+from perdure.engine.tool_modes import written
 
 KnownError = Literal[
     "rate_limited",
     "quota_exhausted",
     "context_overflow",
+    "too_many_tools",
     "policy_violation",
     "bad_key",
     "unknown_model",
@@ -105,6 +108,11 @@ class ChatRequest(Value):
     response_format: JsonValue = None
 
     @property
+    def system(self) -> str:
+        """The system prompt, where an agent's tools stand if its tool mode is not the provider's."""
+        return "\n\n".join(str(message.get("content")) for message in self.messages if message.get("role") == "system")
+
+    @property
     def index(self) -> int:
         """The number of answers the conversation already holds: what chooses the reply.
 
@@ -152,3 +160,11 @@ def say(text: str) -> Reply:
 def call(*calls: tuple[str, JsonValue], text: str | None = None) -> Reply:
     """An answer that asks for tools."""
     return Reply(text=text, calls=calls)
+
+
+def call_in_text(mode: ToolMode, *calls: tuple[str, dict[str, JsonValue]], text: str = "") -> Reply:
+    """The same of a model that writes its calls into its answer, as an agent of this ``tool_mode`` is told to."""
+    if mode in {"auto", "api"}:
+        return call(*calls, text=text or None)
+    said = written(mode, calls, {})
+    return Reply(text=f"{text}\n\n{said}" if text else said)

@@ -10,7 +10,7 @@ from perdure.testing.script import ChatRequest, ErrorText, Fault, KnownError, Re
 
 
 class KnownText(ErrorText):
-    """The status and words of a known error; ``{model}``, ``{key}``, ``{tokens}`` and ``{window}`` are filled in."""
+    """The status and words of a known error; ``{model}``, ``{key}``, ``{tokens}`` and others are filled in."""
 
     status: int
 

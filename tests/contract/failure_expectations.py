@@ -11,11 +11,12 @@ Status = int | None
 RETRIED = """
 llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated
 runtime.store_unavailable runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
+request.too_early
 """
 
 FINAL = """
-llm.auth_error llm.request_error llm.quota_exhausted llm.context_overflow llm.content_filtered llm.refused
-llm.missing_key llm.parse_error llm.schema_violation llm.fixture_missing llm.prompt_assembly_error
+llm.auth_error llm.request_error llm.too_many_tools llm.quota_exhausted llm.context_overflow llm.content_filtered
+llm.refused llm.missing_key llm.parse_error llm.schema_violation llm.fixture_missing llm.prompt_assembly_error
 tool.unknown_tool tool.invalid_input tool.invalid_output tool.timeout tool.network_error tool.execution_error
 tool.effect_unknown tool.cancelled tool.denied tool.approval_expired tool.fixture_missing tool.state_lost
 tool.max_turns_exhausted
@@ -127,6 +128,17 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "exceeds the maximum number of tokens",
         "inputs that exceed the maximum number of tokens",
     ],
+    ("llm.too_many_tools", SMALL): [
+        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got one with length 129.",
+        "'tools' : maximum number of items is 128",
+        "'tools': maximum number of items is 128",
+        "tools: List should have at most 128 items after validation, not 129",
+        "At most 512 function declarations can be specified.",
+        "You may not include more than 128 tools in your request.",
+        "more than 1 tools",
+        "the number of tools exceeds 128",
+        "too many tools",
+    ],
     ("llm.content_filtered", SMALL): [
         "no [content_policy_violation]",
         "no [content_filter]",
@@ -181,6 +193,14 @@ NO_WORDS = [
     *(text.replace("[", "[x") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
     *(text.replace("]", "x]") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
     GEMINIS_MINUTE,
+    "Invalid 'messages': array too long. Expected an array with maximum length 2048.",
+    "'messages' : maximum number of items is 128",
+    "tools.0.name: String should have at most 128 characters",
+    "mytools: List should have at most 3 items",
+    "more than 3 toolsets",
+    "more than x tools",
+    "xtoo many tools",
+    "too many toolsx",
     "You exceeded your current quota, retry in 3s",
     "You exceeded your current quota, retry after 3 s",
     "You exceeded your current quota, try again in 3 s",

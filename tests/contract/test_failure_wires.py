@@ -21,6 +21,7 @@ SERVED: dict[str, Fault] = {
     "the account is used up": faults.quota_exhausted(),
     "no capacity": faults.overloaded(),
     "the prompt is too long": faults.context_overflow(),
+    "there are too many tools": faults.too_many_tools(),
     "the request is against the content policy": faults.policy_violation(),
     "a gateway's page of status 502": faults.page(502),
     "no capacity, said with status 200": faults.in_a_200(faults.overloaded()),

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from perdure import Agent, RetryPolicy, tool
+from perdure import Agent, RetryPolicy, Secret, tool
 from perdure.agents.context import ToolContext
 from perdure.agents.tool import Tool
 from perdure.contracts.values import JsonValue
@@ -95,7 +95,16 @@ def dump() -> str:
     return "x" * 20_000 + os.environ["VAULT_TOKEN"] + "y" * 20_000
 
 
-TOOLS: tuple[Tool[..., Any], ...] = (login, keep, hold, environment, dump, found, hard_coded)
+@tool(needs={"held": Secret("PLANTED_NEED")})
+def borrow(fail: bool, held: str) -> JsonValue:
+    """Use what the worker holds, and tell everybody."""
+    logger.info("borrowed %s", held, extra={"note": held})
+    if fail:
+        raise VaultError(held)
+    return {"held": held, "lines": [f"x={held}"]}
+
+
+TOOLS: tuple[Tool[..., Any], ...] = (login, keep, hold, environment, dump, found, hard_coded, borrow)
 RETRY = RetryPolicy(max_retries=1, base=timedelta(milliseconds=10), jitter=timedelta(0))
 WAITING = RETRY.model_copy(update={"base": timedelta(minutes=4), "max_time": timedelta(minutes=10)})
 

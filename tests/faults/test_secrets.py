@@ -21,8 +21,12 @@ SETTINGS = {
 }
 """Values of variables that the worker knows to be secret; one has characters that JSON and URLs write in other ways."""
 
-ENVIRONMENT = {"PLANTED_BEARER": "b5earer.of.a.letter", "PLANTED_URL": "u6rl-pa55word"}
-"""What only a tool's exception holds."""
+ENVIRONMENT = {
+    "PLANTED_BEARER": "b5earer.of.a.letter",
+    "PLANTED_URL": "u6rl-pa55word",
+    "PLANTED_NEED": 'n37eeded by "name" only',
+}
+"""What only a tool's exception holds, and a secret that a tool is given by reference, of a name that is none."""
 
 ARGUMENTS: dict[str, Any] = {
     "password": "h7unter",
@@ -50,6 +54,7 @@ PLANTED = {
     "known odd value": "slashed",
     "bearer of an exception": ENVIRONMENT["PLANTED_BEARER"],
     "URL of an exception": ENVIRONMENT["PLANTED_URL"],
+    "need of a tool": "n37eeded",
     "password": "h7unter",
     "masked by the tool": "q8z4w20",
     "flag in a list": "f9lag-in-list",
@@ -124,6 +129,8 @@ def careless(request: ChatRequest) -> Reply:
                 ("environment", {"form": "text"}),
                 ("environment", {"form": "json"}),
                 ("dump", {}),
+                ("borrow", {"fail": False}),
+                ("borrow", {"fail": True}),
             ),
             say("done"),
         ),
@@ -191,13 +198,17 @@ async def left_of(house: House, address: str, *sessions: str, views: bool = True
 async def test_no_secret_of_a_call_or_an_answer_is_left_anywhere(
     house: House, worker: WorkerProcess, address: str, agent: str, prompt: str, *, raised: bool
 ) -> None:
-    """S-52: in arguments of any kind, in the exception that repeats them, in results, artifacts and logs."""
+    """S-52: in arguments of any kind, in the exception that repeats them, in results, artifacts and logs.
+
+    Secrets by reference never appear in history, store, events or logs.
+    """
     (session,) = await played(house, agent, prompt)
     events = b"".join(everywhere.rows(house).values())
     assert (b"VaultError" in events, b"***" in events) == (raised, True)
     assert [(secret, place) for secret, place in await left_of(house, address, session) if place != WAL] == []
     await nothing_in_files(house, worker)
     assert ("login with ***" in worker.log.read_text()) == (prompt in {"tools", "abort"})
+    assert ("borrowed ***" in worker.log.read_text()) == (prompt == "tools")
 
 
 async def test_what_people_and_tools_give_as_content_stays_as_it_is(house: House, worker: WorkerProcess) -> None:

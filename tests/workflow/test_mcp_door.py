@@ -36,7 +36,7 @@ async def host(era: str = "auto") -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def working(house: House) -> AsyncIterator[None]:
+async def working(house: House, agent: Agent = AGENT) -> AsyncIterator[None]:
     """A worker that polls."""
 
     async def polls() -> bool:
@@ -46,7 +46,7 @@ async def working(house: House) -> AsyncIterator[None]:
             return False
         return True
 
-    async with house.worker(AGENT):
+    async with house.worker(agent):
         await eventually(polls)
         yield
 
@@ -98,7 +98,8 @@ async def test_a_stock_host_starts_a_job_and_gets_its_result(house: House, era: 
     async with ScriptedProvider(lambda _: say("done")) as provider, working(house), host(era) as client:
         house.use(provider)
         tools = {tool.name for tool in (await client.list_tools()).tools}
-        assert tools == {"list_agents", "start", "wait", "status", "send", "cancel", "transcript"}
+        people = {"answer", "approve", "deny"}
+        assert tools == {"list_agents", "start", "wait", "status", "send", *people, "cancel", "transcript"}
         (agent,) = (await did(client, "list_agents"))["agents"]
         assert (agent["name"], agent["description"]) == ("tester", "Tests things.")
 
@@ -225,24 +226,29 @@ async def test_a_wait_sits_out_a_server_that_is_killed_and_started_again(lasting
         assert (await wait).structured_content["result"]["output"] == "done"
 
 
-def serving_http(house: House) -> "tuple[subprocess.Popen[bytes], Path]":
+def serving_http(house: House, address: str = "127.0.0.1") -> "tuple[subprocess.Popen[bytes], Path]":
     """``perdure mcp`` on any port, and where its stdout and stderr go."""
     output = house.folder / "mcp.log"
     with output.open("wb") as log:
-        process = subprocess.Popen([sys.executable, *MCP, "--http", "127.0.0.1:0"], stdout=log, stderr=log)
+        process = subprocess.Popen([sys.executable, *MCP, "--http", f"{address}:0"], stdout=log, stderr=log)
     house.processes.append(process)
     return process, output
+
+
+async def told_url(output: Path) -> str:
+    """Where it says that it is to be reached."""
+
+    async def told() -> str:
+        return output.read_text() if output.read_text().endswith("\n") else ""
+
+    line: str = await eventually(told)
+    return line.removeprefix("perdure: MCP at ").strip()
 
 
 async def test_a_stock_client_reaches_the_jobs_over_http(house: House) -> None:
     """S-78: in both generations of the protocol."""
     process, output = serving_http(house)
-
-    async def told() -> str:
-        return output.read_text() if output.read_text().endswith("\n") else ""
-
-    line = await eventually(told)
-    url = line.removeprefix("perdure: MCP at ").strip()
+    url = await told_url(output)
     async with ScriptedProvider(lambda _: say("done")) as provider, working(house):
         house.use(provider)
         for number, era in enumerate(["legacy", "auto"], start=1):
@@ -252,4 +258,4 @@ async def test_a_stock_client_reaches_the_jobs_over_http(house: House) -> None:
                 assert (await did(client, "wait", session=house.session))["result"]["output"] == "done"
     process.terminate()
     await asyncio.to_thread(process.wait, WAIT_SECONDS)
-    assert output.read_text() == line
+    assert output.read_text() == f"perdure: MCP at {url}\n"

@@ -114,8 +114,8 @@ class Terminal:
 
         await eventually(there)
 
-    def types(self, line: str) -> None:
-        os.write(self._main, f"{line}\n".encode())
+    def types(self, line: str, end: str = "\n") -> None:
+        os.write(self._main, f"{line}{end}".encode())
 
     async def ends(self) -> int:
         async with asyncio.timeout(WAIT_SECONDS):

@@ -200,7 +200,7 @@ async def test_a_tool_call_that_was_not_recorded_ends_the_turn_also_where_its_er
     """S-73: tool.fixture_missing names the argument; the body does not run."""
     tools = Tools()
     clock, look = tools.all()
-    using = agent(clock, look.with_(catch="all"), **settings)
+    using = agent(clock, look.with_(catch=True), **settings)
     await recorded(house, using)
     for path in (recordings(house, "record") / "tester" / "llm").glob("*.json"):
         text = path.read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.mcp.servers import McpServers
-from activities.tool_results import CallResult
+from activities.outputs import CallResult
 from perdure import Agent, HttpServerConfig, StdioServerConfig
 from perdure.contracts.tools import ToolDeclaration
 
@@ -32,7 +32,7 @@ class Connected:
         self.agent = using
         self.servers = McpServers([using], environment)
         self.tools: dict[str, ToolDeclaration] = {}
-        self.progress: list[str] = []
+        self.progress: list[tuple[float, float | None, str]] = []
 
     async def open(self) -> None:
         """List the tools, as the opening of a turn does."""
@@ -42,7 +42,9 @@ class Connected:
         """Call a tool by the name that the model knows."""
         tool = self.tools[name]
         config = next(one for one in self.agent.mcp_servers if tool.reference.startswith(f"mcp:{one.name}/"))
-        return await self.servers.call(config, tool, arguments, call_id="c1", on_progress=self.progress.append)
+        return await self.servers.call(
+            config, tool, arguments, call_id="c1", on_progress=lambda *report: self.progress.append(report)
+        )
 
     @property
     def status(self) -> str:

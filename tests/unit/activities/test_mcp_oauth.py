@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from activities.mcp.failures import McpError, McpUnavailableError
 from activities.mcp.login import log_in
+from activities.mcp.oauth import LOGIN_PORT
 from perdure import HttpServerConfig, OAuthConfig
 from tests.unit.activities.mcp_http import Web, web
 from tests.unit.activities.mcp_peers import Connected, worker_of
@@ -30,7 +31,9 @@ class Login:
         self.app = at.server().streamable_http_app()
         self.valid: set[str] = set()
         self.refreshes = self.registrations = 0
+        self.refresh_token = ""
         self.paths: list[str] = []
+        self.before: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,6 +42,7 @@ class Login:
         request = Request(scope, receive)
         self.paths.append(request.url.path)
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.before()
         if request.url.path == "/mcp" and token in self.valid:
             await self.app(scope, receive, send)
             return
@@ -66,10 +70,12 @@ class Login:
     def _token(self, asked: dict[str, list[str]]) -> Response:
         if asked["grant_type"] == ["refresh_token"]:
             self.refreshes += 1
-        token = secrets.token_hex(8)
+            if asked["refresh_token"] != [self.refresh_token]:  # each is taken once
+                return JSONResponse({"error": "invalid_grant"}, 400)
+        token, self.refresh_token = secrets.token_hex(8), secrets.token_hex(8)
         self.valid = {token}
         return JSONResponse(
-            {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": "again-and-again"}
+            {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": self.refresh_token}
         )
 
 
@@ -111,7 +117,7 @@ async def person_logs_in(login: Login, folder: Path) -> list[str]:
 
 
 def token_file(folder: Path) -> Path:
-    (file,) = (folder / "mcp" / "tokens").iterdir()
+    (file,) = (folder / "mcp" / "tokens").glob("*.json")
     return file
 
 
@@ -142,15 +148,79 @@ async def test_a_person_logs_in_once_and_the_worker_needs_no_new_start(login: Lo
 async def test_tokens_are_refreshed_without_a_person(login: Login, tmp_path: Path) -> None:
     """S-76: also by a worker that starts when they have run out."""
     await person_logs_in(login, tmp_path)
-    kept = json.loads(token_file(tmp_path).read_text())
-    kept["expires_at"] = 1.0
-    token_file(tmp_path).write_text(json.dumps(kept))
+    run_out(tmp_path)
     login.valid.clear()
     async with worker(login, tmp_path) as connected:
         await connected.open()
         assert (await connected.call("web__echo", text="hi")).text == "echo: hi"
     assert login.refreshes == 1
     assert json.loads(token_file(tmp_path).read_text())["tokens"]["access_token"] in login.valid
+
+
+async def test_workers_that_share_tokens_refresh_them_once(login: Login, tmp_path: Path) -> None:
+    """S-76: a second one would present a refresh token that was taken already."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as one, worker(login, tmp_path) as other:
+        await one.open()
+        await other.open()
+        run_out(tmp_path)
+        await asyncio.gather(*(using.call("web__echo", text="hi") for using in (one, other) for _ in range(5)))
+        assert login.refreshes == 1
+        run_out(tmp_path)
+        login.valid.clear()
+        await other.open()
+        assert login.refreshes == 2
+        assert (await one.call("web__echo", text="hi")).text == "echo: hi"
+
+
+async def test_tokens_that_another_worker_replaced_in_the_middle_of_a_request_are_used(
+    login: Login, tmp_path: Path
+) -> None:
+    """S-76: the request is sent again with them."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        kept = json.loads(token_file(tmp_path).read_text())
+        kept["tokens"]["access_token"] = "a-newer-one"
+
+        def replace() -> None:
+            token_file(tmp_path).write_text(json.dumps(kept))
+            login.valid = {"a-newer-one"}
+
+        login.before = replace
+        assert (await connected.call("web__echo", text="hi")).text == "echo: hi"
+    assert login.refreshes == 0
+
+
+async def test_only_what_comes_back_from_the_login_ends_it(login: Login, tmp_path: Path) -> None:
+    """S-76: neither another page that the browser opens there, nor one that claims to be the login."""
+    back = f"http://127.0.0.1:{LOGIN_PORT}"
+    answers: list[str] = []
+
+    async def visit(url: str) -> None:
+        state = parse_qs(urlsplit(url).query)["state"][0]
+        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+            replies = [
+                await browser.get(f"{back}/favicon.ico?error=x&state={state}"),
+                await browser.get(f"{back}/callback?error=x"),
+                await browser.get(f"{back}/callback?code=x&state=another"),
+                await browser.post(f"{back}/callback?error=x&state={state}"),
+                await browser.get(url),
+            ]
+        answers.extend(reply.text for reply in replies)
+
+    visits: list[asyncio.Task[None]] = []
+    folder = {"PERDURE_MCP_FOLDER": str(tmp_path / "mcp")}
+    await log_in(config(login), folder, lambda url: visits.append(asyncio.create_task(visit(url))))
+    await visits[0]
+    assert answers == ["Nothing to see here."] * 4 + ["You are logged in; close this page."]
+
+
+def run_out(folder: Path) -> None:
+    """Have the tokens be too old."""
+    kept = json.loads(token_file(folder).read_text())
+    kept["expires_at"] = 1.0
+    token_file(folder).write_text(json.dumps(kept))
 
 
 async def test_tokens_that_were_withdrawn_need_a_new_login(login: Login, tmp_path: Path) -> None:

@@ -197,23 +197,23 @@ async def test_images_and_files_are_attachments_that_the_text_names(tmp_path: Pa
         result = await worker.call("peer__files")
     assert result.text.splitlines() == [
         "two files",
-        "[image, image/png, 6 bytes: artifact art_c1_1]",
-        "[resource file:///a.bin, application/x-a, 6 bytes: artifact art_c1_2]",
+        "[image, image/png, 5 bytes: artifact art_c1_1]",
+        "[resource file:///a.bin, application/x-a, 5 bytes: artifact art_c1_2]",
         "[resource file:///a.txt]",
         "some text",
     ]
     assert [(one.media_type, one.data) for one in result.attachments] == [
-        ("image/png;base64", "aGVsbG8="),
-        ("application/x-a;base64", "d29ybGQ="),
+        ("image/png", b"hello"),
+        ("application/x-a", b"world"),
     ]
 
 
 async def test_progress_is_reported(tmp_path: Path) -> None:
-    """It becomes the note of the activity's heartbeat."""
+    """The worker writes it at the heartbeat and into the event log."""
     async with worker_of(peer(), folder=tmp_path) as worker:
         await worker.open()
         await worker.call("peer__progress")
-        assert worker.progress == ["progress: 1 of 2 half a step", "progress: 2 of 2 half a step"]
+        assert worker.progress == [(1, 2, "half a step"), (2, 2, "half a step")]
 
 
 async def test_all_that_it_writes_to_its_standard_error_is_in_a_file_without_secrets(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.engine.fixtures import Asked, asked_model, asked_tool, clean, difference, nearest
 from perdure.engine.transcript import WireMessage, wire
 from perdure.settings import RecordingMode, SettingsError, load_settings
-from perdure.store import Store
+from perdure.store import Artifact, Store
 
 SECRET = "key-of-the-worker"
 LOOK = ToolDeclaration(name="look", description="Look.", parameters={"type": "object"}, reference="a:look")
@@ -228,7 +228,8 @@ async def test_a_result_is_kept_as_it_was_but_for_known_secrets(store: Store, tm
     of = asked_tool(conversation(), call_id, "look", {SECRET})
     message = ToolMessage(call_id=call_id, name="look", content=content % SECRET)
     written = CallRecording(file=file, asked=of, secrets=frozenset({SECRET}))
-    await written.keep(message, artifact=content % SECRET, ended_turn=False, seconds=1.0)
+    whole = Artifact(id=f"art_{call_id}", session="s", media_type="text/plain", text=content % SECRET)
+    await written.keep(message, artifacts=[whole], ended_turn=False, seconds=1.0)
     outcome = await dataclasses.replace(written, replays=True).outcome()
     assert outcome is not None
     assert (outcome.content, outcome.artifact) == (content % "***", content % "***")
@@ -282,7 +283,7 @@ async def test_a_fixture_whose_answer_lacks_a_field_is_named(store: Store, tmp_p
         await worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider())
 
 
-@pytest.mark.parametrize("broken", ["asked_model", "without_secrets", "_write"])
+@pytest.mark.parametrize("broken", ["asked_model", "without_secrets", "write"])
 async def test_a_fault_of_the_recording_does_not_cost_the_answer(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -295,7 +296,7 @@ async def test_a_fault_of_the_recording_does_not_cost_the_answer(
     assert "a call is missing in the recording: RecursionError" in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["without_secrets", "_write"])
+@pytest.mark.parametrize("broken", ["without_secrets", "write"])
 async def test_a_fault_of_the_recording_does_not_cost_a_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -304,7 +305,7 @@ async def test_a_fault_of_the_recording_does_not_cost_a_result(
     written = CallRecording(file=tmp_path / "a.json", asked=asked_tool(conversation(), call_id, "look"))
     with caplog.at_level(logging.WARNING):
         message = ToolMessage(call_id=call_id, name="look", content="here")
-        await written.keep(message, artifact=None, ended_turn=False, seconds=1.0)
+        await written.keep(message, artifacts=[], ended_turn=False, seconds=1.0)
     assert "a call is missing in the recording: KeyError" in caplog.text
 
 

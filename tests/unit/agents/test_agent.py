@@ -86,7 +86,7 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"output_corrections": -1}, "output_corrections"),
         ({"output_corrections": 1}, "output_corrections: there is no output_schema that an answer could miss"),
         ({"output_schema": {}, "finish_tool": "look", "tools": [look]}, "output_schema is for answers in text"),
-        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"colour": "red"}, "colour: there is no such setting; the settings are name, model, instructions"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(

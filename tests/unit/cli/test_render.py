@@ -1,5 +1,6 @@
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,24 @@ def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
     done = events.ToolEnd(call_id="c", tool="read_file", result="text", seconds=0.12)
     assert shown(start) == ['→ read_file {"path": "a"}']
     assert shown(done) == ["✓ read_file 0.1s text"]
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        ({"progress": 3, "total": 10, "message": "pages read"}, "… read_file 3 of 10 pages read"),
+        ({"progress": 0.25}, "… read_file 0.25"),
+        ({"progress": 1_234_567, "total": 2e6}, "… read_file 1,234,567 of 2,000,000"),
+    ],
+)
+def test_the_progress_of_a_tool_is_a_line(report: dict[str, Any], line: str) -> None:
+    assert shown(events.ToolProgress(call_id="c", tool="read_file", **report)) == [line]
+
+
+def test_a_turn_that_a_tool_ended_says_so() -> None:
+    """S-30."""
+    event = end(StopReason.FINISHED).model_copy(update={"stopped_by": "ship: the\nbuild is out"})
+    assert shown(event) == ["stopped by ship: the build is out", "finished · 5 steps · 2,345 tokens · $0.01"]
 
 
 def test_the_line_of_a_tool_shows_the_beginning_of_its_result() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, ask_user, tool
+from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, StdioServerConfig, ask_user, tool
 from perdure.contracts.people import digest_of
 from perdure.contracts.tools import PlannedCall
-from perdure.engine.approvals import considered, is_approved, matches, verdict
+from perdure.engine.approvals import considered, is_approved, verdict
 
 
 @tool(requires_approval=True)
@@ -54,7 +54,7 @@ def test_without_rules_only_tools_that_say_so_need_an_approval() -> None:
     ],
 )
 def test_a_pattern_fits_whole_names(pattern: str, name: str, *, fits: bool) -> None:
-    assert matches(ApprovalRule(tool=pattern, decision="allow"), name) is fits
+    assert ApprovalRule(tool=pattern, decision="allow").matches(name) is fits
 
 
 RULES = st.lists(
@@ -129,6 +129,22 @@ def test_a_rule_may_forbid_questions() -> None:
     denied = plan('{"question": "?"}', ApprovalRule(tool="ask_user", decision="deny"), of=ask_user)
     assert denied.rejected is not None
     assert (denied.needs, denied.rejected.code) == (None, "tool.denied")
+
+
+def test_a_rule_for_a_tool_that_the_agent_cannot_have_is_refused_where_the_agent_is_defined() -> None:
+    """A misspelt rule would guard nothing. What a server offers, and what a pattern fits, is known later."""
+    with pytest.raises(AgentDefinitionError) as refusal:
+        agent(ApprovalRule(tool="pya", decision="deny"))
+    assert str(refusal.value) == (
+        "agent 'a': approvals: a rule is for the tool 'pya'; the tools are pay, look, ask_user"
+    )
+    server = StdioServerConfig(name="files", command="x")
+    for name in ("files__write", "pa*", "nothing?"):
+        policy = ApprovalPolicy(rules=(ApprovalRule(tool=name, decision="deny"),))
+        Agent(name="a", model="p/m", tools=[pay], mcp_servers=[server], approvals=policy)
+    policy = ApprovalPolicy(rules=(ApprovalRule(tool="file__write", decision="deny"),))
+    with pytest.raises(AgentDefinitionError, match=r"'file__write'; the tools are pay, files__…"):
+        Agent(name="a", model="p/m", tools=[pay], mcp_servers=[server], approvals=policy)
 
 
 def test_a_rule_whose_schema_is_none_is_refused_where_the_agent_is_defined() -> None:

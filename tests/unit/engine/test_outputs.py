@@ -41,6 +41,15 @@ def test_an_offloaded_output_keeps_15_000_characters_at_each_end_and_a_handle() 
     assert "4,000 characters (2,000 lines) left out; the whole output is artifact art_1" in kept
 
 
+def test_the_note_in_an_offloaded_output_says_how_to_read_on_if_the_agent_can() -> None:
+    """S-26: from where the head ends."""
+    text = "x" * (OFFLOAD_CHARACTERS + 1)
+    assert "the whole output is artifact art_1 (read on with read_output, start=15000) …" in offloaded(
+        text, "art_1", "read_output"
+    )
+    assert "the whole output is artifact art_1 …" in offloaded(text, "art_1")
+
+
 @pytest.mark.parametrize(
     ("text", "whole"),
     [

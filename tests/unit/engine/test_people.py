@@ -12,10 +12,10 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
+from perdure.contracts.turns import CancelRequest, CommitTurn, OpenedTurn, OpenTurn, StopReason, TurnRequest
 from perdure.engine import people
 from perdure.engine import step as engine
-from perdure.engine.state import Carried, Mailbox, TurnState
+from perdure.engine.state import Carried, Ending, Mailbox, TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EXPIRES = timedelta(hours=1)
@@ -174,8 +174,70 @@ def test_a_question_without_an_approval_beside_it_waits_for_ever() -> None:
 def test_nothing_is_taken_before_people_were_asked() -> None:
     """The plain calls run first; what nobody has seen nobody can have decided."""
     turn = Turn(["plain", "approval"])
-    with pytest.raises(people.ReplyError, match="nothing waits"):
+    with pytest.raises(people.TooEarlyError, match="try again in a moment"):
         turn.say(1)
+    with pytest.raises(people.ReplyError, match="nothing waits for 'c0'"):
+        people.settle(turn.state, turn.mail, reply("approval", 0), NOW)
+
+
+def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None:
+    """Its commit runs: only then can the reply start the next turn. A turn that ends for another reason takes none."""
+    turn = Turn(["question"], interactive="stop")
+    assert isinstance(turn.until_it_waits(), CommitTurn)
+    for reason, refusal in (
+        (StopReason.WAITING_FOR_INPUT, people.TooEarlyError),
+        (StopReason.CANCELLED, people.ReplyError),
+    ):
+        turn.state = turn.state.model_copy(update={"ending": Ending(stop_reason=reason)})
+        with pytest.raises(people.ReplyError) as caught:
+            turn.say(0)
+        assert type(caught.value) is refusal
+
+
+def test_an_approval_for_other_arguments_is_refused_also_after_the_first() -> None:
+    turn = Turn(["approval"])
+    turn.until_it_waits()
+    first = turn.say(0)
+    same = reply("approval", 0).model_copy(update={"digest": first.digest})
+    assert people.settle(turn.state, turn.mail, same, NOW)[1] == first
+    with pytest.raises(people.ReplyError, match="not those of this approval"):
+        people.settle(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
+
+
+def test_a_call_that_was_approved_before_a_cancel_says_so() -> None:
+    """The log has who approved it; the model reads why it did not run."""
+    turn = Turn(["approval"])
+    turn.until_it_waits()
+    receipt = turn.say(0)
+    turn.mail = turn.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+    action = turn.until_it_waits()
+    assert isinstance(action, CommitTurn)
+    (outcome,) = action.failed
+    assert outcome.preview == "Operation aborted: approval was approved by ann and the turn ended before it ran"
+    assert outcome.decided == receipt
+
+
+def test_an_approval_gets_no_more_time_from_the_turn_that_goes_on() -> None:
+    """S-66: another reply has started it."""
+    until = NOW + EXPIRES
+    opening = OpenTurn(
+        session="s", request=TurnRequest(prompt="red"), request_id="r", run_started_at=until + timedelta(hours=1)
+    )
+    calls = (planned("question", 0), planned("approval", 1))
+    policy = TurnPolicy(agent="a", model="p/m", interactive="stop", approvals_expire=EXPIRES)
+    opened = OpenedTurn(turn=2, tip="t", definition="d", policy=policy, asking=calls, expires_at=until)
+    begun = engine.begin(opening, opened, until + timedelta(hours=1))
+    heard, _ = people.hear(begun, Mailbox(), until + timedelta(hours=1))
+    assert [call.call_id for call in heard.asking] == ["c0"]
+    assert [outcome.error and outcome.error.code for outcome in heard.failed] == ["tool.approval_expired"]
+
+
+@pytest.mark.parametrize("schema", [{"type": "string", "pattern": r"^\p{L}+$"}, {"type": "string", "minLength": "1"}])
+def test_an_answer_that_no_schema_can_be_held_to_is_refused_with_what_would_do(schema: Any) -> None:
+    """An agent that was frozen with such a schema: its question can be denied, and the workflow goes on."""
+    call = PlannedCall(call_id="c", tool="t", needs="answer")
+    with pytest.raises(people.ReplyError, match=r"cannot be checked .*; deny the question"):
+        people.checked(call, Reply(request="c", decision="answered", value="Ann"), schema)
 
 
 @pytest.mark.parametrize(

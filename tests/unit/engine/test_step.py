@@ -30,7 +30,7 @@ MOST_MOVES = 40
 
 @dataclass(frozen=True)
 class Asked:
-    """A call of a scripted answer: ``fate`` is ok, caught, lost (no result recorded) or abort."""
+    """A call of a scripted answer: ``fate`` is ok, stop, caught, lost (no result recorded) or abort."""
 
     tool: str = "work"
     fate: str = "ok"
@@ -138,10 +138,10 @@ def _call_tools(played: Played, action: engine.CallTools) -> None:
     for call in action.calls:
         fate = call.call_id.rpartition("/")[2]
         played.ran.append(call.call_id)
-        error = None if fate == "ok" else BROKEN
-        recorded = fate != "lost"
+        error = None if fate in {"ok", "stop"} else BROKEN
+        recorded, stop = fate != "lost", "enough" if fate == "stop" else None
         played.results[call.call_id] += recorded
-        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded))
+        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded, stop=stop))
         aborted = aborted or (BROKEN if fate == "abort" else None)
     played.state = engine.after_tools(played.state, tuple(outcomes), aborted)
 
@@ -155,7 +155,7 @@ def _read(played: Played, call_ids: tuple[str, ...], failed: tuple[ToolOutcome, 
 CALLS = st.builds(
     Asked,
     st.sampled_from(["work", "work", "finish", "nothing"]),
-    st.sampled_from(["ok", "ok", "ok", "caught", "lost", "abort"]),
+    st.sampled_from(["ok", "ok", "ok", "stop", "caught", "lost", "abort"]),
 )
 MOVES = st.builds(
     Move,

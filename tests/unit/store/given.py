@@ -7,12 +7,20 @@ from decimal import Decimal
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import Event, GenerationStart, NewEvent, ToolEnd, ToolStart, UserMessageReceived
+from perdure.contracts.events import (
+    Event,
+    GenerationStart,
+    NewEvent,
+    ToolEnd,
+    ToolRecovery,
+    ToolStart,
+    UserMessageReceived,
+)
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenTurn, SendRequest, StopReason, TurnRequest
-from perdure.store import Claim, LedgerCall, LostCall, Opened, StepRecord, Store
+from perdure.store import RERUN, Claim, LedgerCall, Opened, StepRecord, Store
 
 SESSION = "s"
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -93,22 +101,15 @@ def new_event(key: str, event: Event | None = None, *, turn: int = 1, step: int 
     return NewEvent(key=key, turn=turn, step=step, event=event or UserMessageReceived(content=key))
 
 
-async def claim(store: Store, claimant: str, *, call_id: str = "c1", rerun: bool = False) -> Claim:
-    lost = ErrorDetail(code=ReasonCode.TOOL_EFFECT_UNKNOWN, title="search", message="the worker was lost")
-    ended = ToolEnd(call_id=call_id, tool="search", result=lost.message, error=lost, seconds=0)
-    return await store.claim_call(
-        session=SESSION,
-        turn=1,
-        step=1,
-        call_id=call_id,
-        claimant=claimant,
-        rerun=rerun,
-        start=new_event(f"1/{call_id}/tool_start", ToolStart(call_id=call_id, tool="search", arguments="{}")),
-        lost=lambda: LostCall(
-            message=result(lost.message, call_id=call_id, error=lost),
-            events=(new_event(f"1/{call_id}/tool_end", ended),),
-        ),
-    )
+async def claim(
+    store: Store, claimant: str, *, call_id: str = "c1", lost: str | None = None, rerun: int | None = None
+) -> Claim:
+    """Ask for the call; with ``lost`` in place of that attempt, and with ``rerun`` to begin its body once more."""
+    events = [new_event(f"1/{call_id}/tool_start", ToolStart(call_id=call_id, tool="search", arguments="{}"))]
+    if rerun is not None:
+        again = ToolRecovery(call_id=call_id, tool="search", decision="run_again", reason="idempotent")
+        events.append(new_event(f"1/{call_id}/{RERUN}{rerun}", again))
+    return await store.claim_call(session=SESSION, turn=1, call_id=call_id, claimant=claimant, lost=lost, events=events)
 
 
 async def finish(store: Store, claimant: str, content: str = "found", *, call_id: str = "c1") -> bool:

@@ -69,7 +69,7 @@ async def test_a_rejected_call_is_born_with_its_error(store: Store) -> None:
     begun = await store.begin_generation(generate(step.id, step=2, call_ids=["c1"]), [])
 
     assert [(message.content, message.error) for message in begun.results] == [("it broke", ERROR)]
-    assert (await claim(store, "w1")).state == "ended"
+    assert (await claim(store, "w1")).state == "committed"
 
 
 async def test_what_only_the_workflow_knows_of_a_call_becomes_its_result(store: Store) -> None:

@@ -32,7 +32,7 @@ async def test_the_first_claimant_runs_the_body_with_the_raw_arguments(store: St
 
     first = await claim(store, "w1")
 
-    assert (first.state, first.arguments) == ("run", '{"query": "x"}')
+    assert (first.state, first.arguments) == ("free", '{"query": "x"}')
     assert await types(store) == ["agent_start", "tool_start"]
 
 
@@ -40,54 +40,92 @@ async def test_the_same_claimant_may_ask_again(store: Store) -> None:
     await planned(store)
     await claim(store, "w1")
 
-    assert (await claim(store, "w1")).state == "run"
+    assert (await claim(store, "w1")).state == "free"
     assert await types(store) == ["agent_start", "tool_start"]
 
 
-async def test_a_tool_that_is_not_safe_to_repeat_is_given_up_when_its_claimant_was_lost(store: Store) -> None:
-    """S-58: the call is recorded as errored, and the model reads that its effect is unknown."""
+async def test_a_call_that_another_attempt_holds_is_uncertain_and_stays_that_ones(store: Store) -> None:
+    """S-31: whoever asks is told who holds it, and how often its body was begun; nothing is written."""
     await planned(store)
     await claim(store, "w1")
 
     second = await claim(store, "w2")
 
-    assert second.state == "ended"
-    assert second.message is not None
-    assert second.message.error is not None
-    assert second.message.error.code == ReasonCode.TOOL_EFFECT_UNKNOWN
-    assert await store.result_of_call(SESSION, 1, "c1") == second.message
-    assert await types(store) == ["agent_start", "tool_start", "tool_end"]
+    assert (second.state, second.held_by, second.runs) == ("uncertain", "w1", 1)
+    assert second.arguments == '{"query": "x"}'
+    assert await types(store) == ["agent_start", "tool_start"]
+    assert await finish(store, "w1")
 
 
-@pytest.mark.parametrize("rerun", [False, True])
-async def test_an_attempt_that_comes_back_too_late_takes_no_call_from_a_later_one(store: Store, rerun: bool) -> None:
+@pytest.mark.parametrize("lost", [None, "run/7/0000000020.000000"])
+async def test_an_attempt_that_comes_back_too_late_takes_no_call_from_a_later_one(
+    store: Store, lost: str | None
+) -> None:
     """A frozen worker goes on: neither may it run the body beside the other, nor tell that the effect is unknown."""
     await planned(store)
     await claim(store, "run/7/0000000020.000000")
 
     with pytest.raises(TurnEndedError, match="in the hands of a later attempt"):
-        await claim(store, "run/7/0000000010.000000", rerun=rerun)
+        await claim(store, "run/7/0000000010.000000", lost=lost)
 
     assert await finish(store, "run/7/0000000020.000000", "done")
     assert await store.result_of_call(SESSION, 1, "c1") == result("done")
     assert await types(store) == ["agent_start", "tool_start", "tool_end"]
 
 
-async def test_an_idempotent_tool_is_taken_over_when_its_claimant_was_lost(store: Store) -> None:
+async def test_a_lost_attempts_call_is_taken_over(store: Store) -> None:
     await planned(store)
     await claim(store, "w1")
 
-    second = await claim(store, "w2", rerun=True)
+    second = await claim(store, "w2", lost="w1", rerun=1)
 
-    assert (second.state, second.arguments) == ("run", '{"query": "x"}')
+    assert (second.state, second.arguments) == ("free", '{"query": "x"}')
+    assert (await claim(store, "w2", lost="w1", rerun=1)).state == "free"
     assert await finish(store, "w2")
+    assert await types(store) == ["agent_start", "tool_start", "tool_recovery", "tool_end"]
+
+
+async def test_a_call_is_taken_over_from_nobody_but_the_attempt_that_was_judged(store: Store) -> None:
+    """S-31: two attempts find the same claim; the slower one finds out about the faster one's."""
+    await planned(store)
+    await claim(store, "w1")
+    await claim(store, "w2", lost="w1", rerun=1)
+
+    third = await claim(store, "w3", lost="w1", rerun=1)
+
+    assert (third.state, third.held_by, third.runs) == ("uncertain", "w2", 2)
+    assert await finish(store, "w2")
+
+
+async def test_a_result_that_comes_while_the_next_attempt_makes_up_its_mind_is_kept(store: Store) -> None:
+    """It is the truth, and nobody has been told anything else."""
+    await planned(store)
+    await claim(store, "w1")
+    await claim(store, "w2")
+    assert await finish(store, "w1")
+
+    second = await claim(store, "w2", lost="w1", rerun=1)
+
+    assert (second.state, second.message) == ("committed", result())
     assert await types(store) == ["agent_start", "tool_start", "tool_end"]
+
+
+async def test_only_runs_of_the_body_are_counted(store: Store) -> None:
+    """S-31: an attempt that took the call over for something else has not begun it."""
+    await planned(store)
+    await claim(store, "w1")
+    for number in range(1, 4):
+        await claim(store, f"w{number + 1}", lost=f"w{number}", rerun=number)
+    await claim(store, "w5", lost="w4")
+
+    assert (await claim(store, "w6")).runs == 4
+    assert await types(store) == ["agent_start", "tool_start", *["tool_recovery"] * 3]
 
 
 async def test_the_result_of_a_zombie_is_dropped(store: Store) -> None:
     await planned(store)
     await claim(store, "zombie")
-    await claim(store, "w2", rerun=True)
+    await claim(store, "w2", lost="zombie", rerun=1)
 
     assert not await finish(store, "zombie", "from the dead")
     assert await finish(store, "w2", "alive")
@@ -95,24 +133,14 @@ async def test_the_result_of_a_zombie_is_dropped(store: Store) -> None:
     assert await store.result_of_call(SESSION, 1, "c1") == result("alive")
 
 
-async def test_the_result_of_a_zombie_is_dropped_after_its_call_was_given_up(store: Store) -> None:
-    await planned(store)
-    await claim(store, "zombie")
-    lost = await claim(store, "w2")
-
-    assert not await finish(store, "zombie", "from the dead")
-
-    assert await store.result_of_call(SESSION, 1, "c1") == lost.message
-
-
 async def test_an_ended_call_gives_its_result_to_whoever_asks(store: Store) -> None:
     await planned(store)
     await claim(store, "w1")
     await finish(store, "w1")
 
-    again = await claim(store, "w2", rerun=True)
+    again = await claim(store, "w2")
 
-    assert (again.state, again.message) == ("ended", result())
+    assert (again.state, again.message) == ("committed", result())
 
 
 async def test_whoever_asks_for_a_call_that_ended_the_turn_is_told_so(store: Store) -> None:
@@ -124,9 +152,9 @@ async def test_whoever_asks_for_a_call_that_ended_the_turn_is_told_so(store: Sto
         session=SESSION, turn=1, call_id="c1", claimant="w1", message=result(error=error), events=[failure]
     )
 
-    again = await claim(store, "w2", rerun=True)
+    again = await claim(store, "w2")
 
-    assert (again.state, again.message, again.aborted) == ("ended", result(error=error), True)
+    assert (again.state, again.message, again.aborted) == ("committed", result(error=error), True)
 
 
 async def test_recording_the_same_result_again_is_harmless(store: Store) -> None:
@@ -160,15 +188,6 @@ async def test_masked_arguments_are_wiped_when_the_call_ends(store: Store, url: 
     assert "hunter2" not in _ledger(url)
 
 
-async def test_masked_arguments_are_wiped_when_the_call_is_given_up(store: Store, url: str) -> None:
-    await planned(store, masked=True)
-    await claim(store, "w1")
-
-    await claim(store, "w2")
-
-    assert "hunter2" not in _ledger(url)
-
-
 async def test_masked_arguments_are_wiped_when_the_turn_ends_first(store: Store, url: str) -> None:
     tip = await planned(store, masked=True)
 
@@ -183,7 +202,7 @@ async def test_an_artifact_is_kept_beside_the_result(store: Store) -> None:
     artifact = Artifact(id="a1", session=SESSION, media_type="text/plain", text="long \x00 output")
 
     await store.finish_call(
-        session=SESSION, turn=1, call_id="c1", claimant="w1", message=result(), events=[], artifact=artifact
+        session=SESSION, turn=1, call_id="c1", claimant="w1", message=result(), events=[], artifacts=[artifact]
     )
 
     assert await store.artifact("a1") == artifact
@@ -200,7 +219,7 @@ async def test_an_artifact_of_a_zombie_is_not_kept(store: Store) -> None:
         claimant="zombie",
         message=result(),
         events=[new_event("late")],
-        artifact=artifact,
+        artifacts=[artifact],
     )
 
     with pytest.raises(NotFoundError, match="there is no artifact 'a1'"):

@@ -9,13 +9,16 @@ from asyncio import create_task, to_thread, wrap_future
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
 
 from activities.bodies import Bodies, CallContext, masked
-from activities.metrics import Metrics
+from activities.metrics import Metrics, PeopleCollector
 from perdure import Tool, tool
 from perdure.contracts.names import Metric
+from perdure.store import StoreUnavailableError
+from perdure.store.records import PeopleWaitedFor
 from worker.health import AddressError, Health, bind, serving
 from worker.telemetry import JsonFormatter, SdkMetrics, brief, metrics_page, registry
 
@@ -96,9 +99,32 @@ async def fetch(url: str) -> tuple[int, str]:
     return await to_thread(get)
 
 
+async def nobody() -> PeopleWaitedFor:
+    """No turn waits for a person."""
+    return PeopleWaitedFor(turns=0, since=None)
+
+
+async def test_while_the_store_is_away_the_page_is_there_without_what_only_the_store_knows() -> None:
+    """Absent and not zero: an alert must not go out for that."""
+
+    async def away() -> PeopleWaitedFor:
+        raise StoreUnavailableError("the store is away")
+
+    own = registry()
+    Metrics(own)
+    page = (await to_thread(generate_latest, own)).decode()
+    own.register(PeopleCollector(nobody))
+    assert f"\n{Metric.WAITING_FOR_INPUT} 0.0\n" in (await to_thread(generate_latest, own)).decode()
+    own.register(PeopleCollector(away))
+    with_both = (await to_thread(generate_latest, own)).decode()
+    assert with_both.count(f"\n{Metric.WAITING_FOR_INPUT} ") == 1
+    assert Metric.WAITING_FOR_INPUT not in page
+
+
 async def test_probes_tell_alive_from_ready_and_metrics_parse_as_one_page() -> None:
     own, sdk, health = registry(), SdkMetrics(), Health()
     Metrics(own)
+    own.register(PeopleCollector(nobody))
     listener = bind("127.0.0.1:0")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with serving(listener, health, lambda: metrics_page(own, sdk)):

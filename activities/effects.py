@@ -1,0 +1,192 @@
+"""Claims tool calls, and decides what becomes of those that a lost attempt held.
+
+A call is claimed by its row in the ledger before the body runs. A second attempt finds it free, committed or uncertain:
+the attempt before it was lost, and may have done what the tool does. Whether that worker is dead, frozen or cut off
+cannot be told from here; its claim is taken over, so that nothing it does later is recorded.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from temporalio import activity
+
+from activities.bodies import Bodies, CallContext, masked
+from activities.failures import redact
+from activities.storing import until_stored
+from activities.tool_results import ERROR_CHARACTERS, Attempt, ToolTimeoutError, checked_arguments, masked_values
+from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
+from perdure.agents.tool import Tool
+from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.events import NewEvent, ToolRecovery
+from perdure.contracts.mcp import AnyServerConfig
+from perdure.contracts.tools import CallTool
+from perdure.engine.redaction import Hidden
+from perdure.store import RERUN, Claim, Store
+
+Body = Tool[..., Any] | AnyServerConfig
+"""What carries a call out: a Python function, or an MCP server."""
+
+MAX_RUNS = 5
+"""A tool whose worker is lost in so many runs of its body is given up: it may be what kills them."""
+
+MAX_ATTEMPTS = 25
+"""The same for a reconciler. No run of it is counted, but a frozen worker uses up no more than a few attempts."""
+
+LONGEST_RECONCILIATION = timedelta(minutes=1)
+"""A reconciler has the tool's time-out, and no more than this: what it takes has to fit into ``GRACE`` beside the body.
+
+See ``workflows.options.GRACE``.
+"""
+
+FRESH = timedelta(seconds=4)
+"""A claim that is heard of later is made once more: a worker that stood still for so long may have lost it again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a call that a lost attempt held.
+
+    Attributes:
+        decision: As in the event log.
+        reason: Why, for people.
+        told: Of a call that is given up: what the model reads.
+        found: Of a result that was found: it.
+        code: Of a call that is given up: what it is recorded as.
+    """
+
+    decision: Literal["run_again", "result_found", "given_up"]
+    reason: str
+    told: str = ""
+    found: object = None
+    code: ReasonCode = ReasonCode.TOOL_EFFECT_UNKNOWN
+
+
+class Effects:
+    """The claims of one worker."""
+
+    def __init__(self, *, store: Store, bodies: Bodies, secrets: frozenset[str]) -> None:
+        self._store = store
+        self._bodies = bodies
+        self._secrets = secrets
+
+    async def claimed(self, tool: Body, attempt: Attempt) -> tuple[Claim, Verdict | None]:
+        """Claim the call; the verdict says what it is claimed for, if a lost attempt held it."""
+        claim, verdict = await self._claim(attempt, None, []), None
+        while claim.state == "uncertain":
+            verdict = await self._verdict(tool, attempt, claim)
+            event = ToolRecovery(
+                call_id=attempt.call.call_id,
+                tool=attempt.declaration.name,
+                decision=verdict.decision,
+                reason=verdict.reason,
+            )
+            again = verdict.decision == "run_again"
+            key = f"{RERUN}{claim.runs}" if again else f"tool_recovery/{attempt.claimant}"
+            claim = await self._claim(attempt, claim.held_by, [attempt.event(key, event)])
+        return claim, verdict
+
+    async def _claim(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
+        asked = time.monotonic()
+        claim = await self._ask(attempt, lost, events)
+        if claim.state == "free" and time.monotonic() - asked > FRESH.total_seconds():
+            return await self._ask(attempt, lost, events)
+        return claim
+
+    async def _ask(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
+        call = attempt.call
+        first = [event for event in (attempt.approved(), attempt.started()) if event is not None]
+        return await until_stored(
+            lambda: self._store.claim_call(
+                session=call.session,
+                turn=call.turn,
+                call_id=call.call_id,
+                claimant=attempt.claimant,
+                lost=lost,
+                events=[*first, *events],
+            )
+        )
+
+    async def _verdict(self, tool: Body, attempt: Attempt, claim: Claim) -> Verdict:
+        if attempt.recording.replays:
+            return Verdict("run_again", "the call is replayed from a recording, its body has never run")
+        effect, why = await self._effect(tool, attempt, claim)
+        if isinstance(effect, Happened):
+            return Verdict("result_found", "its reconciler found that it happened", found=effect.result)
+        often = f"its worker was lost in each of {claim.runs} runs, so it is not run again"
+        if isinstance(effect, DidNotHappen):
+            if claim.runs < MAX_RUNS:
+                return Verdict("run_again", "its reconciler found that it did not happen")
+            told = f"{attempt.declaration.name} did not happen; {often}"
+            return Verdict("given_up", told, told, code=ReasonCode.TOOL_EXECUTION_ERROR)
+        if attempt.declaration.idempotent:
+            if claim.runs < MAX_RUNS:
+                return Verdict("run_again", _joined("the tool is idempotent", why))
+            why = _joined(why, often)
+        told = _joined(REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN].text, why)
+        return Verdict("given_up", why or "the tool may have run, and is not idempotent", told)
+
+    async def _effect(self, tool: Body, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:
+        """What the tool's reconciler says; without an answer None and why."""
+        if not isinstance(tool, Tool) or tool.reconciler is None:
+            return None, ""
+        if activity.info().attempt > MAX_ATTEMPTS:
+            return None, f"after {MAX_ATTEMPTS} attempts nobody checks any more whether it happened"
+        unspoken = await hidden_of(attempt, claim.arguments)
+        masked.set(unspoken.named | unspoken.guessed)
+        try:
+            effect = await self._asked(tool, tool.reconciler, attempt, claim.arguments)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a reconciler raises, it has given no answer
+            text = f"the check whether it happened failed: {type(error).__name__}: {str(error) or 'no message'}"
+            return None, self._shown(text, unspoken)
+        if isinstance(effect, EffectUnknown):
+            return effect, self._shown(_joined("a check could not tell whether it happened", str(effect.why)), unspoken)
+        return effect, ""
+
+    async def _asked(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
+        """The reconciler's answer, within its time.
+
+        Raises:
+            Exception: Whatever it raises, or there is no answer in time, or none that is one.
+        """
+        asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
+        context = context_of(attempt.call)
+        seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
+        answer = asyncio.wrap_future(self._bodies.start(asks, checked_arguments(tool, raw), context))
+        try:
+            done, _ = await asyncio.wait([answer], timeout=seconds)
+        finally:
+            context.stop.set()
+            answer.cancel()
+        if not done:
+            msg = f"it took longer than {seconds:g} s"
+            raise ToolTimeoutError(msg)
+        if answer.cancelled():
+            msg = "it cancelled itself"
+            raise RuntimeError(msg)
+        effect = answer.result()
+        if not isinstance(effect, Effect):
+            msg = f"it returned {type(effect).__name__}, not Happened, DidNotHappen or EffectUnknown"
+            raise TypeError(msg)
+        return effect
+
+    def _shown(self, text: str, unspoken: Hidden) -> str:
+        return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
+
+
+def _joined(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)
+
+
+def context_of(call: CallTool) -> CallContext:
+    """What a body and a reconciler know of the call; the idempotency key is the same on every attempt."""
+    return CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
+
+
+async def hidden_of(attempt: Attempt, raw: str) -> Hidden:
+    """What of the raw arguments nobody but the body may see."""
+    if raw == attempt.call.arguments:
+        return Hidden()
+    return await asyncio.to_thread(masked_values, attempt.declaration, raw)  # slow for large ones

@@ -1,0 +1,262 @@
+"""Stop conditions: when a turn is finished before its model says so. All data, so that a request may bring its own.
+
+Source of the thirteen conditions: Dreadnode's stop factories, counted over the whole turn. ``perdure.stop`` makes them.
+"""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, field_validator, model_validator
+
+from perdure.contracts.values import Value
+
+MAX_CONDITIONS = 50
+"""Most conditions of an agent, parts of combined ones counted: they are in the history of each of its turns."""
+
+MAX_PATTERN_CHARACTERS = 1_000
+"""Longest pattern that a text is looked through for."""
+
+Tokens = Literal["total", "in", "out"]
+"""Which tokens are counted: read and written, read, or written."""
+
+
+class Condition(Value):
+    """A stop condition. Combine them with ``&``, ``|`` and ``~``.
+
+    Attributes:
+        name: What the turn's ``stopped_by`` says when the condition ends it; by default what it looks at.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(default="", max_length=200)
+
+    def __and__(self, other: "AnyCondition") -> "AllOf":
+        """Both at the end of one step."""
+        return AllOf(conditions=(self, other))  # type: ignore[arg-type]  # every condition is one of the union
+
+    def __or__(self, other: "AnyCondition") -> "AnyOf":
+        """One of them or both."""
+        return AnyOf(conditions=(self, other))  # type: ignore[arg-type]
+
+    def __invert__(self) -> "Not":
+        """Whenever this one does not hold, at the end of a step."""
+        return Not(condition=self)  # type: ignore[arg-type]
+
+    def named(self, name: str) -> "AnyCondition":
+        """The same condition under a name of its own."""
+        return self.model_copy(update={"name": name})  # type: ignore[return-value]
+
+
+class Always(Condition):
+    """At the end of the first step."""
+
+    type: Literal["always"] = "always"
+
+
+class Never(Condition):
+    """At no time; with it a text without calls means that the turn has stalled."""
+
+    type: Literal["never"] = "never"
+
+
+class AnyToolUse(Condition):
+    """So many tool calls have a result, errors among them."""
+
+    type: Literal["any_tool_use"] = "any_tool_use"
+    count: int = Field(default=1, ge=1)
+
+
+class ToolUse(Condition):
+    """One tool was called successfully so many times."""
+
+    type: Literal["tool_use"] = "tool_use"
+    tool: str = Field(min_length=1)
+    count: int = Field(default=1, ge=1)
+
+
+class ConsecutiveErrors(Condition):
+    """So many tool calls in a row failed, whether or not the tool's ``catch`` lists the error."""
+
+    type: Literal["consecutive_errors"] = "consecutive_errors"
+    count: int = Field(ge=1)
+
+
+class ToolFailed(Condition):
+    """A tool call failed; of one tool, or of any. The turn is then finished, where ``abort`` would end it in error."""
+
+    type: Literal["tool_error"] = "tool_error"
+    tool: str | None = None
+
+
+class ElapsedTime(Condition):
+    """The turn has run longer than so many seconds, time spent waiting for people left out."""
+
+    type: Literal["elapsed_time"] = "elapsed_time"
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+
+class EstimatedCost(Condition):
+    """The turn has cost more than so many US dollars."""
+
+    type: Literal["estimated_cost"] = "estimated_cost"
+    limit: Decimal = Field(ge=0)
+
+
+class TokenUsage(Condition):
+    """The turn has used more than so many tokens."""
+
+    type: Literal["token_usage"] = "token_usage"
+    limit: int = Field(ge=0)
+    mode: Tokens = "total"
+
+
+class GenerationCount(Condition):
+    """The model has been called so many times; with ``retries``, calls that failed and were sent again count too."""
+
+    type: Literal["generation_count"] = "generation_count"
+    count: int = Field(ge=1)
+    retries: bool = False
+
+
+class StepCount(Condition):
+    """The turn has made so many steps."""
+
+    type: Literal["step_count"] = "step_count"
+    count: int = Field(ge=1)
+
+
+class NoNewToolUsed(Condition):
+    """So many steps in a row used no tool that the turn had not used before."""
+
+    type: Literal["no_new_tool_used"] = "no_new_tool_used"
+    steps: int = Field(ge=1)
+
+
+class NoToolCalls(Condition):
+    """So many steps in a row called no tool."""
+
+    type: Literal["no_tool_calls"] = "no_tool_calls"
+    steps: int = Field(default=1, ge=1)
+
+
+class TextCondition(Condition):
+    """A condition on a text, looked at where the whole text is: by activities.
+
+    Attributes:
+        pattern: What the text contains; with ``exact`` what it is; with ``regex`` what is found in it.
+        case_sensitive: Whether capitals matter.
+        catch: Whether a search that takes too long counts as ``default``; otherwise it ends the turn with an error.
+        default: What then holds.
+    """
+
+    pattern: str = Field(min_length=1, max_length=MAX_PATTERN_CHARACTERS)
+    case_sensitive: bool = False
+    exact: bool = False
+    regex: bool = False
+    catch: bool = False
+    default: bool = False
+
+    @field_validator("pattern", mode="before")
+    @classmethod
+    def _compiled_is_its_text(cls, value: object) -> object:
+        if not isinstance(value, re.Pattern):
+            return value
+        msg = "give the text of the expression, with regex=True; a compiled one is no data"
+        raise ValueError(msg)
+
+    @model_validator(mode="after")
+    def _can_be_searched(self) -> "TextCondition":
+        if self.exact and self.regex:
+            msg = "exact and regex exclude each other; write ^ and $ into the expression"
+            raise ValueError(msg)
+        if self.regex:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                msg = f"pattern {self.pattern!r} is no regular expression: {error}"
+                raise ValueError(msg) from None
+        return self
+
+
+class Output(TextCondition):
+    """The model's last text."""
+
+    type: Literal["output"] = "output"
+
+
+class ToolOutput(TextCondition):
+    """The result of a tool call of this step; of one tool, or of any. Errors are no results."""
+
+    type: Literal["tool_output"] = "tool_output"
+    tool: str | None = None
+
+
+class AllOf(Condition):
+    """All of these, at the end of one step."""
+
+    type: Literal["all_of"] = "all_of"
+    conditions: tuple["AnyCondition", ...] = Field(min_length=1)
+
+
+class AnyOf(Condition):
+    """One of these or more."""
+
+    type: Literal["any_of"] = "any_of"
+    conditions: tuple["AnyCondition", ...] = Field(min_length=1)
+
+
+class Not(Condition):
+    """Whenever another does not hold, at the end of a step."""
+
+    type: Literal["not"] = "not"
+    condition: "AnyCondition"
+
+
+AnyCondition = Annotated[
+    Always
+    | Never
+    | AnyToolUse
+    | ToolUse
+    | ConsecutiveErrors
+    | ToolFailed
+    | ElapsedTime
+    | EstimatedCost
+    | TokenUsage
+    | GenerationCount
+    | StepCount
+    | NoNewToolUsed
+    | NoToolCalls
+    | Output
+    | ToolOutput
+    | AllOf
+    | AnyOf
+    | Not,
+    Field(discriminator="type"),
+]
+"""Any stop condition; in JSON an object whose ``type`` says which."""
+
+StopConditions = Annotated[tuple[AnyCondition, ...], Field(max_length=MAX_CONDITIONS)]
+"""The stop conditions of an agent or of a request: the first that holds at the end of a step ends the turn."""
+
+for _combined in (AllOf, AnyOf, Not):
+    _combined.model_rebuild()
+
+CONDITIONS: TypeAdapter[tuple[AnyCondition, ...]] = TypeAdapter(StopConditions)
+
+
+def parts(conditions: tuple[AnyCondition, ...]) -> Iterator[AnyCondition]:
+    """Every condition, those within others included, in the order in which they are written."""
+    for condition in conditions:
+        yield condition
+        if isinstance(condition, AllOf | AnyOf):
+            yield from parts(condition.conditions)
+        elif isinstance(condition, Not):
+            yield from parts((condition.condition,))
+
+
+def text_conditions(conditions: tuple[AnyCondition, ...]) -> list[Output | ToolOutput]:
+    """Those that look at texts; activities name the ones that hold by their place in this list."""
+    return [part for part in parts(conditions) if isinstance(part, Output | ToolOutput)]

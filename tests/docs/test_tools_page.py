@@ -1,0 +1,56 @@
+"""What the page on tools shows is run, and its table is the decorator's."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent
+from perdure.agents.needs import UnmetNeedError
+from perdure.agents.tool import ToolSettings
+from perdure.testing import Script, ScriptedProvider, call, say
+from tests.house import House
+from worker.agents import check_needs
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def clerk() -> Agent:
+    """The agent of the page, after every block has run."""
+    names: dict[str, Any] = {}
+    exec(compile("".join(BLOCKS), "docs/tools.md", "exec"), names)
+    return Agent(**{name: getattr(names["clerk"], name) for name in ("name", "model", "tools")})
+
+
+async def test_the_tools_of_the_page_work_in_a_turn(house: House, clerk: Agent) -> None:
+    house.environment.setenv("GITHUB_TOKEN", "ghx-0123456789")
+    house.environment.setenv("GITHUB_PAGES", "1")
+    script = Script(
+        replies=(
+            call(("notes__read", {"page": "title"}), ("notes__write", {"page": "one", "text": "tides"})),
+            call(("open_issues", {"repository": "acme/web"})),
+            say("done"),
+        )
+    )
+    async with ScriptedProvider(script) as provider, house.worker(clerk):
+        house.use(provider)
+        assert (await house.run("clerk"))["output"] == "done"
+        messages = provider.requests[-1].request.messages
+    title, written, issues = (str(message["content"]) for message in messages if message["role"] == "tool")
+    assert (title, written) == ("The notebook of Ada", "one has 5 characters")
+    assert json.loads(issues) == ["GET https://api.github.com/repos/acme/web/issues?page=1"]
+
+
+def test_the_refusal_of_the_page_is_the_one_of_the_worker(clerk: Agent) -> None:
+    with pytest.raises(UnmetNeedError) as refusal:
+        check_needs([clerk], "here", {})
+    assert f"perdure: {refusal.value}" in " ".join(PAGE.split())
+
+
+def test_the_table_has_every_setting_and_no_other() -> None:
+    (section,) = re.findall(r"## Settings\n(.*?)\n## ", PAGE, re.DOTALL)
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ToolSettings.__annotations__)

@@ -1,0 +1,191 @@
+"""What the model reads of each kind of value that a tool returns."""
+
+import base64
+import collections
+import enum
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.outputs import MAX_ALL_BYTES, CallResult, InvalidOutputError, artifacts_of, read
+from perdure import File, Image
+from perdure.agents.files import MAX_BYTES
+from perdure.contracts.tools import CallTool
+
+PNG = b"\x89PNG\r\n"
+CALL = CallTool(session="s", turn=1, step=1, call_id="c1", definition="d")
+
+
+class Point(BaseModel):
+    x: int
+    of: Any = None
+
+
+@dataclass
+class Pair:
+    left: object
+    right: object
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+Named = collections.namedtuple("Named", "a b")
+
+READ: dict[str, tuple[object, str]] = {
+    "text": ("as it is", "as it is"),
+    "empty": ("", ""),
+    "none": (None, "null"),
+    "true": (True, "true"),
+    "integer": (12345678901234567890, "12345678901234567890"),
+    "fraction": (1.5, "1.5"),
+    "nan": (float("nan"), "NaN"),
+    "infinity": ([float("inf"), -float("inf")], "[Infinity,-Infinity]"),
+    "list": (["a", 1], '["a",1]'),
+    "tuple": (("a", 1), '["a",1]'),
+    "named tuple": (Named(1, 2), "[1,2]"),
+    "set": ({7}, "[7]"),
+    "frozen set": (frozenset({7}), "[7]"),
+    "generator": ((n for n in (1, 2)), "[1,2]"),
+    "object": ({"a": {"b": None}}, '{"a":{"b":null}}'),
+    "keys": ({1: "a", None: "b"}, '{"1":"a","None":"b"}'),
+    "umlauts": ({"a": "ü😀"}, '{"a":"ü😀"}'),
+    "model": (Point(x=1), '{"x":1,"of":null}'),
+    "dataclass": (Pair(1, Point(x=2)), '{"left":1,"right":{"x":2,"of":null}}'),
+    "decimal": (Decimal("1.10"), '"1.10"'),
+    "time": (datetime(2026, 11, 21, tzinfo=UTC), '"2026-11-21T00:00:00Z"'),
+    "duration": (timedelta(seconds=90), '"PT1M30S"'),
+    "enum": (Colour.RED, '"red"'),
+    "uuid": (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+    "path": (Path("/tmp/a"), '"/tmp/a"'),
+    "utf-8 bytes": (b"abc", '"abc"'),
+    "half a character": ("half \ud83d", "half \ufffd"),
+    "half a character inside": ({"a": ["\ud83d", 1]}, '{"a": ["\ufffd", 1]}'),
+    "half a character in a model": (Point(x=1, of="\ud83d"), '{"x": 1, "of": "\ufffd"}'),
+    "half a character beside a decimal": (["\ud83d", Decimal(1)], '["\ufffd", "1"]'),
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+async def test_a_value_is_read_as_text_or_as_json(kind: str) -> None:
+    """S-25: no JSON type, and none of those that people return, is refused."""
+    value, text = READ[kind]
+    assert await read(value, "c1") == CallResult(text)
+
+
+def loop() -> object:
+    found: list[object] = []
+    found.append(found)
+    return found
+
+
+def deep() -> object:
+    found: object = []
+    for _ in range(5_000):
+        found = [found]
+    return found
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "object": (object, "the tool returned a object that cannot be written as JSON: a object has no JSON form"),
+    "function": (lambda: {"f": len}, "a builtin_function_or_method has no JSON form"),
+    "exception": (lambda: ValueError("x"), "a ValueError has no JSON form"),
+    "bytes": (lambda: b"\xff", "invalid utf-8 sequence of 1 bytes from index 0; return perdure.Image or perdure.File"),
+    "loop": (loop, "Circular reference detected"),
+    "depth": (deep, "serialization depth exceeded"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_a_value_without_a_json_form_is_refused_with_its_cause(kind: str) -> None:
+    """S-25: tool.invalid_output."""
+    make, cause = REFUSED[kind]
+    with pytest.raises(InvalidOutputError) as refused:
+        await read(make(), "c1")
+    assert cause in str(refused.value)
+
+
+async def test_ten_megabytes_are_read_whole() -> None:
+    assert len((await read("x" * 10_000_000, "c1")).text) == 10_000_000
+    assert len((await read({"x": "x" * 10_000_000}, "c1")).text) == 10_000_008
+
+
+async def test_an_image_leaves_one_line_with_media_type_size_and_handle() -> None:
+    result = await read(Image(PNG), "c1")
+    assert result.text == "[image, image/png, 6 bytes: artifact art_c1_1]"
+    assert [(one.media_type, one.data) for one in result.attachments] == [("image/png", PNG)]
+
+
+async def test_a_list_with_text_images_and_files_is_read_part_by_part() -> None:
+    parts = ["two of them:", Image(PNG, "image/jpeg"), File("my\nplan.pdf", b"%PDF", "application/pdf"), {"n": 1}]
+    for value in (parts, tuple(parts)):
+        assert (await read(value, "c1")).text.splitlines() == [
+            "two of them:",
+            "[image, image/jpeg, 6 bytes: artifact art_c1_1]",
+            "[file my plan.pdf, application/pdf, 4 bytes: artifact art_c1_2]",
+            '{"n":1}',
+        ]
+
+
+async def test_an_image_inside_a_value_leaves_its_line_there() -> None:
+    """Also beside broken text, where the value is written twice."""
+    inside = Point(x=1, of=[Image(PNG)])
+    assert (await read(inside, "c1")).text == '{"x":1,"of":["[image, image/png, 6 bytes: artifact art_c1_1]"]}'
+    result = await read({"a": Image(PNG), "b": "\ud83d"}, "c1")
+    assert (result.text.count("art_c1_1"), len(result.attachments)) == (1, 1)
+
+
+async def test_a_file_over_the_limit_is_refused_and_no_more_of_it_is_read(tmp_path: Path) -> None:
+    """S-25: tool.invalid_output, with the limit."""
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(MAX_BYTES + 100))
+    file = File("large.bin", path=large)
+    assert len(file.data) == MAX_BYTES + 1
+    with pytest.raises(
+        InvalidOutputError, match=r"file large.bin has more than 10,000,000 bytes, the most an artifact"
+    ):
+        await read(file, "c1")
+    assert (await read(Image(bytes(MAX_BYTES)), "c1")).attachments[0].data == bytes(MAX_BYTES)
+
+
+async def test_all_files_of_a_call_together_have_a_limit() -> None:
+    most = MAX_ALL_BYTES // MAX_BYTES
+    assert len((await read([Image(bytes(MAX_BYTES))] * most, "c1")).attachments) == most
+    with pytest.raises(InvalidOutputError, match=r"the images and files of one call are 60,000,000 bytes, at most 50,"):
+        await read([Image(bytes(MAX_BYTES))] * (most + 1), "c1")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: File("a"), "File 'a' needs either data or path"),
+        (lambda: File("a", b"x", path="/tmp/x"), "File 'a' needs either data or path"),
+        (lambda: Image("text"), "Image needs bytes, not str"),  # type: ignore[arg-type]
+        (lambda: Image(b"x", "png"), "'png' is no media type; write for example image/png or text/csv"),
+        (lambda: Image(b"x", "image/png\nx"), "is no media type"),
+    ],
+)
+def test_what_is_no_image_and_no_file_is_refused_where_it_is_made(make: Callable[[], object], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        make()
+
+
+async def test_texts_are_kept_as_texts_without_known_secrets_and_all_else_byte_for_byte() -> None:
+    """S-52: a file of text can be read on in, so it is held to what a result is."""
+    found = [
+        *(Image(b"sk-secret"), File("a.csv", "ü,sk-secret", "text/csv"), File("b.json", b"\xff", "application/json")),
+        File("c.svg", b"<svg/>", "image/svg+xml"),
+    ]
+    (image, text, broken, drawing) = artifacts_of(CALL, (await read(found, "c1")).attachments, {"sk-secret"})
+    assert (image.media_type, image.data) == ("image/png;base64", b"sk-secret")
+    assert (text.id, text.session, text.media_type, text.text) == ("art_c1_2", "s", "text/csv", "ü,***")
+    assert (broken.media_type, base64.b64decode(broken.text)) == ("application/json;base64", b"\xff")
+    assert (drawing.content_type, drawing.data, drawing.is_binary) == ("image/svg+xml", b"<svg/>", True)

@@ -1,0 +1,118 @@
+"""Budgets are exact: N allows N, over a whole tree of delegates."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.engine.budgets import CODES, Dimension, Wanted, admitted, forbids_generation, share, warnings
+
+CALL_DIMENSIONS: list[Dimension] = ["tool_calls", "behavior_calls", "events", "patches"]
+
+
+@pytest.mark.parametrize("dimension", CALL_DIMENSIONS)
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_budget_of_calls_admits_exactly_so_many(dimension: Dimension, limit: int) -> None:
+    """S-70: the others get an error result, and the turn ends."""
+    calls = [Wanted(tool="work", uses=(dimension,))] * (limit + 2)
+    spent, errors, ending = admitted(Budgets.model_validate({dimension: limit}), Spent(), calls)
+    assert [error is None for error in errors] == [True] * limit + [False, False]
+    assert getattr(spent, dimension) == limit
+    assert ending is not None
+    assert (ending.code, ending.title) == (CODES[dimension], "agent")
+    last = errors[-1]
+    assert last is not None
+    assert (last.code, last.title) == (CODES[dimension], "work")
+    assert f"{limit} of {limit}" in last.message
+
+
+def test_a_budget_that_is_just_used_up_by_the_calls_ends_nothing() -> None:
+    """S-70."""
+    _, _, ending = admitted(Budgets(tool_calls=2), Spent(), [Wanted(tool="work")] * 2)
+    assert ending is None
+
+
+@pytest.mark.parametrize(("limit", "depth", "allowed"), [(0, 1, False), (1, 1, True), (1, 2, False), (None, 9, True)])
+def test_depth_admits_exactly_so_many_levels(limit: int | None, depth: int, *, allowed: bool) -> None:
+    """S-70."""
+    _, errors, ending = admitted(Budgets(depth=limit), Spent(), [Wanted(tool="ask", depth=depth)])
+    assert (errors == [None]) is allowed
+    assert allowed or (ending is not None and ending.code == "budget.depth_exhausted")
+
+
+FORBIDDEN = [
+    (Budgets(llm_calls=3), Spent(llm_calls=2), Spent(llm_calls=3), "budget.llm_calls_exhausted"),
+    (Budgets(events=3), Spent(events=2), Spent(events=3), "budget.events_exhausted"),
+    (
+        Budgets(cost_usd=Decimal("0.3")),
+        Spent(cost_usd=Decimal("0.2999")),
+        Spent(cost_usd=Decimal("0.3")),
+        "budget.cost_exhausted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("budgets", "below", "at", "code"), FORBIDDEN)
+def test_a_generation_is_forbidden_at_the_limit(budgets: Budgets, below: Spent, at: Spent, code: str) -> None:
+    """S-70."""
+    assert forbids_generation(budgets, below) is None
+    error = forbids_generation(budgets, at)
+    assert error is not None
+    assert error.code == code
+
+
+amounts = st.decimals(0, 10, places=4)
+budgets = st.builds(
+    Budgets,
+    cost_usd=st.none() | st.decimals("0.0001", 10, places=4),
+    llm_calls=st.none() | st.integers(1, 50),
+    tool_calls=st.none() | st.integers(0, 50),
+    events=st.none() | st.integers(1, 50),
+)
+spendings = st.builds(
+    Spent,
+    cost_usd=amounts,
+    llm_calls=st.integers(0, 60),
+    tool_calls=st.integers(0, 60),
+    events=st.integers(0, 60),
+)
+
+
+@given(budgets, spendings, st.integers(1, 64))
+def test_the_shares_of_all_children_are_never_more_than_what_is_left(
+    limits: Budgets, spent: Spent, children: int
+) -> None:
+    """S-70: a child's use counts for the tree."""
+    each = share(limits, spent, children)
+    for name in ("cost_usd", "llm_calls", "tool_calls", "events"):
+        limit = getattr(limits, name)
+        if limit is None:
+            assert getattr(each, name) is None
+        else:
+            assert getattr(each, name) * children <= max(0, limit - getattr(spent, name)) + Decimal("1e-20")
+
+
+def test_what_a_delegate_used_is_charged_once() -> None:
+    """S-62: usage and steps add up."""
+    child = Spent(usage=Usage(input_tokens=3), cost_usd=Decimal("0.1"), llm_calls=2, events=5, delegated_steps=4)
+    spent = Spent(usage=Usage(input_tokens=1), llm_calls=1).with_delegate(child, steps=2).with_delegate(child, steps=2)
+    assert (spent.usage.input_tokens, spent.cost_usd, spent.llm_calls) == (7, Decimal("0.2"), 5)
+    assert (spent.events, spent.delegated_steps) == (10, 12)
+
+
+@given(budgets, st.lists(spendings, min_size=1, max_size=6))
+def test_each_share_is_warned_of_once(limits: Budgets, spendings: list[Spent]) -> None:
+    limits = limits.model_copy(update={"warn_at": (Decimal("0.5"), Decimal("0.8"))})
+    spent, said = Spent(), list[tuple[str, Decimal]]()
+    for more in spendings:
+        after = spent.with_delegate(more, steps=0)
+        said += [(warning.dimension, warning.share) for warning in warnings(limits, spent, after)]
+        spent = after
+    assert len(said) == len(set(said))
+    for name in ("cost_usd", "llm_calls", "tool_calls", "events"):
+        limit = getattr(limits, name)
+        for part in limits.warn_at:
+            passed = limit is not None and limit > 0 and getattr(spent, name) >= part * limit
+            assert ((name, part) in said) is passed

@@ -1,0 +1,211 @@
+"""Stop conditions fire at their threshold and not one before, and combine."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from perdure import stop
+from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.stops import CONDITIONS, AnyCondition
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.engine import searches
+from perdure.engine.searches import SearchError, in_output, in_tool_output
+from perdure.engine.stops import Facts, Tally, fired, title
+
+ERROR = ErrorDetail(code=ReasonCode.TOOL_EXECUTION_ERROR, title="tool", message="no")
+
+
+def call(tool: str, number: int = 0) -> PlannedCall:
+    return PlannedCall(call_id=f"call_{tool}_{number}", tool=tool, arguments="{}")
+
+
+def step(tally: Tally, *tools: str, matched: tuple[int, ...] = ()) -> Tally:
+    """A step in which these tools were called; a name with ! is a failure."""
+    calls = [call(name.rstrip("!"), number) for number, name in enumerate(tools)]
+    outcomes = [
+        ToolOutcome(call_id=one.call_id, error=ERROR if name.endswith("!") else None)
+        for one, name in zip(calls, tools, strict=True)
+    ]
+    return tally.with_generation(calls, matched=matched, retries=0).with_results(calls, outcomes)
+
+
+def after(*steps: tuple[str, ...], spent: Spent | None = None, elapsed: float = 0) -> Facts:
+    tally = Tally()
+    for tools in steps:
+        tally = step(tally, *tools)
+    spent = spent or Spent(llm_calls=len(steps))
+    return Facts(tally=tally, steps=len(steps), spent=spent, elapsed=timedelta(seconds=elapsed))
+
+
+def holds(condition: AnyCondition, facts: Facts) -> bool:
+    return fired((condition,), facts) is not None
+
+
+TALK: tuple[str, ...] = ()
+
+THRESHOLDS: dict[str, tuple[AnyCondition, Facts, Facts]] = {
+    "any_tool_use": (stop.any_tool_use(3), after(("a", "b!")), after(("a", "b!"), ("a",))),
+    "tool_use": (stop.tool_use("a", 2), after(("a", "b", "a!"), ("b",)), after(("a", "b", "a!"), ("a",))),
+    "consecutive_errors": (stop.consecutive_errors(2), after(("a!", "b"), ("a!",)), after(("b",), ("a!",), ("c!",))),
+    "tool_error": (stop.tool_error(), after(("a",)), after(("a",), ("b!",))),
+    "tool_error of one": (stop.tool_error("a"), after(("b!", "a")), after(("b!", "a!"))),
+    "elapsed_time": (stop.elapsed_time(60), after(TALK, elapsed=60), after(TALK, elapsed=60.001)),
+    "estimated_cost": (
+        stop.estimated_cost("0.10"),
+        after(TALK, spent=Spent(cost_usd=Decimal("0.10"))),
+        after(TALK, spent=Spent(cost_usd=Decimal("0.100001"))),
+    ),
+    "token_usage": (
+        stop.token_usage(100),
+        after(TALK, spent=Spent(usage=Usage(input_tokens=60, output_tokens=40))),
+        after(TALK, spent=Spent(usage=Usage(input_tokens=60, output_tokens=41))),
+    ),
+    "token_usage in": (
+        stop.token_usage(100, mode="in"),
+        after(TALK, spent=Spent(usage=Usage(input_tokens=100, output_tokens=900))),
+        after(TALK, spent=Spent(usage=Usage(input_tokens=101))),
+    ),
+    "token_usage out": (
+        stop.token_usage(100, mode="out"),
+        after(TALK, spent=Spent(usage=Usage(input_tokens=900, output_tokens=100))),
+        after(TALK, spent=Spent(usage=Usage(output_tokens=101))),
+    ),
+    "generation_count": (stop.generation_count(3), after(TALK, TALK), after(TALK, TALK, TALK)),
+    "step_count": (stop.step_count(2), after(TALK), after(TALK, TALK)),
+    "no_new_tool_used": (stop.no_new_tool_used(2), after(("a",), ("b",), ("a",)), after(("a",), ("a", "a"), TALK)),
+    "no_tool_calls": (stop.no_tool_calls(2), after(("a",), TALK), after(("a",), TALK, TALK)),
+    "always": (stop.always(), after(), after(TALK)),
+}
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_a_condition_fires_at_its_threshold_and_not_one_before(name: str) -> None:
+    """S-34."""
+    condition, before, at = THRESHOLDS[name]
+    assert not holds(condition, before)
+    assert holds(condition, at)
+
+
+def test_calls_that_were_sent_again_count_as_generations_only_when_asked() -> None:
+    """S-34."""
+    tally = Tally().with_generation((), matched=(), retries=2)
+    facts = Facts(tally=tally, steps=1, spent=Spent(llm_calls=1), elapsed=timedelta(0))
+    assert not holds(stop.generation_count(3), facts)
+    assert holds(stop.generation_count(3, retries=True), facts)
+
+
+def test_a_rejected_call_is_an_error_of_its_tool_and_no_use() -> None:
+    """S-34."""
+    rejected = call("a").model_copy(update={"rejected": ERROR})
+    facts = after().model_copy(update={"tally": Tally().with_generation([rejected], matched=(), retries=0)})
+    assert holds(stop.tool_error("a"), facts)
+    assert not holds(stop.tool_use("a"), facts)
+
+
+OUTPUTS: list[tuple[AnyCondition, str, bool]] = [
+    (stop.output("done"), "All DONE.", True),
+    (stop.output("done", case_sensitive=True), "All DONE.", False),
+    (stop.output("done", exact=True), "Done", True),
+    (stop.output("done", exact=True), "Done.", False),
+    (stop.output(r"^done\b", regex=True), "Done.", True),
+    (stop.output(r"^done\b", regex=True), "undone", False),
+    (stop.output(r"DONE", regex=True, case_sensitive=True), "done", False),
+    (stop.output("a.c"), "abc", False),
+]
+
+
+@pytest.mark.parametrize(("condition", "text", "expected"), OUTPUTS)
+def test_a_text_condition_looks_at_the_whole_text(condition: AnyCondition, text: str, *, expected: bool) -> None:
+    """S-34."""
+    assert bool(in_output((condition,), text)) is expected
+
+
+def test_a_condition_on_results_looks_at_its_tool_only() -> None:
+    """S-34."""
+    conditions = (stop.output("42"), stop.tool_output("42"), stop.tool_output("42", "count"))
+    assert in_tool_output(conditions, "count", "it is 42") == (1, 2)
+    assert in_tool_output(conditions, "other", "it is 42") == (1,)
+    assert in_output(conditions, "it is 42") == (0,)
+
+
+def test_what_matched_holds_for_its_step_only() -> None:
+    """S-34."""
+    condition = stop.output("done")
+    matched = step(Tally(), matched=(0,))
+    assert holds(condition, after().model_copy(update={"tally": matched}))
+    assert not holds(condition, after().model_copy(update={"tally": step(matched)}))
+
+
+def test_a_search_that_takes_too_long_is_an_error_unless_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-35: a raising condition with catch returns its default."""
+    monkeypatch.setattr(searches, "SEARCH_SECONDS", 0.05)
+    slow, text = r"^(a|a)*$", "a" * 60 + "b"
+    with pytest.raises(SearchError, match="took longer"):
+        in_output((stop.output(slow, regex=True),), text)
+    assert in_output((stop.output(slow, regex=True, catch=True),), text) == ()
+    assert in_output((stop.output(slow, regex=True, catch=True, default=True),), text) == (0,)
+
+
+def _after_all(steps: list[tuple[str, ...]]) -> Facts:
+    return after(*steps)
+
+
+called = st.lists(st.sampled_from(["a", "b!", "c", "a!"]), max_size=3).map(tuple)
+facts = st.builds(_after_all, st.lists(called, max_size=8))
+conditions = st.sampled_from([condition for condition, _, _ in THRESHOLDS.values()] + [stop.never(), stop.output("x")])
+
+
+@given(conditions, conditions, facts)
+def test_conditions_combine_as_booleans_do(left: AnyCondition, right: AnyCondition, known: Facts) -> None:
+    """S-35."""
+    a, b = holds(left, known), holds(right, known)
+    assert holds(left & right, known) is (a and b)
+    assert holds(left | right, known) is (a or b)
+    assert holds(~left, known) is (not a)
+    assert holds(~(left & right), known) is holds(~left | ~right, known)
+
+
+@given(conditions, conditions, facts)
+def test_a_condition_means_the_same_after_its_way_through_json(
+    left: AnyCondition, right: AnyCondition, known: Facts
+) -> None:
+    """S-34: they also come in as JSON from another service."""
+    whole = ((left & ~right).named("both"), right)
+    read = CONDITIONS.validate_json(CONDITIONS.dump_json(whole))
+    assert read == whole
+    assert fired(read, known) == fired(whole, known)
+
+
+TITLES: list[tuple[AnyCondition, str]] = [
+    (stop.tool_use("deploy"), "tool_use(tool='deploy')"),
+    (stop.tool_use("deploy") & ~stop.tool_error(), "(tool_use(tool='deploy') & ~tool_error())"),
+    (stop.output("done").named("said done"), "said done"),
+]
+
+
+@pytest.mark.parametrize(("condition", "text"), TITLES)
+def test_a_condition_has_a_title(condition: AnyCondition, text: str) -> None:
+    assert title(condition) == text
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: stop.tool_use("a", 0), "greater than or equal to 1"),
+    (lambda: stop.output("(", regex=True), "is no regular expression"),
+    (lambda: stop.output("a", regex=True, exact=True), "exclude each other"),
+    (lambda: stop.elapsed_time(0), "greater than 0"),
+    (lambda: CONDITIONS.validate_python([{"type": "tool_usage"}]), "tool_use"),
+    (lambda: CONDITIONS.validate_python([{"type": "tool_use", "tool": "a", "times": 2}]), "times"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), WRONG)
+def test_a_condition_that_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        make()
+    assert words in str(caught.value)

@@ -1,0 +1,30 @@
+"""What a recorded tool gave beside its text is replayed too."""
+
+from perdure import File, Image, ToolContext, tool
+from perdure.testing import Script, call
+from tests.house import House
+from tests.workflow.test_recordings import agent, recorded, replaying, told
+
+
+async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_they_were(house: House) -> None:
+    """S-30 S-73: under the replayed session's own handles."""
+    png, ran = bytes(range(256)), []
+
+    @tool
+    def draw(context: ToolContext) -> list[object]:
+        """Draw."""
+        ran.append("draw")
+        context.stop_turn("it is drawn")
+        return ["x" * 40_000, Image(png), File("a.csv", "a,b", "text/csv")]
+
+    first = await recorded(house, agent(draw), Script(replies=(call(("draw", {})),)))
+    assert (first["stop_reason"], first["stopped_by"]) == ("finished", "draw: it is drawn")
+    async with replaying(house, agent(draw)) as again:
+        assert {**await again.run(), "session": ""} == {**first, "session": ""}
+        assert await told(again) == await told(house)
+        (end,), (original,) = await again.events("tool_end"), await house.events("tool_end")
+        stored = [await again.store.artifact(one) for one in (end["artifact"], *end["attachments"])]
+    assert not {end["artifact"], *end["attachments"]} & {original["artifact"], *original["attachments"]}
+    assert (ran, [one.session for one in stored]) == (["draw"], [again.session] * 3)
+    assert stored[0].text.startswith("x" * 40_000)
+    assert [(one.content_type, one.data) for one in stored[1:]] == [("image/png", png), ("text/csv", b"a,b")]
