@@ -19,6 +19,7 @@ from perdure.contracts.events import (
     NewEvent,
     ToolError,
     UserMessageReceived,
+    decided_events,
 )
 from perdure.contracts.generations import Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
@@ -55,6 +56,7 @@ def starting(request: Generate, definition: AgentDefinition, known: int) -> list
     count = known + len(request.call_ids) + len(request.steered) + bool(definition.instructions)
     start = GenerationStart(model=definition.model, messages=count)
     return [
+        *decided_events(request.turn, request.decided),
         *(
             event_of(request, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
             for message in request.steered
@@ -201,7 +203,9 @@ def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
     return ToolError(call_id=call.call_id, tool=call.tool, error=error)
 
 
-def generation_of(step: StepRecord, rejected: ErrorDetail | None) -> Generation:
+def generation_of(
+    step: StepRecord, rejected: ErrorDetail | None, *, matched: tuple[int, ...] = (), retries: int = 0
+) -> Generation:
     """What the workflow needs to know of a stored answer."""
     return Generation(
         tip=step.id,
@@ -211,6 +215,8 @@ def generation_of(step: StepRecord, rejected: ErrorDetail | None) -> Generation:
         usage=step.usage,
         cost_usd=step.cost_usd,
         rejected=rejected,
+        matched=matched,
+        retries=retries,
     ).sparse()
 
 

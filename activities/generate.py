@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from temporalio import activity
 
-from activities.answers import checked, event_of, finished, generation_of, is_answer, starting, step_of, told
+from activities.answers import answer_in, checked, event_of, finished, generation_of, is_answer, starting, step_of, told
 from activities.attempts import Attempts, CallFailedError
 from activities.conversations import Conversations, WireMessage, wire
 from activities.definitions import Definitions
@@ -18,6 +18,7 @@ from activities.errors import permanent, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
 from activities.model import Answer, system_prompt
+from activities.stops import matches
 from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -25,6 +26,7 @@ from perdure.contracts.events import GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
+from perdure.contracts.stops import GenerationCount, parts
 from perdure.store import LedgerCall, StepRecord, Store
 
 LARGE_ANSWER = 100_000
@@ -93,15 +95,26 @@ class GenerateActivity:
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._metrics.steps.labels(definition.name).inc()
         self._attempts.count(definition, answer, seconds)
-        return generation_of(stored, rejected)
+        return await self._observed(request, definition, stored, rejected)
 
     async def _stored(self, request: Generate, definition: AgentDefinition, step: StepRecord) -> Generation:
         """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
         if is_answer(step):
             _, rejected = checked(request, definition, step)
-            return generation_of(step, rejected)
+            return await self._observed(request, definition, step, rejected)
         retries = await self._attempts.retries(request)
         return told(step, retries[-1].wait_seconds if retries else 0.0)
+
+    async def _observed(
+        self, request: Generate, definition: AgentDefinition, step: StepRecord, rejected: ErrorDetail | None
+    ) -> Generation:
+        """The answer as the workflow knows it, with what stop conditions look for in it."""
+        matched, problem = await matches(definition, None, answer_in(step).content)
+        if problem is not None:
+            raise permanent(problem)
+        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(definition.stop_conditions))
+        retries = len(await self._attempts.retries(request)) if counts else 0
+        return generation_of(step, rejected, matched=matched, retries=retries)
 
     async def _failed(
         self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], error: CallFailedError

@@ -116,7 +116,9 @@ def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
 def outcome(message: ToolMessage) -> ToolOutcome:
     """What the workflow is told of a result."""
     preview = message.content[:PREVIEW_CHARACTERS]
-    return ToolOutcome(call_id=message.call_id, preview=preview, error=message.error, stop=message.stop).sparse()
+    return ToolOutcome(
+        call_id=message.call_id, preview=preview, error=message.error, stop=message.stop, matched=message.matched
+    ).sparse()
 
 
 def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:

@@ -24,10 +24,11 @@ from activities.errors import behind, permanent, runtime_error, store_failures, 
 from activities.heartbeat import beating
 from activities.mcp.servers import McpServers, is_remote, server_name
 from activities.metrics import Metrics
-from activities.outputs import CallResult, artifacts_of, read
+from activities.outputs import CallResult, artifacts_of, output_id, read
 from activities.progress import Progress
 from activities.recordings import FixtureMissingError, Recordings
 from activities.skills import skill_tool
+from activities.stops import matches
 from activities.storing import until_stored
 from activities.tool_results import (
     Attempt,
@@ -107,7 +108,7 @@ class ToolActivities:
             return outcome(claim.message)
         if verdict is not None and verdict.decision == "given_up":
             return await self._given_up(attempt, verdict)
-        if (replayed := await self._replayed(attempt)) is not None:
+        if (replayed := await self._replayed(definition, attempt)) is not None:
             return replayed
         hidden = await hidden_of(attempt, claim.arguments)
         unspoken = hidden.named | hidden.guessed
@@ -203,12 +204,20 @@ class ToolActivities:
             content = offloaded(text, whole.id, reading_tool(definition))
             artifacts = [whole, *artifacts]
         stop = stop_request(result.stop, self._secrets | hidden.named | hidden.guessed)
+        matched, problem = await matches(definition, declaration.name, text)
         message = ToolMessage(
-            call_id=call.call_id, name=declaration.name, content=content, decided=call.approval, stop=stop
+            call_id=call.call_id,
+            name=declaration.name,
+            content=content,
+            decided=call.approval,
+            stop=stop,
+            matched=matched,
         )
         await self._finish(attempt, message, attempt.ended(message, artifacts, seconds), artifacts)
         await self._keep(attempt, message, ended_turn=False, seconds=seconds)
         self._count(declaration.name, "ok", seconds)
+        if problem is not None:
+            raise permanent(problem)
         return outcome(message)
 
     async def _failed(
@@ -244,7 +253,7 @@ class ToolActivities:
         if not kept:
             activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
 
-    async def _replayed(self, attempt: Attempt) -> ToolOutcome | None:
+    async def _replayed(self, definition: AgentDefinition, attempt: Attempt) -> ToolOutcome | None:
         """What the call came to when it was recorded; None if it is to be carried out.
 
         A call that was never recorded ends the turn, whatever the tool's ``catch`` says: the body does not run.
@@ -260,6 +269,9 @@ class ToolActivities:
         else:
             if fixture is None:
                 return None
+            artifacts, aborts = recorded(call, fixture), fixture.ended_turn
+            whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
+            matched, _ = await matches(definition, name, whole)
             message = ToolMessage(
                 call_id=call.call_id,
                 name=name,
@@ -267,8 +279,8 @@ class ToolActivities:
                 error=fixture.error,
                 decided=call.approval,
                 stop=fixture.stop,
+                matched=() if fixture.error else matched,
             )
-            artifacts, aborts = recorded(call, fixture), fixture.ended_turn
         if aborts and message.error is not None:
             await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifacts)
             raise _abort(attempt, message.error)

@@ -269,6 +269,8 @@ def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentD
         changes["model"] = request.model
     if request.max_steps is not None:
         changes["max_steps"] = request.max_steps
+    if request.stop_conditions is not None:
+        changes["stop_conditions"] = request.stop_conditions
     if request.budgets is not None:
         asked = request.budgets.model_dump(exclude_none=True)
         changes["budgets"] = Budgets.model_validate({**definition.budgets.model_dump(), **asked})

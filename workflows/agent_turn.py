@@ -28,7 +28,7 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import people
+from perdure.engine import after, people
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, Ending, TurnState
 from workflows import failures, options, stubs, visibility
@@ -84,9 +84,10 @@ class AgentTurn(Counter):
     def _next_action(self) -> engine.Action:
         """What the engine says; a turn that was stopped starts nothing more."""
         if self._stopped and self._state.ending is None:
-            stop = engine.after_cancel if self.mail.cancel is not None else engine.after_deadline
+            stop = after.cancel if self.mail.cancel is not None else after.deadline
             self.state = stop(self._state, self.mail)
-        self.state, self.mail = people.hear(self._state, self.mail, workflow.now())
+        heard, self.mail = people.hear(self._state, self.mail, workflow.now())
+        self.state = after.judge_step(heard, workflow.now())
         return engine.next_action(self._state, self.mail)
 
     @property
@@ -133,7 +134,7 @@ class AgentTurn(Counter):
             await self._ask(action)
         elif isinstance(action, people.WaitForPeople):
             await self._wait_for_people(action.until)
-        self.state = engine.keep_listening(self._state, self.mail)
+        self.state = after.keep_listening(self._state, self.mail)
 
     async def _generate(self, action: Generate) -> None:
         running = workflow.start_activity(
@@ -145,13 +146,13 @@ class AgentTurn(Counter):
         (outcome,) = await self._settled([running])
         if isinstance(outcome, Generation):
             self.mail = self.mail.read(len(action.steered))
-            self.state = engine.after_generation(self._state, outcome)
+            self.state = after.generation(self._state.with_written(len(action.decided)), outcome)
             if outcome.retry_seconds:
                 await self._pause(timedelta(seconds=outcome.retry_seconds))
         elif self._stopped:
-            self.state = engine.after_aborted_generation(self._state)
+            self.state = after.aborted_generation(self._state)
         else:
-            self.state = engine.after_failure(self._state, failures.detail(outcome, "generation"))
+            self.state = after.failure(self._state, failures.detail(outcome, "generation"))
 
     async def _compact(self, action: Compact) -> None:
         running = workflow.start_activity(
@@ -162,11 +163,11 @@ class AgentTurn(Counter):
         )
         (outcome,) = await self._settled([running])
         if isinstance(outcome, Compacted):
-            self.state = engine.after_compaction(self._state, outcome)
+            self.state = after.compaction(self._state, outcome)
         elif self._stopped:
-            self.state = engine.after_aborted_generation(self._state)
+            self.state = after.aborted_generation(self._state)
         else:
-            self.state = engine.after_compaction(self._state, failures.detail(outcome, "generation"))
+            self.state = after.compaction(self._state, failures.detail(outcome, "generation"))
 
     async def _ask(self, action: AskPeople) -> None:
         """Tell people what the turn is about to wait for; a stop is seen by the next action. A replay asks nobody."""
@@ -176,9 +177,9 @@ class AgentTurn(Counter):
         try:
             recorded = await self._uninterrupted(asking)
         except ActivityError as error:  # only of a replay that parts from its recording
-            self.state = engine.after_failure(self._state, failures.detail(error, "people"))
+            self.state = after.failure(self._state, failures.detail(error, "people"))
             return
-        self.state = engine.after_asking(self._state)
+        self.state = after.asking(self._state)
         if recorded is not None:
             self.state = people.replayed(self._state, recorded)
 
@@ -194,7 +195,7 @@ class AgentTurn(Counter):
                 )
             except asyncio.CancelledError:
                 self._note_temporal_cancel()
-        self.state = engine.after_waiting(self._state, workflow.now() - began)
+        self.state = after.waiting(self._state, workflow.now() - began)
         self._deadline.watch(self._state)
 
     def _reply_that_started_it(self, asked: TurnRequest) -> None:
@@ -226,10 +227,10 @@ class AgentTurn(Counter):
                 outcomes.append(outcome)
             elif not is_cancelled_exception(outcome):
                 detail, aborts = failures.tool_failure(outcome, planned.tool)
-                outcomes.append(engine.not_run(planned.call_id, detail))
+                outcomes.append(after.not_run(planned.call_id, detail))
                 aborted = aborted or (detail if aborts else None)
         if not self._stopped:
-            self.state = engine.after_tools(self._state, tuple(outcomes), aborted)
+            self.state = after.tools(self._state, tuple(outcomes), aborted)
 
     def _start(self, tool: str, call: CallTool) -> Running:
         policy = self._state.policy.tools.get(tool, ToolPolicy())

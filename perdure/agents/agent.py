@@ -29,6 +29,7 @@ from perdure.contracts.names import Activity
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
+from perdure.contracts.stops import StopConditions
 from perdure.contracts.values import JsonValue, Value, known_fields
 
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
@@ -55,6 +56,8 @@ class Agent(Value):
         on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
             ``feed_back`` tells the model.
         finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
+        stop_conditions: The turn is finished when one of these holds at the end of a step (``perdure.stop``); text
+            alone is then ``stalled``.
         tool_mode: How the model calls tools: ``api`` by its provider, or in plain text as ``xml``, ``json``,
             ``json-in-xml``, ``json-with-tag`` or ``pythonic``; ``auto`` is ``api`` unless the model is known to have
             no calls, or its provider refuses so many tools, and then ``json-in-xml``.
@@ -83,6 +86,7 @@ class Agent(Value):
     retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
+    stop_conditions: StopConditions = ()
     tool_mode: ToolMode = "auto"
     budgets: Annotated[Budgets, known_fields(Budgets)] = Budgets()
     compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()

@@ -10,6 +10,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
+from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
 from perdure.contracts.values import Authored, JsonValue, Value
 
@@ -78,6 +79,7 @@ class TurnPolicy(Value):
     output_corrections: int = 0
     interactive: Interactive = "wait"
     approvals_expire: timedelta | None = None
+    stop_conditions: StopConditions = ()
 
 
 class AgentDefinition(Value):
@@ -94,6 +96,7 @@ class AgentDefinition(Value):
     retry: RetryPolicy = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
+    stop_conditions: StopConditions = ()
     tool_mode: ToolMode = "auto"
     budgets: Budgets = Budgets()
     compaction: Compaction = Compaction()
@@ -146,6 +149,7 @@ class AgentDefinition(Value):
             generation_timeout=self.generation_timeout,
             on_tool_error=self.on_tool_error,
             finish_tool=self.finish_tool,
+            stop_conditions=self.stop_conditions,
             budgets=self.budgets,
             tools={
                 tool.name: ToolPolicy(

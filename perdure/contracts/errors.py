@@ -72,6 +72,7 @@ class ReasonCode(StrEnum):
     RUNTIME_WORKER_LOST = "runtime.worker_lost"
     RUNTIME_WORKER_SHUTDOWN = "runtime.worker_shutdown"
     RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
+    RUNTIME_HOOK_FAILED = "runtime.hook_failed"
 
 
 NOTHING = "nothing"
@@ -212,6 +213,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_WORKER_LOST: _transient("the worker was lost while the activity ran"),
     ReasonCode.RUNTIME_WORKER_SHUTDOWN: _transient("the worker shut down and handed the work over"),
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent("a value was too large for a Temporal payload"),
+    ReasonCode.RUNTIME_HOOK_FAILED: _permanent("a hook or a stop condition of the agent failed"),
 }
 """One row for each code of :class:`ReasonCode`."""
 

@@ -3,6 +3,7 @@
 Sequence number, session, turn, step and time stand in the envelope only; an event holds what is its own.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from perdure.contracts.budgets import Usage
+from perdure.contracts.decisions import BudgetWarning, Decided, StopConditionMet
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CompactionTrigger
 from perdure.contracts.people import InputReceipt, InputRequest
@@ -263,6 +265,8 @@ Event = (
     | ToolStep
     | UserInputRequired
     | UserInputReceived
+    | BudgetWarning
+    | StopConditionMet
     | AgentStalled
     | AgentError
     | AgentEnd
@@ -308,6 +312,11 @@ class NewEvent(Value):
     turn: int
     step: int
     event: Event
+
+
+def decided_events(turn: int, decided: Iterable[Decided]) -> list[NewEvent]:
+    """Decisions of the engine, ready for the log."""
+    return [NewEvent(key=f"{turn}/{one.key}", turn=turn, step=one.step, event=one.event) for one in decided]
 
 
 class Envelope(Value):

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Literal
 
 from perdure.contracts.budgets import Usage
+from perdure.contracts.decisions import Decided
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import SendRequest
@@ -34,6 +35,7 @@ class Generate(StepRequest):
         corrections: Answers of the turn before this one that did not fit the agent's output schema.
         compacted: Whether the conversation was compacted for this step, or could not be: a context that is too long
             then ends the turn.
+        decided: Decisions of the engine that the event log does not have yet.
     """
 
     parent: str
@@ -44,6 +46,7 @@ class Generate(StepRequest):
     failures: int = 0
     corrections: int = 0
     compacted: bool = False
+    decided: tuple[Decided, ...] = ()
 
     def step_id(self) -> str:
         """The id of the step this call makes: 32 hexadecimal digits over all that determines its input.
@@ -65,6 +68,8 @@ class Generation(Value):
             answer, and the next generation begins after so long.
         rejected: Why the answer is none that the agent's output schema allows. Unless the corrections are used up, the
             step holds that as a message for the model too.
+        retries: Calls that failed and were sent again, if a stop condition counts them.
+        matched: The stop conditions on texts that hold for the answer, by their place among them.
     """
 
     tip: str
@@ -75,6 +80,8 @@ class Generation(Value):
     cost_usd: Decimal | None = None
     retry_seconds: float | None = None
     rejected: ErrorDetail | None = None
+    retries: int = 0
+    matched: tuple[int, ...] = ()
 
 
 class Compact(StepRequest):

@@ -58,6 +58,7 @@ class ToolMessage(Value):
     Attributes:
         decided: Who answered, approved or denied the call, if a person was asked. The model does not read it.
         stop: Why the tool asked the turn to end, if it did. The model does not read it.
+        matched: The stop conditions on texts that hold for the whole result, by their place among them.
     """
 
     role: Literal["tool"] = "tool"
@@ -67,6 +68,7 @@ class ToolMessage(Value):
     error: ErrorDetail | None = None
     decided: InputReceipt | None = None
     stop: str | None = None
+    matched: tuple[int, ...] = ()
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -9,9 +9,11 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.decisions import Decided
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputRequest, Reply
 from perdure.contracts.recordings import RECORDING_PATTERN
+from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import JsonValue, Value, known_fields
 
@@ -99,6 +101,7 @@ class TurnRequest(Value):
         request_id: Makes starting idempotent: the same id in the same session is the same turn.
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
+        stop_conditions: In place of the agent's.
         tenant: Copied into the search attribute ``PerdureTenant``.
         recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
             the session's last turn, or else the one of the agent's name.
@@ -118,6 +121,7 @@ class TurnRequest(Value):
     model: str | None = Field(default=None, min_length=1, max_length=200)
     max_steps: int | None = Field(default=None, ge=1)
     budgets: Annotated[Budgets, known_fields(Budgets)] | None = None
+    stop_conditions: StopConditions | None = None
     turn: int | None = Field(default=None, ge=1)
     tenant: str = Field(default="", max_length=200)
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
@@ -183,6 +187,7 @@ class CommitTurn(Value):
         history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
         requests: What the turn stops for: these calls stay without a result until somebody replies.
         stopped_by: What ended a finished turn before the model did, if something did.
+        decided: Decisions of the engine that the event log does not have yet.
     """
 
     session: str
@@ -200,6 +205,7 @@ class CommitTurn(Value):
     history_bytes: int = 0
     requests: tuple[InputRequest, ...] = ()
     stopped_by: str | None = None
+    decided: tuple[Decided, ...] = ()
 
 
 class TurnResult(Value):

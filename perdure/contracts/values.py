@@ -6,9 +6,18 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
-__all__ = ["Authored", "JsonValue", "Value", "json_object", "known_fields"]
+__all__ = ["Authored", "JsonValue", "Tagged", "Value", "json_object", "known_fields"]
 
 _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 """Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
@@ -49,6 +58,15 @@ class Value(BaseModel):
     def sparse(self) -> Self:
         """The same value with whatever has its default unset, so that no payload holds it."""
         return type(self).model_validate(self.model_dump(exclude_defaults=True))
+
+
+class Tagged(Value):
+    """One of several kinds of values, told apart by the literal ``type``, which every payload holds."""
+
+    @model_serializer(mode="wrap")
+    def _with_its_type(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        written: dict[str, object] = write(self)
+        return {"type": type(self).model_fields["type"].default, **written}
 
 
 class Authored(Value):

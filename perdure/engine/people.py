@@ -13,6 +13,7 @@ from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.stops import Tally
 
 
 class WaitForPeople(Value):
@@ -83,6 +84,7 @@ def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mai
             "asking": tuple(asking),
             "pending": tuple(approved),
             "failed": (*state.failed, *decided),
+            "tally": _counted(state, decided),
             "expires_at": expires_at,
         }
     )
@@ -100,7 +102,14 @@ def replayed(state: TurnState, recorded: RecordedDecisions) -> TurnState:
             approved.append(call.model_copy(update={"approval": outcome.decided}))
         else:
             decided.append(outcome)
-    return state.model_copy(update={"asking": (), "pending": tuple(approved), "failed": (*state.failed, *decided)})
+    update = {"pending": tuple(approved), "failed": (*state.failed, *decided), "tally": _counted(state, decided)}
+    return state.model_copy(update={"asking": (), **update})
+
+
+def _counted(state: TurnState, decided: list[ToolOutcome]) -> Tally:
+    """The tally with the calls that people decided about in place of their tools."""
+    tools = {call.call_id: call.tool for call in state.asking}
+    return state.tally.with_ended([(tools[outcome.call_id], outcome.error is None) for outcome in decided])
 
 
 def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:

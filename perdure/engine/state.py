@@ -4,11 +4,13 @@ from datetime import datetime, timedelta
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
+from perdure.contracts.decisions import Decided, DecidedEvent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import Reply, Settled
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
 from perdure.contracts.values import Value
+from perdure.engine.stops import Tally
 
 
 class Ending(Value):
@@ -94,6 +96,9 @@ class TurnState(Value):
         compacted_step: The last generation for which a compaction was tried: once for each.
         overflow: The refusal of a context that was too long, until a compaction has made room.
         aborted_step: The number of the generation that a stop interrupted.
+        tally: What stop conditions count.
+        judged_step: The last step at whose end they were looked at.
+        decided: Decisions that the event log does not have yet.
         ending: Set once the turn is over but for its commit.
     """
 
@@ -124,8 +129,24 @@ class TurnState(Value):
     compacted_step: int = 0
     overflow: ErrorDetail | None = None
     spent: Spent = Spent()
+    tally: Tally = Tally()
+    judged_step: int = 0
+    decided: tuple[Decided, ...] = ()
     aborted_step: int | None = None
     ending: Ending | None = None
+
+    def with_decided(self, *events: DecidedEvent) -> "TurnState":
+        """The state with decisions for the event log, under keys of this step."""
+        known = len(self.decided)
+        new = [
+            Decided(key=f"{self.step}/decided/{known + place}/{event.type}", step=self.step, event=event)
+            for place, event in enumerate(events)
+        ]
+        return self.model_copy(update={"decided": (*self.decided, *new)}) if new else self
+
+    def with_written(self, count: int) -> "TurnState":
+        """The state after an activity has written so many of its decisions."""
+        return self.model_copy(update={"decided": self.decided[count:]}) if count else self
 
 
 class Carried(Value):

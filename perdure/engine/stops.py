@@ -104,8 +104,9 @@ def title(condition: AnyCondition) -> str:
         return f"({word.join(map(title, condition.conditions))})"
     if isinstance(condition, stops.Not):
         return f"~{title(condition.condition)}"
-    settings = condition.model_dump(mode="json", exclude_defaults=True, exclude={"name", "type"})
-    return f"{condition.type}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+    settings = condition.model_dump(mode="json", exclude_defaults=True)
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name != "type")
+    return f"{condition.type}({given})"
 
 
 def _holds(condition: AnyCondition, facts: Facts, matched: Sequence[AnyCondition]) -> bool:

@@ -15,6 +15,7 @@ from perdure.contracts.events import (
     GenerationError,
     NewEvent,
     UserMessageReceived,
+    decided_events,
 )
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
@@ -248,6 +249,7 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     def append(name: str, event: Event, step: int = commit.steps) -> None:
         locked.append(NewEvent(key=f"{turn}/{name}", turn=turn, step=step, event=event))
 
+    locked.append(*decided_events(turn, commit.decided))
     # The generation that should have read these may have written their events before it failed: under these keys.
     reader = commit.aborted_step or commit.steps + 1
     for message in commit.steered:

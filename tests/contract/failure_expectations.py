@@ -24,7 +24,7 @@ budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted bud
 budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted budget.exhausted
 request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.mcp_unavailable
-runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
+runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large runtime.hook_failed
 """
 
 ASKED_TO_WAIT = ["llm.rate_limited", "llm.network_error", "llm.timeout"]

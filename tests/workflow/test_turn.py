@@ -35,6 +35,7 @@ async def test_a_turn_with_a_tool_call_finishes_with_a_result_that_names_every_f
         "unpriced_calls": 2,
         "value": None,
         "requests": [],
+        "stopped_by": None,
     }
     assert [line["stop_reason"] for line in await house.events("agent_end")] == ["finished"]
     stored = (await house.store.turn(house.session, 1)).result

@@ -12,6 +12,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
+from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.state import Mailbox, TurnState
 
@@ -34,8 +35,8 @@ def worked(state: TurnState, tokens: int) -> TurnState:
     """The state after a generation of that size with one call, whose result is there."""
     call = PlannedCall(call_id="c1", tool="work")
     usage = Usage(input_tokens=tokens - 10, output_tokens=10)
-    state = engine.after_generation(state, Generation(tip="t1", calls=(call,), usage=usage, cost_usd=Decimal(0)))
-    return engine.after_tools(state, (ToolOutcome(call_id="c1"),), None)
+    state = after.generation(state, Generation(tip="t1", calls=(call,), usage=usage, cost_usd=Decimal(0)))
+    return after.tools(state, (ToolOutcome(call_id="c1"),), None)
 
 
 def compaction(state: TurnState) -> Compact:
@@ -67,37 +68,37 @@ def test_a_compaction_is_due_above_the_threshold_and_not_below(tokens: int, due:
 
 def test_a_generation_follows_its_compaction_with_the_results_it_was_to_read() -> None:
     """S-41: no step is used; the calls at hand keep their results."""
-    state = engine.after_compaction(worked(opened(), 2_000), SUMMARY)
-    after = generation(state)
-    assert (after.step, after.parent, after.call_ids, after.compacted) == (2, "c", ("c1",), True)
+    state = after.compaction(worked(opened(), 2_000), SUMMARY)
+    following = generation(state)
+    assert (following.step, following.parent, following.call_ids, following.compacted) == (2, "c", ("c1",), True)
     assert state.spent.usage.total_tokens == 2_550
     assert (state.spent.llm_calls, state.spent.cost_usd) == (2, Decimal("0.1"))
 
 
 def test_an_overflow_is_recovered_once_for_each_step() -> None:
     """S-41"""
-    state = engine.after_failure(opened(None), OVERFLOW)
+    state = after.failure(opened(None), OVERFLOW)
     first = compaction(state)
     assert (first.trigger, first.failure) == ("overflow_recovery", OVERFLOW)
-    state = engine.after_compaction(state, SUMMARY)
+    state = after.compaction(state, SUMMARY)
     assert generation(state).compacted is True
-    state = engine.after_failure(state, OVERFLOW)
+    state = after.failure(state, OVERFLOW)
     assert (end(state).stop_reason, end(state).error) == (StopReason.ERROR, OVERFLOW)
 
 
 def test_the_next_step_may_be_compacted_again() -> None:
-    state = engine.after_compaction(engine.after_failure(opened(None), OVERFLOW), SUMMARY)
-    state = engine.after_failure(worked(state, 500), OVERFLOW)
+    state = after.compaction(after.failure(opened(None), OVERFLOW), SUMMARY)
+    state = after.failure(worked(state, 500), OVERFLOW)
     assert compaction(state).step == 2
 
 
 def test_an_overflow_with_nothing_to_summarise_ends_the_turn_with_the_overflow() -> None:
-    state = engine.after_compaction(engine.after_failure(opened(), OVERFLOW), NOTHING)
+    state = after.compaction(after.failure(opened(), OVERFLOW), NOTHING)
     assert end(state).error == OVERFLOW
 
 
 def test_an_overflow_whose_summary_fails_ends_the_turn_with_that_failure() -> None:
-    state = engine.after_compaction(engine.after_failure(opened(), OVERFLOW), REFUSED)
+    state = after.compaction(after.failure(opened(), OVERFLOW), REFUSED)
     assert end(state).error == REFUSED
 
 
@@ -105,7 +106,7 @@ def test_an_overflow_whose_summary_fails_ends_the_turn_with_that_failure() -> No
 def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_when_there_is_more(
     outcome: Compacted | ErrorDetail,
 ) -> None:
-    state = engine.after_compaction(worked(opened(), 2_000), outcome)
+    state = after.compaction(worked(opened(), 2_000), outcome)
     assert generation(state).compacted is True
     state = worked(state, 2_000)
     assert isinstance(engine.next_action(state, MAIL), Generate)
@@ -115,7 +116,7 @@ def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_whe
 
 def test_what_is_kept_may_be_large_without_a_compaction_at_every_step() -> None:
     """After one, the next is due when the conversation has grown by a tenth."""
-    state = worked(engine.after_compaction(worked(opened(), 2_000), SUMMARY), 1_800)
+    state = worked(after.compaction(worked(opened(), 2_000), SUMMARY), 1_800)
     assert isinstance(engine.next_action(state, MAIL), Generate)
     assert isinstance(engine.next_action(worked(state, 1_900), MAIL), Generate)
     assert isinstance(engine.next_action(worked(state, 2_000), MAIL), Compact)
@@ -125,7 +126,7 @@ def test_a_turn_opened_by_a_release_without_compaction_ends_at_an_overflow() -> 
     """Recorded histories replay: their policy has no compaction."""
     state = opened(policy={"compaction": None})
     assert generation(state).compacted is True  # so that generate records the failure as the last one
-    assert end(engine.after_failure(state, OVERFLOW)).error == OVERFLOW
+    assert end(after.failure(state, OVERFLOW)).error == OVERFLOW
 
 
 def test_a_person_may_ask_for_a_compaction_which_is_the_whole_turn() -> None:
@@ -133,15 +134,15 @@ def test_a_person_may_ask_for_a_compaction_which_is_the_whole_turn() -> None:
     state = opened(guidance="keep the names")
     asked = compaction(state)
     assert (asked.trigger, asked.guidance) == ("manual", "keep the names")
-    assert end(engine.after_compaction(state, SUMMARY)).stop_reason is StopReason.FINISHED
-    assert end(engine.after_compaction(state, NOTHING)).stop_reason is StopReason.FINISHED
-    assert end(engine.after_compaction(state, REFUSED)).error == REFUSED
+    assert end(after.compaction(state, SUMMARY)).stop_reason is StopReason.FINISHED
+    assert end(after.compaction(state, NOTHING)).stop_reason is StopReason.FINISHED
+    assert end(after.compaction(state, REFUSED)).error == REFUSED
 
 
 def test_budgets_count_the_call_that_writes_a_summary() -> None:
     """N model calls are N, summaries included."""
     state = opened(policy={"budgets": Budgets(llm_calls=2)})
-    state = engine.after_compaction(worked(state, 2_000), SUMMARY)
+    state = after.compaction(worked(state, 2_000), SUMMARY)
     assert end(state).stop_reason is StopReason.BUDGET_EXHAUSTED
 
 
@@ -152,7 +153,7 @@ def test_no_summary_is_written_for_a_generation_that_no_limit_allows() -> None:
 
 def rejected(state: TurnState) -> TurnState:
     detail = ErrorDetail(code="llm.schema_violation", title="generation", message="at $.total: not a number")
-    return engine.after_generation(state, Generation(tip="t1", rejected=detail, cost_usd=Decimal(0)))
+    return after.generation(state, Generation(tip="t1", rejected=detail, cost_usd=Decimal(0)))
 
 
 def test_an_answer_outside_the_schema_goes_back_while_corrections_are_left_and_ends_the_turn_then() -> None:

@@ -13,7 +13,7 @@ from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, OpenedTurn, OpenTurn, StopReason, TurnRequest
-from perdure.engine import people
+from perdure.engine import after, people
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, Ending, Mailbox, TurnState
 
@@ -57,7 +57,7 @@ class Turn:
         self.now = NOW
         self.mail = Mailbox()
         calls = tuple(planned(kind, number) for number, kind in enumerate(kinds))
-        self.state = engine.after_generation(state(**policy), Generation(tip="t1", calls=calls))
+        self.state = after.generation(state(**policy), Generation(tip="t1", calls=calls))
         self.ran: list[str] = []
         self.asked: list[str] = []
 
@@ -68,7 +68,7 @@ class Turn:
     def next(self) -> engine.Action:
         """The next action, with what was said heard before."""
         if self.mail.cancel is not None and self.state.ending is None:
-            self.state = engine.after_cancel(self.state, self.mail)
+            self.state = after.cancel(self.state, self.mail)
         self.state, self.mail = people.hear(self.state, self.mail, self.now)
         return engine.next_action(self.state, self.mail)
 
@@ -82,10 +82,10 @@ class Turn:
             if isinstance(action, engine.CallTools):
                 self.ran.extend(call.call_id for call in action.calls)
                 outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
-                self.state = engine.after_tools(self.state, outcomes, None)
+                self.state = after.tools(self.state, outcomes, None)
             elif isinstance(action, AskPeople):
                 self.asked.extend(request.request_id for request in action.requests)
-                self.state = engine.after_asking(self.state)
+                self.state = after.asking(self.state)
             else:
                 return action
 
@@ -261,7 +261,7 @@ def test_text_is_taken_for_json_only_where_text_does_not_fit(value: Any, schema:
 def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> None:
     """Each alone is small enough; a turn that could not be carried on would never go on."""
     calls = tuple(PlannedCall(call_id=f"c{number}", tool="t", needs="answer") for number in range(40))
-    waiting = engine.after_asking(engine.after_generation(state(), Generation(tip="t1", calls=calls)))
+    waiting = after.asking(after.generation(state(), Generation(tip="t1", calls=calls)))
     said = [Reply(request=call.call_id, decision="answered", value="x" * 30_000) for call in calls]
     mail = Mailbox()
     for fits in said[:17]:
@@ -273,7 +273,7 @@ def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> N
 def test_the_answer_of_a_tool_is_held_to_the_schema_in_the_turns_policy() -> None:
     waiting = state(tools={"t": ToolPolicy(answer={"type": "integer"}).model_dump()})
     call = PlannedCall(call_id="c0", tool="t", needs="answer")
-    waiting = engine.after_asking(engine.after_generation(waiting, Generation(tip="t1", calls=(call,))))
+    waiting = after.asking(after.generation(waiting, Generation(tip="t1", calls=(call,))))
     said = Reply(request="c0", decision="answered", value="many")
     with pytest.raises(people.ReplyError, match=r"does not fit: at \$"):
         people.settle(waiting, Mailbox(), said, NOW)

@@ -16,6 +16,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
+from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.state import Mailbox, TurnState
 
@@ -87,7 +88,7 @@ def play(script: list[Move], **policy: Any) -> Played:
     moves = iter(script)
     for _ in range(2 * MOST_MOVES):
         if played.mail.cancel is not None and played.state.ending is None:
-            played.state = engine.after_cancel(played.state, played.mail)
+            played.state = after.cancel(played.state, played.mail)
         action = engine.next_action(played.state, played.mail)
         if isinstance(action, CommitTurn):
             _read(played, action.call_ids, action.failed)
@@ -97,7 +98,7 @@ def play(script: list[Move], **policy: Any) -> Played:
             _generate(played, action, next(moves, TEXT))
         elif isinstance(action, engine.CallTools):
             _call_tools(played, action)
-        played.state = engine.keep_listening(played.state, played.mail)
+        played.state = after.keep_listening(played.state, played.mail)
     pytest.fail("the turn does not end")
 
 
@@ -108,15 +109,15 @@ def _generate(played: Played, action: Generate, move: Move) -> None:
         played.mail = played.mail.model_copy(update={"steered": (*played.mail.steered, message)})
     if move.kind == "cancel":
         played.mail = played.mail.model_copy(update={"cancel": CancelRequest(reason="why"), "cancel_at": NOW})
-        played.state = engine.after_aborted_generation(played.state)
+        played.state = after.aborted_generation(played.state)
         return
     if move.kind == "fail":
-        played.state = engine.after_failure(played.state, FAILURE)
+        played.state = after.failure(played.state, FAILURE)
         return
     _read(played, action.call_ids, action.failed)
     played.generations += 1
     played.mail = played.mail.read(len(action.steered))
-    played.state = engine.after_generation(played.state, _generation(action, move))
+    played.state = after.generation(played.state, _generation(action, move))
     played.results.update(call.call_id for call in _generation(action, move).calls if call.rejected)
 
 
@@ -143,7 +144,7 @@ def _call_tools(played: Played, action: engine.CallTools) -> None:
         played.results[call.call_id] += recorded
         outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded, stop=stop))
         aborted = aborted or (BROKEN if fate == "abort" else None)
-    played.state = engine.after_tools(played.state, tuple(outcomes), aborted)
+    played.state = after.tools(played.state, tuple(outcomes), aborted)
 
 
 def _read(played: Played, call_ids: tuple[str, ...], failed: tuple[ToolOutcome, ...]) -> None:

@@ -1,9 +1,13 @@
-"""Stop conditions on texts, for activities: they have the whole text, and may take their time."""
+"""What stop conditions see in texts: activities look, since they have the whole of them, and the engine decides."""
 
+import asyncio
 from collections.abc import Callable
 
 import regex
 
+from activities.errors import runtime_error
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.stops import AnyCondition, Output, ToolOutput, text_conditions
 from perdure.engine.stops import title
 
@@ -13,6 +17,27 @@ SEARCH_SECONDS = 1.0
 
 class SearchError(Exception):
     """A stop condition's expression took too long on a text, and the condition does not catch that."""
+
+
+async def matches(
+    definition: AgentDefinition, tool: str | None, text: str
+) -> tuple[tuple[int, ...], ErrorDetail | None]:
+    """The conditions that hold for a tool's whole result, or for an answer's text if no tool is named.
+
+    Returns:
+        Their places among the agent's conditions on texts, and the error that ends the turn if a search failed.
+    """
+    conditions = definition.stop_conditions
+    if not text_conditions(conditions):
+        return (), None
+
+    def look() -> tuple[int, ...]:
+        return in_output(conditions, text) if tool is None else in_tool_output(conditions, tool, text)
+
+    try:
+        return await asyncio.to_thread(look), None
+    except SearchError as error:
+        return (), runtime_error(ReasonCode.RUNTIME_HOOK_FAILED, str(error))
 
 
 def in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int, ...]:
@@ -54,7 +79,7 @@ def _found(condition: Output | ToolOutput, text: str) -> bool:
 def _searched(condition: Output | ToolOutput, text: str) -> bool:
     flags = 0 if condition.case_sensitive else regex.IGNORECASE
     try:
-        return regex.search(condition.pattern, text, flags, timeout=SEARCH_SECONDS) is not None
+        return regex.search(condition.pattern, text, flags, timeout=SEARCH_SECONDS, concurrent=True) is not None
     except TimeoutError as error:
         if condition.catch:
             return condition.default

@@ -1,0 +1,231 @@
+"""What an outcome changes in a turn's state: each function takes the state and one outcome and gives the next."""
+
+from datetime import datetime, timedelta
+
+from perdure.contracts.budgets import Spent
+from perdure.contracts.decisions import BudgetWarning, StopConditionMet
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.generations import Compacted, Generation
+from perdure.contracts.stops import AnyCondition, ToolFailed, parts
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.turns import StopReason
+from perdure.engine import budgets, stops
+from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.step import limit_reached
+
+MAX_TOOL_ERRORS_IN_ROW = 10
+"""With ``on_tool_error: feed_back``, so many tool errors in a row end the turn."""
+
+
+TRIED_AGAIN_ABOVE = 1.1
+"""Behind a compaction, or one that could not be, the next one waits until the conversation has grown by a tenth."""
+
+
+def generation(state: TurnState, generation: Generation) -> TurnState:
+    """The model has answered: its calls are to run, or its text ends the turn. Or it is to be told of a failure."""
+    failed, compacted = generation.retry_seconds is not None, state.compacted_step > state.step
+    calls = tuple(call for call in generation.calls if call.rejected is None)
+    before, spent = state.spent, state.spent.with_call(generation.usage, generation.cost_usd)
+    wanted = [budgets.Wanted(tool=call.tool) for call in calls]
+    spent, errors, exhausted = budgets.admitted(state.policy.budgets, spent, wanted)
+    allowed = tuple(call for call, error in zip(calls, errors, strict=True) if error is None)
+    over = [(call, error) for call, error in zip(calls, errors, strict=True) if error is not None]
+    tally = state.tally
+    if not failed:
+        tally = tally.with_generation(generation.calls, matched=generation.matched, retries=generation.retries)
+    state = state.model_copy(
+        update={
+            "tip": generation.tip,
+            "step": state.step + 1,
+            "spent": spent,
+            "tally": tally.with_ended([(call.tool, False) for call, _ in over]),
+            "pending": tuple(call for call in allowed if call.needs is None),
+            "asking": tuple(call for call in allowed if call.needs is not None),
+            "asked": False,
+            "expires_at": None,
+            "call_ids": tuple(call.call_id for call in generation.calls),
+            "failed": tuple(not_run(call.call_id, error) for call, error in over),
+            "failures_in_row": state.failures_in_row + 1 if failed else 0,
+            "corrections": state.corrections + (generation.rejected is not None),
+            "context_tokens": (tokens := generation.usage.total_tokens or state.context_tokens),
+            # Behind a compaction that left it large, or that was none, there has to be more before the next.
+            "not_below_tokens": int(tokens * TRIED_AGAIN_ABOVE) if compacted else state.not_below_tokens,
+            "exhausted": exhausted,
+        }
+    )
+    state = _with_warnings(state, before)
+    return state if failed else _ended_by_answer(state, generation)
+
+
+def _with_warnings(state: TurnState, before: Spent) -> TurnState:
+    """The state, with a warning for each share of a budget that was passed since."""
+    passed = budgets.warnings(state.policy.budgets, before, state.spent)
+    return state.with_decided(*(BudgetWarning(**dict(warned)) for warned in passed))
+
+
+def not_run(call_id: str, error: ErrorDetail) -> ToolOutcome:
+    """The outcome of a call whose activity could not record one."""
+    return ToolOutcome(call_id=call_id, preview=error.message, error=error, recorded=False)
+
+
+def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
+    """Text without calls ends the turn, unless a completion criterion is configured: then the turn has stalled.
+
+    Text that is not what the agent's output schema allows goes back to the model while corrections are left.
+    """
+    if generation.calls:
+        return state
+    if generation.rejected is not None:
+        used_up = state.corrections > state.policy.output_corrections
+        return failure(state, generation.rejected) if used_up else state
+    has_criterion = state.policy.finish_tool is not None or state.policy.stop_conditions
+    reason = StopReason.STALLED if has_criterion else StopReason.FINISHED
+    return state.model_copy(update={"ending": Ending(stop_reason=reason)})
+
+
+def judge_step(state: TurnState, now: datetime) -> TurnState:
+    """Look at the stop conditions, once for each step, when all of its calls have their results.
+
+    A condition that holds makes the turn finished also where the model's text has ended it. Where a tool's error has,
+    only a condition on errors of tools does.
+    """
+    conditions = state.policy.stop_conditions
+    if not conditions or state.judged_step == state.step or state.pending or state.asking:
+        return state
+    state = state.model_copy(update={"judged_step": state.step})
+    elapsed = now - state.started_at - state.waited
+    met = stops.fired(conditions, stops.Facts(tally=state.tally, steps=state.step, spent=state.spent, elapsed=elapsed))
+    if met is None or not _may_finish(state.ending, met):
+        return state
+    ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=stops.title(met))
+    return state.model_copy(update={"ending": ending}).with_decided(StopConditionMet(condition=stops.title(met)))
+
+
+def _may_finish(ending: Ending | None, condition: AnyCondition) -> bool:
+    if ending is None or ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}:
+        return ending is None or ending.stopped_by is None
+    by_a_tool = ending.error is not None and ending.error.code.startswith("tool.")
+    return by_a_tool and any(isinstance(part, ToolFailed) for part in parts((condition,)))
+
+
+def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None) -> TurnState:
+    """All calls of the step have come back.
+
+    Args:
+        state: The state with those calls pending.
+        outcomes: One for each pending call, in the same order.
+        aborted: The failure that ends the turn, when a tool failed outside its ``catch`` and the policy is ``abort``.
+    """
+    in_row = state.tool_errors_in_row
+    for outcome in outcomes:
+        in_row = in_row + 1 if outcome.error else 0
+    unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
+    ending = _ending_tools(state, outcomes, aborted, in_row)
+    return state.model_copy(
+        update={
+            "pending": (),
+            "failed": (*state.failed, *unrecorded),
+            "tool_errors_in_row": in_row,
+            "tally": state.tally.with_results(state.pending, outcomes),
+            "ending": ending or state.ending,
+        }
+    )
+
+
+def _ending_tools(
+    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: int
+) -> Ending | None:
+    if aborted is not None:
+        return Ending(stop_reason=StopReason.ERROR, error=aborted)
+    stopped_by = _stop_request(state, outcomes)
+    if stopped_by is not None:
+        return Ending(stop_reason=StopReason.FINISHED, stopped_by=stopped_by)
+    finish = state.policy.finish_tool
+    for planned, outcome in zip(state.pending, outcomes, strict=True):
+        if planned.tool == finish and outcome.error is None:
+            return Ending(stop_reason=StopReason.FINISHED)
+    last = next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
+    if in_row >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
+        message = f"{in_row} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
+        error = last.model_copy(update={"title": "agent", "message": message})
+        return Ending(stop_reason=StopReason.ERROR, error=error)
+    return None
+
+
+def _stop_request(state: TurnState, outcomes: tuple[ToolOutcome, ...]) -> str | None:
+    """The first tool that asked the turn to end, and why."""
+    for planned, outcome in zip(state.pending, outcomes, strict=True):
+        if outcome.stop is not None:
+            return f"{planned.tool}: {outcome.stop}"
+    return None
+
+
+def failure(state: TurnState, error: ErrorDetail) -> TurnState:
+    """A generation failed for good: the turn ends with its error, unless a compaction may make room for another."""
+    compacted = state.compacted_step > state.step
+    if error.code == ReasonCode.LLM_CONTEXT_OVERFLOW and state.policy.compaction is not None and not compacted:
+        return state.model_copy(update={"overflow": error})
+    return state.model_copy(update={"ending": Ending(stop_reason=StopReason.ERROR, error=error)})
+
+
+def compaction(state: TurnState, outcome: Compacted | ErrorDetail) -> TurnState:
+    """The conversation is shorter now; or it is not, which ends the turn only if there was no room for more."""
+    tried: dict[str, object] = {"compacted_step": state.step + 1, "overflow": None}
+    ending = Ending(stop_reason=StopReason.FINISHED) if state.guidance is not None and state.step == 0 else None
+    if isinstance(outcome, Compacted) and outcome.summarised:
+        spent = state.spent.with_call(outcome.usage, outcome.cost_usd)
+        tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0}
+        return state.model_copy(update={**tried, "ending": ending})
+    if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
+        ending = Ending(stop_reason=StopReason.ERROR, error=outcome)
+    elif state.overflow is not None:
+        ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
+    return state.model_copy(update={**tried, "ending": ending})
+
+
+def cancel(state: TurnState, mail: Mailbox) -> TurnState:
+    """The turn was cancelled: nothing pending is started any more; the commit gives each its error result."""
+    reason = mail.cancel.reason if mail.cancel else ""
+    message = f"Operation aborted: {reason}" if reason else "Operation aborted"
+    error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
+    return state.model_copy(update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)})
+
+
+def asking(state: TurnState) -> TurnState:
+    """People have been told of the requests."""
+    return state.model_copy(update={"asked": True})
+
+
+def waiting(state: TurnState, waited: timedelta) -> TurnState:
+    """Somebody replied, or nobody did for so long."""
+    return state.model_copy(update={"waited": state.waited + waited})
+
+
+def aborted_generation(state: TurnState) -> TurnState:
+    """The turn was stopped while the model was asked: the transcript will say that the operation was aborted."""
+    return state.model_copy(update={"aborted_step": state.step + 1})
+
+
+def deadline(state: TurnState, _mail: Mailbox) -> TurnState:
+    """The time budget is used up: what runs was stopped as by a cancel."""
+    limit = state.policy.budgets.seconds
+    seconds = limit.total_seconds() if limit else 0
+    return state.model_copy(
+        update={
+            "pending": (),
+            "ending": Ending(
+                stop_reason=StopReason.BUDGET_EXHAUSTED, error=budgets.used_up("seconds", f"{seconds:g} s")
+            ),
+        }
+    )
+
+
+def keep_listening(state: TurnState, mail: Mailbox) -> TurnState:
+    """Take back an ending by text when messages were steered in meanwhile: the model has to read them first."""
+    ending = state.ending
+    if ending is None or ending.stopped_by is not None:
+        return state
+    by_text = ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
+    if by_text and mail.steered and limit_reached(state) is None:
+        return state.model_copy(update={"ending": None})
+    return state

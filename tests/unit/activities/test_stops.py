@@ -1,0 +1,43 @@
+"""Stop conditions on texts: what holds, and what becomes of a search that takes too long."""
+
+import pytest
+
+from activities import stops
+from activities.stops import SearchError, in_output, in_tool_output
+from perdure import stop
+from perdure.contracts.stops import AnyCondition
+
+OUTPUTS: list[tuple[AnyCondition, str, bool]] = [
+    (stop.output("done"), "All DONE.", True),
+    (stop.output("done", case_sensitive=True), "All DONE.", False),
+    (stop.output("done", exact=True), "Done", True),
+    (stop.output("done", exact=True), "Done.", False),
+    (stop.output(r"^done\b", regex=True), "Done.", True),
+    (stop.output(r"^done\b", regex=True), "undone", False),
+    (stop.output(r"DONE", regex=True, case_sensitive=True), "done", False),
+    (stop.output("a.c"), "abc", False),
+]
+
+
+@pytest.mark.parametrize(("condition", "text", "expected"), OUTPUTS)
+def test_a_text_condition_looks_at_the_whole_text(condition: AnyCondition, text: str, *, expected: bool) -> None:
+    """S-34."""
+    assert bool(in_output((condition,), text)) is expected
+
+
+def test_a_condition_on_results_looks_at_its_tool_only() -> None:
+    """S-34."""
+    conditions = (stop.output("42"), stop.tool_output("42"), stop.tool_output("42", "count"))
+    assert in_tool_output(conditions, "count", "it is 42") == (1, 2)
+    assert in_tool_output(conditions, "other", "it is 42") == (1,)
+    assert in_output(conditions, "it is 42") == (0,)
+
+
+def test_a_search_that_takes_too_long_is_an_error_unless_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-35: a raising condition with catch returns its default."""
+    monkeypatch.setattr(stops, "SEARCH_SECONDS", 0.05)
+    slow, text = r"^(a|a)*$", "a" * 60 + "b"
+    with pytest.raises(SearchError, match="took longer"):
+        in_output((stop.output(slow, regex=True),), text)
+    assert in_output((stop.output(slow, regex=True, catch=True),), text) == ()
+    assert in_output((stop.output(slow, regex=True, catch=True, default=True),), text) == (0,)
