@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from activities.model import Answer
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import (
     CallSummary,
@@ -21,15 +22,19 @@ from perdure.contracts.events import (
     UserMessageReceived,
     decided_events,
 )
-from perdure.contracts.generations import Generate, Generation, StepRequest
+from perdure.contracts.generations import CUT_OFF, Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
+from perdure.engine import builtins
 from perdure.engine.approvals import considered, in_one_payload
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import MASK, mask_arguments, redact_text
 from perdure.engine.structured import AnswerError, check_answer
 from perdure.store import LedgerCall, StepRecord
+
+NOTHING_PAID = Paid()
+"""By calls that failed."""
 
 PREVIEW_CHARACTERS = 1_000
 """Longest text of an answer in the history; all of it stands in the store."""
@@ -47,18 +52,24 @@ _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def event_of(request: StepRequest, key: str, event: Event) -> NewEvent:
-    """An event of this step, ready for the log."""
-    return NewEvent(key=f"{request.turn}/{request.step}/{key}", turn=request.turn, step=request.step, event=event)
+    """An event of this step, ready for the log; of a fallback, whose events are not those of the model before it."""
+    model = f"fallback{request.fallback}/" if request.fallback else ""
+    return NewEvent(
+        key=f"{request.turn}/{request.step}/{model}{key}", turn=request.turn, step=request.step, event=event
+    )
 
 
 def starting(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
     """What is written before the call: the messages that were steered in, and that the generation starts."""
-    count = known + len(request.call_ids) + len(request.steered) + bool(definition.instructions)
+    said = len(request.said) + len(request.steered)
+    count = known + len(request.call_ids) + said + bool(definition.instructions)
     start = GenerationStart(model=definition.model, messages=count)
+    own = request.model_copy(update={"fallback": 0})  # what was steered in was so before the first model failed
     return [
         *decided_events(request.turn, request.decided),
+        *(event_of(own, f"said/{place}", UserMessageReceived(content=text)) for place, text in enumerate(request.said)),
         *(
-            event_of(request, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
+            event_of(own, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
             for message in request.steered
         ),
         event_of(request, "start", start),
@@ -85,7 +96,7 @@ def step_of(
         rejected = None if tool else _unknown(name, definition)
         plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
         if tool is not None:
-            plan = considered(definition, tool, plan, raw=call.arguments, shown=shown)
+            plan = builtins.planned(tool, considered(definition, tool, plan, raw=call.arguments, shown=shown), shown)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
         masks.append(masked)
@@ -118,7 +129,7 @@ def checked(request: Generate, definition: AgentDefinition, step: StepRecord) ->
     The same for a step that is stored already, whose message for the model is there.
     """
     schema, answer = definition.output_schema, answer_in(step)
-    if schema is None or answer.tool_calls:
+    if schema is None or answer.tool_calls or step.finish_reason == CUT_OFF:
         return step, None
     try:
         value = check_answer(answer.content, schema)
@@ -204,7 +215,12 @@ def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
 
 
 def generation_of(
-    step: StepRecord, rejected: ErrorDetail | None, *, matched: tuple[int, ...] = (), retries: int = 0
+    step: StepRecord,
+    rejected: ErrorDetail | None,
+    *,
+    matched: tuple[int, ...] = (),
+    retries: int = 0,
+    failed: Paid = NOTHING_PAID,
 ) -> Generation:
     """What the workflow needs to know of a stored answer."""
     return Generation(
@@ -217,9 +233,13 @@ def generation_of(
         rejected=rejected,
         matched=matched,
         retries=retries,
+        failed=failed,
     ).sparse()
 
 
 def told(step: StepRecord, wait: float) -> Generation:
-    """What the workflow needs to know of a failure of which the model is told; nothing was billed that is known."""
-    return Generation(tip=step.id, finish_reason=step.finish_reason, cost_usd=Decimal(0), retry_seconds=wait).sparse()
+    """What the workflow needs to know of a failure of which the model is told."""
+    paid = Paid(usage=step.usage, cost_usd=step.cost_usd or Decimal(0))
+    return Generation(
+        tip=step.id, finish_reason=step.finish_reason, cost_usd=Decimal(0), retry_seconds=wait, failed=paid
+    ).sparse()

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -11,13 +11,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.answers import event_of
+from activities.bounds import with_ceiling
 from activities.conversations import WireMessage
 from activities.errors import permanent, store_failures, transient
 from activities.failures import facts_of
 from activities.metrics import Metrics
-from activities.model import Answer, complete
+from activities.model import Answer, UnusableAnswerError, complete
 from activities.recordings import Recordings
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, Reason
 from perdure.contracts.events import Event, GenerationError, GenerationRetry
 from perdure.contracts.generations import Compact, StepRequest
@@ -37,29 +39,38 @@ NOT_AGAIN = (
 """Stands behind a failure that another policy would have retried."""
 
 
+NOTHING_PAID = Paid()
+"""By a call that failed."""
+
+
 class DeadlineExceededError(TimeoutError):
     """The model call took longer than the agent's generation_timeout."""
 
 
-class TooManyCallsError(Exception):
+class TooManyCallsError(UnusableAnswerError):
     """The answer asks for more tool calls than a workflow can have at once."""
 
 
 class CallFailedError(Exception):
     """A model call failed; what is known about it, redacted, and when it was by Temporal's clock."""
 
-    def __init__(self, facts: FailureFacts, failed_at: datetime) -> None:
+    def __init__(self, facts: FailureFacts, failed_at: datetime, paid: Paid = NOTHING_PAID) -> None:
         super().__init__(facts.text)
         self.facts = facts
         self.failed_at = failed_at
+        self.paid = paid
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What an agent's policy makes of a failed call: ``retry`` is None if it is not sent again."""
+    """What an agent's policy makes of a failed call: ``retry`` is None if it is not sent again.
+
+    ``paid`` is then what all tries of the step have cost.
+    """
 
     detail: ErrorDetail
     retry: GenerationRetry | None
+    paid: Paid = NOTHING_PAID
 
 
 class Attempts:
@@ -71,20 +82,23 @@ class Attempts:
         self._recordings = recordings
         self._secrets = secrets
 
-    async def call(self, definition: AgentDefinition, messages: list[WireMessage]) -> tuple[Answer, float]:
-        """The answer, and the seconds it took.
+    async def call(
+        self, definition: AgentDefinition, messages: list[WireMessage], *, ceiling: int | None = None
+    ) -> tuple[Answer, float]:
+        """The answer, and the seconds it took; with a ceiling, an answer of at most so many tokens, or cut off there.
 
         Raises:
             CallFailedError: Whatever the provider or its library did.
         """
         began = time.monotonic()
         try:
-            answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages))
+            answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages, ceiling))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
             failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
             # The chain holds unredacted texts, and would stand in the history.
-            raise CallFailedError(facts_of(error, failed_at, self._secrets), failed_at) from None
+            paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
+            raise CallFailedError(facts_of(error, failed_at, self._secrets), failed_at, paid) from None
         # A model may repeat a key that it found somewhere.
         answer = replace(answer, text=without_known(answer.text, self._secrets))
         return answer, time.monotonic() - began
@@ -124,7 +138,8 @@ class Attempts:
         )
         detail = _detail(request, definition, facts, code, reason)
         if wait is None:
-            return Failure(_final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous), None)
+            final = _final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous)
+            return Failure(final, None, paid_in(before).plus(error.paid.usage, error.paid.cost_usd))
         self._metrics.generation_retries.labels(definition.model, code).inc()
         retry = GenerationRetry(
             attempt=attempt,
@@ -135,6 +150,9 @@ class Attempts:
             error_message=facts.text,
             failed_at=error.failed_at,
             compaction=isinstance(request, Compact),
+            fallback=request.fallback,
+            usage=error.paid.usage,
+            cost_usd=error.paid.cost_usd,
         )
         return Failure(detail, retry)
 
@@ -143,14 +161,25 @@ class Attempts:
         detail, retry = failure.detail, failure.retry
         if retry is None:
             await self.record(request, "error", GenerationError(error=detail))
-            return permanent(detail)
+            return permanent(detail, failure.paid)
         await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
         message = detail.message + next_try
         return transient(detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds))
 
     async def retries(self, request: StepRequest) -> list[GenerationRetry]:
-        """The recorded retries of this call, in order; those of a step's summary are not those of its generation."""
+        """The recorded retries of this call, in order, and not those of the step's summary or of another model."""
+        return [retry for retry in await self._of_step(request) if retry.fallback == request.fallback]
+
+    async def count_retries(self, request: StepRequest) -> int:
+        """How many calls failed and were sent again for this step, of whichever model."""
+        return len(await self._of_step(request))
+
+    async def paid(self, request: StepRequest) -> Paid:
+        """What tries of this call have cost that failed."""
+        return paid_in(await self.retries(request))
+
+    async def _of_step(self, request: StepRequest) -> list[GenerationRetry]:
         async with store_failures():
             recorded = await self._store.retries(request.session, request.turn, request.step)
         retries = [line.event for line in recorded if isinstance(line.event, GenerationRetry)]
@@ -162,8 +191,18 @@ class Attempts:
             await self._store.append_events(request.session, [event_of(request, key, event)])
 
 
-async def _called(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
-    answer = await _within(definition.generation_timeout, complete(definition, messages))
+def paid_in(retries: Iterable[GenerationRetry]) -> Paid:
+    """What failed calls have cost."""
+    paid = Paid()
+    for retry in retries:
+        paid = paid.plus(retry.usage, retry.cost_usd)
+    return paid
+
+
+async def _called(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:
+    bounded = with_ceiling(definition, ceiling)
+    call = complete(bounded, messages, may_be_cut=ceiling is not None)
+    answer = await _within(definition.generation_timeout, call)
     _check_calls(answer)
     return answer
 
@@ -184,7 +223,9 @@ async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
 def _check_calls(answer: Answer) -> None:
     if len(answer.calls) > MAX_CALLS:
         msg = f"the answer asks for {len(answer.calls):,} tool calls at once, the limit is {MAX_CALLS}"
-        raise TooManyCallsError(msg)
+        error = TooManyCallsError(msg)
+        error.paid = Paid().plus(answer.usage, answer.cost_usd)
+        raise error
 
 
 def _final(detail: ErrorDetail, policy: RetryPolicy, reason: Reason, *, attempt: int, ambiguous: bool) -> ErrorDetail:

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +97,14 @@ class Bodies:
             return asyncio.run_coroutine_threadsafe(self._inside(tool.toolset, tool, arguments), self._loop)
         if tool.is_async:
             return asyncio.run_coroutine_threadsafe(_contained(tool.function, arguments), self._loop)
-        return self._on_a_thread(tool, arguments)
+        return self._on_a_thread(tool.function, arguments)
+
+    def start_function(self, function: Callable[..., Any], arguments: Sequence[object]) -> Future[Any]:
+        """Start a function that is no tool's body; cancelling the future is the same as there."""
+        names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
+        if inspect.iscoroutinefunction(function):
+            return asyncio.run_coroutine_threadsafe(_contained(function, names), self._loop)
+        return self._on_a_thread(function, names)
 
     def close(self) -> None:
         """Leave the toolsets, and stop both; a blocking body that will not end is left behind."""
@@ -117,11 +125,11 @@ class Bodies:
         await self._toolsets.enter(toolset)
         if tool.is_async:
             return await _contained(tool.function, arguments)
-        return await asyncio.wrap_future(self._on_a_thread(tool, arguments))
+        return await asyncio.wrap_future(self._on_a_thread(tool.function, arguments))
 
-    def _on_a_thread(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> Future[Any]:
+    def _on_a_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Future[Any]:
         outer = contextvars.copy_context()
-        return self._pool.submit(lambda: outer.run(_contained_sync, tool.function, arguments))
+        return self._pool.submit(lambda: outer.run(_contained_sync, function, arguments))
 
 
 async def _contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401

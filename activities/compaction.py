@@ -9,19 +9,22 @@ from temporalio.exceptions import ApplicationError
 
 from activities.answers import CONTENT_CHARACTERS, event_of
 from activities.attempts import Attempts, CallFailedError, Failure
-from activities.conversations import wire
+from activities.bounds import NotAffordableError, ceiling
+from activities.conversations import WireMessage, wire
 from activities.definitions import Definitions
 from activities.errors import permanent, store_failures
 from activities.failures import facts_of
 from activities.heartbeat import beating
 from activities.model import Answer, EmptyAnswerError, context_window
 from activities.storing import until_stored
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import WHERE, AgentDefinition
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import CompactionEvent, GenerationError
-from perdure.contracts.generations import Compact, Compacted
+from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
+from perdure.engine.budgets import used_up
 from perdure.engine.context import (
     INSTRUCTIONS,
     characters_of_one_summary,
@@ -32,10 +35,8 @@ from perdure.engine.context import (
 )
 from perdure.store import StepRecord, Store
 
-_WHERE = frozenset(
-    {"api_base", "api_key", "api_version", "base_url", "extra_headers", "headers", "organization", "timeout"}
-)
-"""Arguments of a model call that say where it goes: they hold for every model of a provider."""
+CUT = used_up("cost_usd", "the summary was cut off, as more of it was not affordable")
+"""The failure of a compaction whose summary did not fit into what was left."""
 
 
 class CompactActivity:
@@ -50,11 +51,11 @@ class CompactActivity:
     async def compact(self, request: Compact) -> Compacted:
         """Summarise what is safe to cut off, or say why nothing is."""
         async with beating():
-            definition = await self._definitions.get(request.definition)
+            definition = (await self._definitions.get(request.definition)).using(request.fallback)
             async with store_failures():
                 stored = await self._store.step(request.step_id())
                 if stored is not None:
-                    return _compacted(stored)
+                    return await self._told(request, stored)
                 messages = await self._store.conversation(request.parent)
             return await self._summarise(request, definition, messages)
 
@@ -76,11 +77,17 @@ class CompactActivity:
             await self._attempts.record(request, "compaction/started", event)
             wishes = (definition.compaction.guidance, request.guidance)
             prompt = to_summarise(messages[:boundary], wishes, each)
+            sent: list[WireMessage] = [
+                {"role": "system", "content": INSTRUCTIONS},
+                wire(UserMessage(content=prompt)),
+            ]
             try:
-                answer, seconds = await self._attempts.call(
-                    writer, [{"role": "system", "content": INSTRUCTIONS}, wire(UserMessage(content=prompt))]
-                )
+                most = await self._ceiling(request, writer, sent)
+                answer, seconds = await self._attempts.call(writer, sent, ceiling=most)
                 summary = _summary(answer)
+            except NotAffordableError as error:
+                paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
+                raise await self._failed(request, Failure(error.detail, None, paid), event) from None
             except CallFailedError as error:
                 failure = await self._attempts.judge(request, writer, error)
                 if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
@@ -89,8 +96,17 @@ class CompactActivity:
                 continue
             stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
             self._attempts.count(writer, answer, seconds)
-            return _compacted(stored)
+            return await self._told(request, stored)
         return await self._skipped(request, event, keep)
+
+    async def _told(self, request: Compact, step: StepRecord) -> Compacted:
+        return _compacted(step).model_copy(update={"failed": await self._attempts.paid(request)}).sparse()
+
+    async def _ceiling(self, request: Compact, writer: AgentDefinition, sent: list[WireMessage]) -> int | None:
+        """The longest summary that is affordable; None if no bound is needed."""
+        if request.cost_left is None:
+            return None
+        return ceiling(writer, sent, request.cost_left - (await self._attempts.paid(request)).cost_usd)
 
     async def _finish(
         self, request: Compact, started: CompactionEvent, messages: tuple[Message, ...], answer: Answer
@@ -139,15 +155,15 @@ class CompactActivity:
             failed = started.model_copy(update={"compaction_status": "failed", "reason": detail.message})
             await self._attempts.record(request, "compaction/failed", failed)
             if request.trigger == "threshold":
-                return permanent(detail)  # no end of the turn: it goes on with what it has
-        return await self._attempts.ended(request, Failure(detail, failure.retry))
+                return permanent(detail, failure.paid)  # no end of the turn: it goes on with what it has
+        return await self._attempts.ended(request, Failure(detail, failure.retry, failure.paid))
 
 
 def _writer(definition: AgentDefinition) -> AgentDefinition:
     """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
     model = definition.compaction.model or definition.model
     same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
-    params = {name: value for name, value in definition.generate_params.items() if same_provider and name in _WHERE}
+    params = {name: value for name, value in definition.generate_params.items() if same_provider and name in WHERE}
     return definition.model_copy(update={"model": model, "tools": (), "output_schema": None, "generate_params": params})
 
 
@@ -167,7 +183,10 @@ def _summary(answer: Answer) -> str:
 
     Raises:
         CallFailedError: There is none.
+        NotAffordableError: It was cut off.
     """
+    if answer.finish_reason == CUT_OFF:
+        raise NotAffordableError(CUT, Paid().plus(answer.usage, answer.cost_usd))
     summary = summary_in(answer.text)
     if not summary:
         nothing = EmptyAnswerError("the model wrote no summary")
@@ -177,4 +196,4 @@ def _summary(answer: Answer) -> str:
 
 
 def _compacted(step: StepRecord) -> Compacted:
-    return Compacted(tip=step.id, summarised=step.summarised or 0, usage=step.usage, cost_usd=step.cost_usd).sparse()
+    return Compacted(tip=step.id, summarised=step.summarised or 0, usage=step.usage, cost_usd=step.cost_usd)

@@ -12,6 +12,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.engine.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
+    ResumeRefusedError,
     StoreUnavailableError,
     StoreVersionError,
     TurnEndedError,
@@ -28,9 +29,9 @@ LONGEST_STORE_RETRY = timedelta(minutes=10)
 """Upper bound of that wait; ``workflows.options.LOST_WORKER_MARGIN`` attempts sit out a store that is away for days."""
 
 
-def permanent(detail: ErrorDetail) -> ApplicationError:
-    """A failure that no retry can help."""
-    return ApplicationError(detail.message[:MAX_MESSAGE], detail, type=detail.code, non_retryable=True)
+def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
+    """A failure that no retry can help; ``more`` is for the workflow beside the detail."""
+    return ApplicationError(detail.message[:MAX_MESSAGE], detail, *more, type=detail.code, non_retryable=True)
 
 
 def transient(detail: ErrorDetail, delay: timedelta, *, benign: bool = False) -> ApplicationError:
@@ -84,5 +85,5 @@ async def store_failures() -> AsyncIterator[None]:
         raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
     except TurnMismatchError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
-    except NotFoundError as error:
+    except (NotFoundError, ResumeRefusedError) as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None

@@ -12,6 +12,7 @@ from temporalio import activity
 
 from activities.answers import answer_in, checked, event_of, finished, generation_of, is_answer, starting, step_of, told
 from activities.attempts import Attempts, CallFailedError
+from activities.bounds import Counted, NotAffordableError, ceiling, text_only
 from activities.conversations import Conversations, WireMessage, wire
 from activities.definitions import Definitions
 from activities.errors import permanent, store_failures
@@ -21,10 +22,11 @@ from activities.model import Answer, system_prompt
 from activities.stops import matches
 from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.messages import Message, UserMessage
+from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.stops import GenerationCount, parts
 from perdure.store import LedgerCall, StepRecord, Store
@@ -59,7 +61,7 @@ class GenerateActivity:
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
         async with beating():
-            definition = await self._definitions.get(request.definition)
+            definition = (await self._definitions.get(request.definition)).using(request.fallback)
             messages = await self._conversations.read(request.session, request.parent)
             async with store_failures():
                 begun = await self._store.begin_generation(request, starting(request, definition, len(messages)))
@@ -67,6 +69,7 @@ class GenerateActivity:
                 return await self._stored(request, definition, begun.answer)
             new: tuple[Message, ...] = (
                 *begun.results,
+                *(UserMessage(content=text) for text in request.said),
                 *(UserMessage(content=message.prompt) for message in request.steered),
             )
             return await self._call(request, definition, messages, new)
@@ -78,10 +81,13 @@ class GenerateActivity:
         messages: list[WireMessage],
         new: tuple[Message, ...],
     ) -> Generation:
+        asked = text_only(definition) if request.text_only else definition
+        sent = [*system_prompt(asked), *messages, *map(wire, new)]
         try:
-            answer, seconds = await self._attempts.call(
-                definition, [*system_prompt(definition), *messages, *map(wire, new)]
-            )
+            most = await self._ceiling(request, asked, sent, before=len(sent) - len(new))
+            answer, seconds = await self._attempts.call(asked, sent, ceiling=most)
+        except NotAffordableError as error:
+            raise permanent(error.detail, await self._attempts.paid(request)) from None
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
         made = await _off_the_loop_if_large(
@@ -96,6 +102,21 @@ class GenerateActivity:
         self._metrics.steps.labels(definition.name).inc()
         self._attempts.count(definition, answer, seconds)
         return await self._observed(request, definition, stored, rejected)
+
+    async def _ceiling(
+        self, request: Generate, definition: AgentDefinition, sent: list[WireMessage], *, before: int
+    ) -> int | None:
+        """The longest answer that is affordable after this step's earlier tries; None if no bound is needed.
+
+        Raises:
+            NotAffordableError: None is.
+        """
+        if request.cost_left is None:
+            return None
+        left = request.cost_left - (await self._attempts.paid(request)).cost_usd
+        async with store_failures():
+            parent = await self._store.step(request.parent)
+        return ceiling(definition, sent, left, _counted(request, parent, before))
 
     async def _stored(self, request: Generate, definition: AgentDefinition, step: StepRecord) -> Generation:
         """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
@@ -112,9 +133,11 @@ class GenerateActivity:
         matched, problem = await matches(definition, None, answer_in(step).content)
         if problem is not None:
             raise permanent(problem)
-        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(definition.stop_conditions))
-        retries = len(await self._attempts.retries(request)) if counts else 0
-        return generation_of(step, rejected, matched=matched, retries=retries)
+        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(definition.conditions))
+        retries = await self._attempts.count_retries(request) if counts else 0
+        tried = activity.info().attempt > 1 or request.cost_left is not None
+        paid = await self._attempts.paid(request) if tried else Paid()
+        return generation_of(step, rejected, matched=matched, retries=retries, failed=paid)
 
     async def _failed(
         self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], error: CallFailedError
@@ -145,6 +168,8 @@ class GenerateActivity:
             parent=request.parent,
             messages=(*new, failure),
             finish_reason="error",
+            usage=retry.usage,
+            cost_usd=retry.cost_usd,
         )
         events = [
             event_of(request, f"retry/{retry.attempt}", retry),
@@ -155,6 +180,16 @@ class GenerateActivity:
             return await self._stored(request, definition, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         return told(stored, retry.wait_seconds)
+
+
+def _counted(request: Generate, parent: StepRecord | None, before: int) -> Counted:
+    """What the provider has counted at the step before: all but its answer and what followed. Another model has not."""
+    if parent is None or parent.turn != request.turn or request.fallback or parent.summarised is not None:
+        return Counted()
+    if not is_answer(parent) or not parent.usage.input_tokens:
+        return Counted()
+    place = next(at for at, one in enumerate(parent.messages) if isinstance(one, AssistantMessage))
+    return Counted(messages=before - (len(parent.messages) - place), tokens=parent.usage.input_tokens)
 
 
 def _made(

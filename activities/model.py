@@ -30,9 +30,11 @@ from litellm._internal_context import is_internal_call  # pyright: ignore[report
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 
 from activities.conversations import WireMessage
+from activities.providers import marked, without_thinking
 from activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
-from perdure.contracts.budgets import Usage
+from perdure.contracts.budgets import Paid, Usage
+from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import whole_characters
@@ -72,19 +74,25 @@ IN_TEXT: ToolMode = "json-in-xml"
 """The tool mode of ``auto`` where the provider's own calls cannot be had."""
 
 
-class EmptyAnswerError(Exception):
+class UnusableAnswerError(Exception):
+    """An answer that is paid for and cannot be used."""
+
+    paid = Paid()
+
+
+class EmptyAnswerError(UnusableAnswerError):
     """The model answered with neither text nor a tool call."""
 
 
-class ContentFilteredError(Exception):
+class ContentFilteredError(UnusableAnswerError):
     """The provider cut the answer off by its content policy."""
 
 
-class TruncatedAnswerError(Exception):
+class TruncatedAnswerError(UnusableAnswerError):
     """The answer was cut off at its longest allowed length; a tool call in it is not what the model meant."""
 
 
-class RefusedAnswerError(Exception):
+class RefusedAnswerError(UnusableAnswerError):
     """The model refused, and said so beside the content (OpenAI's ``refusal``)."""
 
 
@@ -178,7 +186,7 @@ def _is_listened_to() -> bool:
 
 
 @functools.cache
-def _known(model: str) -> dict[str, Any]:
+def facts_about(model: str) -> dict[str, Any]:
     """What litellm's map says of a model; its own functions may ask the provider, and block the event loop."""
     provider, _, name = model.partition("/")
     costs = cast("dict[str, dict[str, Any]]", litellm.model_cost)
@@ -188,7 +196,7 @@ def _known(model: str) -> dict[str, Any]:
 
 def context_window(model: str) -> int | None:
     """Tokens that a model reads at most, as far as litellm's map knows."""
-    window = _known(model).get("max_input_tokens")
+    window = facts_about(model).get("max_input_tokens")
     return window if isinstance(window, int) else None
 
 
@@ -200,7 +208,7 @@ def mode_of(definition: AgentDefinition) -> ToolMode:
     """
     if definition.tool_mode != "auto":
         return definition.tool_mode
-    known = _known(definition.model)
+    known = facts_about(definition.model)
     return "api" if not known or known.get("supports_function_calling") is True else IN_TEXT
 
 
@@ -217,7 +225,7 @@ def _is_constrained(definition: AgentDefinition) -> bool:
     For models without a format of their own litellm makes the schema a tool that must be called at once (Claude 4), or
     sends what the provider refuses beside tools (Gemini): for those the schema stands in the system prompt.
     """
-    schema, known = definition.output_schema, _known(definition.model)
+    schema, known = definition.output_schema, facts_about(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
         return False
     if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
@@ -246,9 +254,10 @@ def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
 _TOOL_LIMITS = ToolLimits()
 
 
-async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
+async def complete(definition: AgentDefinition, messages: list[WireMessage], *, may_be_cut: bool = False) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
 
+    With ``may_be_cut``, an answer that was cut off at its longest allowed length is one all the same.
     Only a provider that refuses so many tools is asked again at once, with the tools in the system prompt; so is every
     later call of this worker, at first.
 
@@ -263,13 +272,13 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage]) -> 
     require_key(definition)
     chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
     if chooses and _TOOL_LIMITS.are_exceeded(definition):
-        return await _called(*_in_text(definition, messages))
+        return await _called(*_in_text(definition, messages), may_be_cut)
     try:
-        return await _called(definition, messages)
+        return await _called(definition, messages, may_be_cut)
     except Exception as error:
         if not (chooses and definition.tools and _TOOL_LIMITS.learn(definition, error)):
             raise
-    return await _called(*_in_text(definition, messages))
+    return await _called(*_in_text(definition, messages), may_be_cut)
 
 
 def _in_text(definition: AgentDefinition, messages: list[WireMessage]) -> tuple[AgentDefinition, list[WireMessage]]:
@@ -278,23 +287,28 @@ def _in_text(definition: AgentDefinition, messages: list[WireMessage]) -> tuple[
     return changed, [*system_prompt(changed), *(one for one in messages if one.get("role") != "system")]
 
 
-async def _called(definition: AgentDefinition, messages: list[WireMessage]) -> Answer:
+async def _called(definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool) -> Answer:
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
     mode = mode_of(definition)
     tools = openai_tools(definition.tools) if mode == "api" else []
+    sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     response: Any = await litellm.acompletion(
         **definition.generate_params,
         model=definition.model,
-        messages=messages if mode == "api" else as_text(mode, messages, definition.tools),
+        messages=marked(definition, without_thinking(definition, sent)),
         timeout=SILENCE_SECONDS,
         num_retries=0,
         max_retries=0,
         **({"tools": tools} if tools else {}),
         **_response_format(definition),
     )
-    answer = _answer(response)
-    if mode == "api" or not definition.tools:
+    try:
+        answer = _answer(response, may_be_cut)
+    except UnusableAnswerError as error:
+        error.paid = Paid().plus(_usage(getattr(response, "usage", None)), _cost(response))
+        raise
+    if mode == "api" or not definition.tools or answer.finish_reason == CUT_OFF:
         return answer
     return await asyncio.to_thread(_with_calls, answer, mode, definition.tools)
 
@@ -308,7 +322,7 @@ def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ..
     return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
 
 
-def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types are not typed
+def _answer(response: Any, may_be_cut: bool) -> Answer:  # noqa: ANN401 - litellm's types are not typed
     choice = response.choices[0]
     message = choice.message
     extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
@@ -325,7 +339,9 @@ def _answer(response: Any) -> Answer:  # noqa: ANN401 - litellm's response types
     if finish_reason == "content_filter":
         msg = f"the provider's content policy cut the answer off: {text[:200] or 'no text'}"
         raise ContentFilteredError(msg)
-    if finish_reason == "length":
+    if finish_reason == CUT_OFF and may_be_cut:
+        text, calls = f"{text}\n[cut off here: more of this answer was not affordable]".strip(), ()
+    elif finish_reason == CUT_OFF:
         msg = f"the answer was cut off after {len(text):,} characters of text and {len(calls)} tool calls"
         raise TruncatedAnswerError(msg)
     if refusal and not calls:
@@ -357,4 +373,4 @@ def _usage(usage: Any) -> Usage:  # noqa: ANN401
 def _cost(response: Any) -> Decimal | None:  # noqa: ANN401
     """US dollars by litellm's price map; None if it does not know the model, which is not the same as free."""
     cost = getattr(response, "_hidden_params", {}).get("response_cost")
-    return None if cost is None else Decimal(str(cost))
+    return None if cost is None else Decimal(f"{cost:.15g}")  # the product of a float; further digits are noise

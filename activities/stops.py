@@ -27,7 +27,7 @@ async def matches(
     Returns:
         Their places among the agent's conditions on texts, and the error that ends the turn if a search failed.
     """
-    conditions = definition.stop_conditions
+    conditions = definition.conditions
     if not text_conditions(conditions):
         return (), None
 

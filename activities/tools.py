@@ -16,6 +16,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.agents import Roster
 from activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
 from activities.bodies import Bodies, CallContext, masked
 from activities.definitions import Definitions
@@ -43,6 +44,7 @@ from activities.tool_results import (
     stop_request,
 )
 from perdure.agents.agent import Agent
+from perdure.agents.inline import InlineAgents
 from perdure.agents.parameters import takes_the_same
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
@@ -67,6 +69,7 @@ class ToolActivities:
         *,
         store: Store,
         agents: Mapping[str, Agent],
+        inline: InlineAgents | None,
         definitions: Definitions,
         bodies: Bodies,
         mcp: McpServers,
@@ -76,7 +79,7 @@ class ToolActivities:
     ) -> None:
         self._store = store
         self._effects = Effects(store=store, bodies=bodies, secrets=secrets)
-        self._agents = agents
+        self._roster = Roster(agents, inline)
         self._definitions = definitions
         self._bodies = bodies
         self._mcp = mcp
@@ -126,7 +129,7 @@ class ToolActivities:
     def _tool(self, definition: AgentDefinition, name: str) -> tuple[Body, ToolDeclaration]:
         """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
         declaration = definition.tool(name)
-        agent = self._agents.get(definition.name)
+        agent = self._roster.of(definition)
         if declaration is not None and is_skill_tool(declaration):
             return skill_tool(definition.skills, agent.skills if agent is not None else ()), declaration
         if declaration is not None and agent is not None and is_remote(declaration):

@@ -6,7 +6,9 @@ from datetime import datetime
 from pydantic import ValidationError
 from temporalio import activity
 
+from activities.agents import Roster
 from activities.definitions import Definitions
+from activities.delegates import Delegations, settled
 from activities.errors import permanent, runtime_error, store_failures
 from activities.heartbeat import beating
 from activities.mcp.failures import McpError
@@ -16,11 +18,13 @@ from activities.model import context_window
 from activities.recorded_turns import RecordedTurns
 from activities.recordings import RecordingError, Recordings
 from perdure.agents.agent import Agent
+from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
+from perdure.contracts.reactions import HookDeclaration
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
@@ -38,6 +42,7 @@ class TurnActivities:
         *,
         store: Store,
         agents: Mapping[str, Agent],
+        inline: InlineAgents | None,
         definitions: Definitions,
         recordings: Recordings,
         mcp: McpServers,
@@ -45,11 +50,12 @@ class TurnActivities:
         search_attributes: bool,
     ) -> None:
         self._store = store
-        self._agents = agents
+        self._roster = Roster(agents, inline)
         self._definitions = definitions
         self._recordings = recordings
         self._recorded = RecordedTurns(recordings)
         self._mcp = mcp
+        self._delegations = Delegations(store=store, agents=agents, definitions=definitions)
         self._metrics = metrics
         self._search_attributes = search_attributes
 
@@ -61,11 +67,15 @@ class TurnActivities:
         """
         async with beating(), store_failures():
             before = await self._replied_to(opening)
+            opening, clone = await self._delegations.taken(opening)
+            before = before or clone
             definition = _with_overrides(before or await self._agent(opening), opening.request)
+            definition = settled(definition, opening)
             definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
             if before is None:
                 definition = await self._with_remote_tools(opening, definition)
-            opened = await self._store.open_turn(opening, definition)
+            window = definition.compaction.window or context_window(definition.model)
+            opened = await self._store.open_turn(opening, definition, context_window=window)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
             last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
@@ -79,13 +89,17 @@ class TurnActivities:
             turn=opened.turn,
             tip=opened.tip,
             definition=opened.definition,
-            policy=definition.policy(context_window(definition.model)),
+            policy=definition.policy(
+                context_window(definition.model), [context_window(one.model) for one in definition.fallback_models]
+            ),
             search_attributes=self._search_attributes,
             ended=opened.ended,
             last_turn=last_turn,
             asking=tuple(call for call, is_open in going_on if is_open),
             call_ids=tuple(call.call_id for call, _ in going_on),
             expires_at=expires_at,
+            todos=opened.todos,
+            earlier=opened.earlier,
         )
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
@@ -142,27 +156,44 @@ class TurnActivities:
         return next((request.expires_at for request in requests if request.expires_at is not None), None)
 
     async def _agent(self, opening: OpenTurn) -> AgentDefinition:
+        described = self._roster.described(opening.request)
+        if described is not None:
+            return described
         name = opening.request.agent
         if name is None:
-            try:
-                name = (await self._store.session(opening.session)).agent
-            except NotFoundError as error:
-                message = f"there is no session {opening.session!r}; name an agent to start one"
-                raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message)) from error
-        agent = self._agents.get(name)
-        if agent is None:
-            known = ", ".join(sorted(self._agents)) or "none"
-            message = f"no agent is named {name!r}; this worker has: {known}"
-            raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
-        return agent.definition
+            name = await self._agent_before(opening)
+        return self._roster.named(name, await self._last_definition(opening))
+
+    async def _last_definition(self, opening: OpenTurn) -> AgentDefinition | None:
+        """The definition of the last turn of the conversation, if there is one."""
+        session = _conversation_of(opening)
+        try:
+            last = await self._store.turn(session, (await self._store.session(session)).turn)
+        except NotFoundError:
+            return None
+        return await self._store.definition(last.definition)
+
+    async def _agent_before(self, opening: OpenTurn) -> str:
+        """The name of the agent that goes on: of the session's last turn, or of the turn that is resumed from."""
+        origin = opening.request.resume_from
+        session = _conversation_of(opening)
+        try:
+            last = (await self._store.session(session)).agent
+        except NotFoundError as error:
+            hint = "; name an agent to start one" if origin is None else ""
+            message = f"there is no session {session!r}{hint}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message)) from error
+        if origin is None or not origin.turn:
+            return last
+        return (await self._store.turn(session, origin.turn)).agent
 
     async def _with_remote_tools(self, opening: OpenTurn, definition: AgentDefinition) -> AgentDefinition:
         """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list.
 
         In a replay it is what they offered then; they need not be there.
         """
-        agent = self._agents[definition.name]
-        if not agent.mcp_servers:
+        agent = self._roster.of(definition)
+        if agent is None or not agent.mcp_servers:
             return definition
         turn = await self._number(opening)
         try:
@@ -187,9 +218,10 @@ class TurnActivities:
         if not pinned:
             return tools
         try:
-            last = await self._store.turn(opening.session, (await self._store.session(opening.session)).turn)
+            session = _conversation_of(opening)
+            last = await self._store.turn(session, (await self._store.session(session)).turn)
             before = await self._store.definition(last.definition)
-            transcript = await self._store.transcript(opening.session)
+            transcript = await self._store.transcript(session)
         except NotFoundError:
             return tools
         elsewhere = {tool.name for tool in before.tools if tool.pinned and tool.task_queue != self._mcp.queue}
@@ -239,7 +271,7 @@ class TurnActivities:
         async with beating(), store_failures():
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
-        result = committed.result
+            result = await self._delegations.told(commit, committed)
         if committed.first:
             seconds = (committed.ended_at - committed.started_at).total_seconds()
             self._metrics.turn_seconds.labels(result.agent).observe(seconds)
@@ -250,6 +282,12 @@ class TurnActivities:
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
+
+
+def _conversation_of(opening: OpenTurn) -> str:
+    """The session whose conversation the turn goes on with: that of the checkpoint, if it resumes from one."""
+    origin = opening.request.resume_from
+    return (origin.session if origin is not None else None) or opening.session
 
 
 def _warn_of_idle_rules(definition: AgentDefinition) -> None:
@@ -267,12 +305,15 @@ def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentD
     changes: dict[str, object] = {}
     if request.model is not None:
         changes["model"] = request.model
-    if request.max_steps is not None:
+    if request.max_steps is not None and request.delegated is None:
         changes["max_steps"] = request.max_steps
     if request.stop_conditions is not None:
         changes["stop_conditions"] = request.stop_conditions
-    if request.budgets is not None:
-        asked = request.budgets.model_dump(exclude_none=True)
+    if request.rules is not None:
+        functions = (hook for hook in definition.hooks if isinstance(hook, HookDeclaration))
+        changes["hooks"] = (*functions, *request.rules)
+    if request.budgets is not None and request.delegated is None:
+        asked = request.budgets.model_dump(exclude_none=True, exclude_defaults=True)
         changes["budgets"] = Budgets.model_validate({**definition.budgets.model_dump(), **asked})
     if not changes:
         return definition

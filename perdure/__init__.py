@@ -4,9 +4,12 @@ The client stands in ``perdure.client``; importing this package imports neither 
 """
 
 from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.completion import clear_todo, finish, todo
 from perdure.agents.context import ToolContext
+from perdure.agents.delegates import Delegate, spawn_agent
 from perdure.agents.effects import DidNotHappen, EffectUnknown, Happened
 from perdure.agents.files import File, Image
+from perdure.agents.hooks import Hook, HookContext, HookDefinitionError, StepEnd, hook
 from perdure.agents.needs import Secret, Setting
 from perdure.agents.outputs import read_output
 from perdure.agents.people import ask_user
@@ -15,10 +18,13 @@ from perdure.agents.toolset import Toolset, tool_method
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
+from perdure.contracts.fallbacks import Fallback
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConfig
 from perdure.contracts.people import ApprovalPolicy, ApprovalRule
+from perdure.contracts.reactions import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
+from perdure.engine.trajectory import Trajectory
 
 __all__ = [
     "Agent",
@@ -27,30 +33,48 @@ __all__ = [
     "ApprovalRule",
     "Budgets",
     "Compaction",
+    "Continue",
+    "Delegate",
     "DidNotHappen",
     "EffectUnknown",
     "ErrorDetail",
+    "Fail",
+    "Fallback",
     "File",
+    "Finish",
     "Happened",
+    "Hook",
+    "HookContext",
+    "HookDefinitionError",
+    "HookRule",
     "HttpServerConfig",
     "Image",
     "ModelError",
     "OAuthConfig",
     "ReasonCode",
+    "Retry",
     "RetryPolicy",
+    "RetryWithFeedback",
     "Secret",
     "Setting",
     "StdioServerConfig",
+    "StepEnd",
     "StopReason",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",
     "Toolset",
+    "Trajectory",
     "TurnRequest",
     "TurnResult",
     "Usage",
     "ask_user",
+    "clear_todo",
+    "finish",
+    "hook",
     "read_output",
+    "spawn_agent",
+    "todo",
     "tool",
     "tool_method",
 ]

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     agents: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with agents, separated by commas; the same as --agents"
     )
+    allow_inline_agents: bool = Field(
+        default=False, description="Whether start requests may bring an agent of their own: 1, or 0"
+    )
     metrics_address: str = Field(
         default="127.0.0.1:9464", description="HOST:PORT of /metrics, /healthz and /readyz; empty turns them off"
     )

@@ -9,12 +9,13 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TypeVar, cast, get_args
+from typing import Literal, TypeVar, get_args
 
 import yaml
 
 from perdure.agents.agent import AgentDefinitionError
 from perdure.contracts.skills import Skill
+from perdure.yaml_nodes import YamlError, composed
 
 __all__ = ["MAX_BYTES", "OnInvalid", "Skill", "instructions_in", "skills_in"]
 
@@ -178,8 +179,8 @@ def _without_front_matter(text: str) -> str:
     if parts is None:
         return text
     try:
-        is_front_matter = isinstance(yaml.compose(parts[0], Loader=yaml.SafeLoader), yaml.MappingNode)
-    except (yaml.YAMLError, RecursionError):
+        is_front_matter = isinstance(composed(parts[0]), yaml.MappingNode)
+    except YamlError:
         return text
     return parts[1] if is_front_matter else text
 
@@ -239,15 +240,9 @@ class _SkillFile:
 
     def _parsed(self, front: str) -> Iterator[tuple[str, yaml.Node]]:
         try:
-            root = cast("yaml.Node | None", yaml.compose(front, Loader=yaml.SafeLoader))
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line if error.problem_mark is not None else 0
-            raise self._invalid(line + 2, f"the front matter is no YAML: {error.problem}") from error
-        except yaml.reader.ReaderError as error:
-            line = front.count("\n", 0, error.position)
-            raise self._invalid(line + 2, f"the front matter is no YAML: {error.reason}") from error
-        except RecursionError as error:
-            raise self._invalid(2, "the front matter is nested too deeply") from error
+            root = composed(front)
+        except YamlError as error:
+            raise self._invalid(error.line + 1, f"the front matter is no YAML: {error.cause}") from error
         if not isinstance(root, yaml.MappingNode):
             raise self._invalid(2, "the front matter must be lines of the form 'name: …'")
         for key, value in root.value:

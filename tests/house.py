@@ -24,6 +24,8 @@ from activities.mcp.references import secret_values
 from activities.mcp.servers import McpServers
 from activities.metrics import Metrics
 from perdure import Agent
+from perdure.agents.data import Registered
+from perdure.agents.inline import InlineAgents
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client
 from perdure.contracts.names import AGENT_TURN
@@ -109,9 +111,13 @@ class House:
 
     @asynccontextmanager
     async def worker(
-        self, *agents: Agent, runner: WorkflowRunner | None = None, client: temporalio.client.Client | None = None
+        self,
+        *agents: Agent,
+        runner: WorkflowRunner | None = None,
+        client: temporalio.client.Client | None = None,
+        inline: bool = False,
     ) -> AsyncIterator[None]:
-        """A worker in this process, under the strict sandbox."""
+        """A worker in this process, under the strict sandbox; ``inline`` allows agents in start requests."""
         await self.store.register_agents([agent.definition for agent in agents])
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
@@ -124,6 +130,7 @@ class House:
             secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
             mcp=self.mcp,
+            inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
         )
         pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
         try:
@@ -152,7 +159,7 @@ class House:
         self.processes.append(process)
         return WorkerProcess(process, Path(log.name))
 
-    async def start(self, agent: str = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:
+    async def start(self, agent: str | None = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:
         """Start a turn the way another service does: by name, with plain JSON."""
         return await self.temporal.start_workflow(
             AGENT_TURN,
@@ -161,7 +168,7 @@ class House:
             task_queue=self.settings.task_queue,
         )
 
-    async def run(self, agent: str = "tester", prompt: str = "go", **request: Any) -> dict[str, Any]:
+    async def run(self, agent: str | None = "tester", prompt: str = "go", **request: Any) -> dict[str, Any]:
         """Start a turn and wait for the workflow's result."""
         handle = await self.start(agent, prompt, **request)
         async with asyncio.timeout(WAIT_SECONDS):

@@ -13,7 +13,7 @@ from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
-from worker.agents import AgentLoadError, check_needs, load_agents
+from worker.agents import AgentLoadError, check_needs, load
 from worker.health import AddressError
 from worker.telemetry import configure_logging
 
@@ -22,7 +22,7 @@ UNREACHABLE = 8
 
 
 @click.command()
-@click.option("--agents", "modules", multiple=True, metavar="MODULE", help="A module with agents; may be repeated.")
+@click.option("--agents", "modules", multiple=True, metavar="MODULE", help="Module or file with agents; repeatable.")
 @click.option("--task-queue", default=None, help="The task queue to poll; PERDURE_TASK_QUEUE by default.")
 @click.option("--metrics-address", default=None, help="HOST:PORT of /metrics and the probes; empty turns them off.")
 def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None) -> None:
@@ -36,7 +36,8 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
         changes = {"task_queue": task_queue, "metrics_address": metrics_address, "agents": modules or None}
         settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
         prepare_recordings(settings)
-        agents = load_agents(settings.agents)
+        loaded = load(settings.agents)
+        agents = loaded.agents
         if settings.recording_mode != "replay":  # then no tool runs
             check_needs(agents.values(), settings.task_queue, os.environ)
     except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
@@ -45,7 +46,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
     from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
 
     try:
-        uvloop.run(run(settings, agents))
+        uvloop.run(run(settings, agents, loaded.registered))
     except (AddressError, TemporalConfigError) as error:
         return _fail(error, USAGE)
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:

@@ -1,39 +1,80 @@
-"""Load users' agents from modules and entry points. A module that fails says so in one line, before anything polls."""
+"""Load users' agents from modules, files and entry points. What fails says so in one line, before anything polls."""
 
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
-from perdure.agents.agent import Agent
+from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.data import Registered
+from perdure.agents.delegates import below, cycle
 from perdure.agents.needs import UnmetNeedError, problems_of
+from perdure.agents.tool import Tool
+from perdure.agents.toolset import Toolset
 from perdure.contracts.names import ENTRY_POINT_GROUP
+from worker.agent_files import SUFFIXES, AgentFileError, agents_in
 
 
-class AgentLoadError(Exception):
+class AgentLoadError(AgentDefinitionError):
     """A module cannot be imported or has no usable agent; the message names the cause and the fix."""
 
 
-def load_agents(modules: Iterable[str]) -> dict[str, Agent]:
-    """The agents of these modules and of installed packages, by name.
+@dataclass(frozen=True)
+class Loaded:
+    """What a worker has: its agents by name, and tools and servers that agents in start requests may name."""
+
+    agents: dict[str, Agent]
+    registered: Registered
+
+
+def load_agents(sources: Iterable[str]) -> dict[str, Agent]:
+    """The agents of these modules and files and of installed packages, by name; see :func:`load`."""
+    return load(sources).agents
+
+
+def load(sources: Iterable[str]) -> Loaded:
+    """The agents of these modules and files and of installed packages, and their tools.
 
     Args:
-        modules: Dotted names, or paths of Python files; the working directory is on the path.
+        sources: Dotted names of modules, or paths of Python, YAML or JSON files; the working directory is on the path.
 
     Raises:
-        AgentLoadError: A module does not import, has no agent, or two agents share a name.
+        AgentLoadError: A module does not import, has no agent and no tool, a file cannot be used, or two agents share
+            a name.
     """
+    sources = tuple(sources)
+    files = [Path(name) for name in sources if Path(name).suffix in SUFFIXES]
+    modules = [(_import(name), name) for name in sources if Path(name).suffix not in SUFFIXES]
+    modules += [
+        (_import(point.value.partition(":")[0]), point.value) for point in entry_points(group=ENTRY_POINT_GROUP)
+    ]
     agents: dict[str, tuple[Agent, str]] = {}
-    for name in modules:
-        _add(agents, _import(name), name, required=True)
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        _add(agents, _import(point.value.partition(":")[0]), point.value, required=True)
+    tools: list[Tool[..., Any]] = []
+    for module, source in modules:
+        found = _tools_of(module)
+        tools += found
+        _add(agents, _agents_of(module), source)
+        if not found and not _agents_of(module):
+            msg = f"module {source!r} has no Agent at top level; write 'agent = Agent(name=…, model=…)' in it"
+            raise AgentLoadError(msg)
+    registered = Registered((agent for agent, _ in agents.values()), tools)
+    for file in files:
+        if (folder := str(file.resolve().parent)) not in sys.path:
+            sys.path.insert(0, folder)
+        try:
+            _add(agents, tuple(agents_in(file, registered, _import)), str(file))
+        except AgentFileError as error:
+            raise AgentLoadError(str(error)) from error
     if not agents:
         msg = "no agents: name a module with --agents MODULE, for example --agents examples.demo.agent"
         raise AgentLoadError(msg)
-    return {name: agent for name, (agent, _) in agents.items()}
+    _add_delegates(agents)
+    loaded = {name: agent for name, (agent, _) in agents.items()}
+    return Loaded(loaded, Registered(loaded.values(), tools))
 
 
 def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[str, str]) -> None:
@@ -53,17 +94,42 @@ def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[s
         raise UnmetNeedError("; ".join(problems))
 
 
-def _add(agents: dict[str, tuple[Agent, str]], module: ModuleType, source: str, *, required: bool) -> None:
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Agent)}
-    if required and not found:
-        msg = f"module {source!r} has no Agent at top level; write 'agent = Agent(name=…, model=…)' in it"
-        raise AgentLoadError(msg)
-    for agent in found.values():
+def _agents_of(module: ModuleType) -> tuple[Agent, ...]:
+    return tuple({id(value): value for value in vars(module).values() if isinstance(value, Agent)}.values())
+
+
+def _tools_of(module: ModuleType) -> list[Tool[..., Any]]:
+    """Tools at the top level of a module, those of toolsets included: agents that are data may name them."""
+    found: list[Tool[..., Any]] = []
+    for value in cast("dict[str, object]", vars(module)).values():
+        if isinstance(value, Toolset):
+            found += value.tools
+        elif isinstance(value, Tool):
+            found.append(cast("Tool[..., Any]", value))
+    return found
+
+
+def _add(agents: dict[str, tuple[Agent, str]], found: Iterable[Agent], source: str) -> None:
+    for agent in found:
         other = agents.get(agent.name)
         if other is not None and other[0] is not agent:
             msg = f"two agents are named {agent.name!r}, in {other[1]} and in {source}; rename one"
             raise AgentLoadError(msg)
         agents[agent.name] = (agent, source)
+
+
+def _add_delegates(agents: dict[str, tuple[Agent, str]]) -> None:
+    """Load the delegates that are given as agents; refuse circles, and names of agents that are not there."""
+    for agent, source in tuple(agents.values()):
+        _add(agents, cast("list[Agent]", below(agent.delegates)), f"the delegates of {agent.name!r} in {source}")
+    calls = {name: tuple(one.name for one in agent.delegates) for name, (agent, _) in agents.items()}
+    for name, delegates in calls.items():
+        if absent := sorted(set(delegates) - agents.keys()):
+            msg = f"agent {name!r} has the delegate {absent[0]!r}, which no module has; name its module too"
+            raise AgentLoadError(msg)
+    if (circle := cycle(calls)) is not None:
+        msg = f"{' calls '.join(circle)}: a circle of delegates would never come to an end; take one out"
+        raise AgentLoadError(msg)
 
 
 def _import(name: str) -> ModuleType:

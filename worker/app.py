@@ -28,10 +28,13 @@ from activities.mcp.servers import McpServers
 from activities.metrics import Metrics, PeopleCollector
 from activities.model import warm_up
 from activities.people import PeopleActivity
+from activities.reacting import ReactActivity
 from activities.recordings import Recordings
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from perdure.agents.agent import Agent
+from perdure.agents.data import Registered
+from perdure.agents.inline import InlineAgents
 from perdure.client.connect import connect
 from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings
@@ -65,6 +68,8 @@ class Parts:
     secrets: frozenset[str]
     search_attributes: bool
     mcp: McpServers = field(default_factory=McpServers)
+    inline: InlineAgents | None = None
+    """What is made of agents in start requests; None refuses them."""
 
 
 def build_worker(
@@ -78,6 +83,7 @@ def build_worker(
     turns = TurnActivities(
         store=parts.store,
         agents=parts.agents,
+        inline=parts.inline,
         definitions=definitions,
         recordings=recordings,
         mcp=parts.mcp,
@@ -94,6 +100,9 @@ def build_worker(
         secrets=parts.secrets,
     )
     compaction = CompactActivity(store=parts.store, definitions=definitions, attempts=attempts)
+    reacting = ReactActivity(
+        store=parts.store, agents=parts.agents, definitions=definitions, bodies=parts.bodies, secrets=parts.secrets
+    )
     tools = _tools(parts, definitions, recordings)
     return Worker(
         client,
@@ -104,6 +113,7 @@ def build_worker(
             turns.commit_turn,
             generate.generate,
             compaction.compact,
+            reacting.react,
             PeopleActivity(parts.store, recordings).ask,
             tools.call_tool,
         ],
@@ -145,6 +155,7 @@ def _tools(parts: Parts, definitions: Definitions, recordings: Recordings) -> To
     return ToolActivities(
         store=parts.store,
         agents=parts.agents,
+        inline=parts.inline,
         definitions=definitions,
         bodies=parts.bodies,
         mcp=parts.mcp,
@@ -177,7 +188,7 @@ async def check_search_attributes(client: temporalio.client.Client) -> None:
         raise SearchAttributesError(msg)
 
 
-async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
+async def run(settings: Settings, agents: Mapping[str, Agent], registered: Registered) -> None:
     """Run a worker until SIGTERM or SIGINT, then drain it: running calls get their grace, the rest is handed over."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -190,7 +201,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
             await stack.enter_async_context(serving(listener, health, lambda: metrics_page(own, sdk)))
         client = await connect(runtime=sdk.runtime)
         if settings.recording_mode != "replay":
-            await warm_up(agent.model for agent in agents.values())
+            await warm_up(model for agent in agents.values() for model in agent.models)
         if settings.search_attributes == "on":
             await check_search_attributes(client)
         metrics = Metrics(own)
@@ -212,6 +223,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent]) -> None:
             secrets=secret_values(agents.values(), os.environ),
             search_attributes=settings.search_attributes == "on",
             mcp=mcp,
+            inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
         )
         pinned = build_pinned_worker(client, settings, parts)
         worker = build_worker(client, settings, parts)

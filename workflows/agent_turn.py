@@ -17,6 +17,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.people import AskPeople
+from perdure.contracts.reactions import React
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
     CancelRequest,
@@ -28,13 +29,14 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import after, people
+from perdure.engine import after, delegates, hooks, people
 from perdure.engine import step as engine
+from perdure.engine.delegates import CallDelegates
 from perdure.engine.state import Carried, Ending, TurnState
-from workflows import failures, options, stubs, visibility
-from workflows.deadline import Deadline
+from workflows import failures, options, reacting, stubs, visibility
+from workflows.delegates import Children
+from workflows.extending import Extending
 from workflows.inbox import Opened, Refused, one_line, refuse
-from workflows.people import Counter
 
 Running = workflow.ActivityHandle[Any]
 
@@ -42,7 +44,7 @@ Result = TypeVar("Result")
 
 
 @workflow.defn(name=AGENT_TURN)
-class AgentTurn(Counter):
+class AgentTurn(Extending):
     """One turn of an agent in the session that the workflow id names.
 
     Its input is a :class:`TurnRequest`, its result a :class:`TurnResult`. Input that is no request fails the
@@ -53,7 +55,6 @@ class AgentTurn(Counter):
     def __init__(self, request: JsonValue = None) -> None:
         super().__init__()
         self._cancelled_by_temporal = False
-        self._deadline = Deadline()
 
     @workflow.run
     async def run(self, request: JsonValue = None) -> TurnResult:
@@ -83,11 +84,13 @@ class AgentTurn(Counter):
 
     def _next_action(self) -> engine.Action:
         """What the engine says; a turn that was stopped starts nothing more."""
+        self.state = hooks.interrupted(self._state) if self._stopped else self._state
         if self._stopped and self._state.ending is None:
             stop = after.cancel if self.mail.cancel is not None else after.deadline
             self.state = stop(self._state, self.mail)
-        heard, self.mail = people.hear(self._state, self.mail, workflow.now())
-        self.state = after.judge_step(heard, workflow.now())
+        self.state, self.mail = people.hear(self._state, self.mail, workflow.now())
+        self.state = after.step_ended(self._state, self.mail, workflow.now())
+        self.state = hooks.settle(self._state, self.mail, workflow.now())
         return engine.next_action(self._state, self.mail)
 
     @property
@@ -128,13 +131,18 @@ class AgentTurn(Counter):
             await self._generate(action)
         elif isinstance(action, engine.CallTools):
             await self._call_tools(action)
+        elif isinstance(action, CallDelegates):
+            await self._delegate(action)
         elif isinstance(action, Compact):
             await self._compact(action)
+        elif isinstance(action, React):
+            (outcome,) = await self._settled([reacting.called(self._state, action)])
+            self.state = reacting.heard(self._state, self.mail, outcome, stopped=self._stopped)
         elif isinstance(action, AskPeople):
             await self._ask(action)
         elif isinstance(action, people.WaitForPeople):
             await self._wait_for_people(action.until)
-        self.state = after.keep_listening(self._state, self.mail)
+        self.state = after.step_ended(self._state, self.mail, workflow.now())
 
     async def _generate(self, action: Generate) -> None:
         running = workflow.start_activity(
@@ -146,13 +154,15 @@ class AgentTurn(Counter):
         (outcome,) = await self._settled([running])
         if isinstance(outcome, Generation):
             self.mail = self.mail.read(len(action.steered))
-            self.state = after.generation(self._state.with_written(len(action.decided)), outcome)
+            answered = after.generation(self._state.with_written(len(action.decided)), outcome)
+            self.state = hooks.generated(answered, action, outcome)
             if outcome.retry_seconds:
                 await self._pause(timedelta(seconds=outcome.retry_seconds))
         elif self._stopped:
             self.state = after.aborted_generation(self._state)
         else:
-            self.state = after.failure(self._state, failures.detail(outcome, "generation"))
+            failed = after.failure(self._state, *failures.of_model(outcome))
+            self.state = hooks.generation_failed(failed)
 
     async def _compact(self, action: Compact) -> None:
         running = workflow.start_activity(
@@ -167,7 +177,8 @@ class AgentTurn(Counter):
         elif self._stopped:
             self.state = after.aborted_generation(self._state)
         else:
-            self.state = after.compaction(self._state, failures.detail(outcome, "generation"))
+            self.state = after.compaction(self._state, *failures.of_model(outcome))
+        self.state = hooks.generation_failed(self._state)
 
     async def _ask(self, action: AskPeople) -> None:
         """Tell people what the turn is about to wait for; a stop is seen by the next action. A replay asks nobody."""
@@ -218,7 +229,7 @@ class AgentTurn(Counter):
 
     async def _call_tools(self, action: engine.CallTools) -> None:
         """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""
-        pending = self._state.pending
+        pending, _ = delegates.parted(self._state)
         running = [self._start(planned.tool, call) for planned, call in zip(pending, action.calls, strict=True)]
         outcomes: list[ToolOutcome] = []
         aborted: ErrorDetail | None = None
@@ -231,6 +242,19 @@ class AgentTurn(Counter):
                 aborted = aborted or (detail if aborts else None)
         if not self._stopped:
             self.state = after.tools(self._state, tuple(outcomes), aborted)
+
+    async def _delegate(self, action: CallDelegates) -> None:
+        """Have the delegates work in parallel; a stop ends them first, and what they used is charged all the same."""
+        children = Children(action.starts)
+        try:
+            await workflow.wait_condition(lambda: self._stopped or children.ended)
+        except asyncio.CancelledError:
+            self._note_temporal_cancel()
+        if self._stopped and not children.ended:
+            children.cancel(self.mail.cancel.reason if self.mail.cancel is not None else "its caller's time is used up")
+        ended = await self._uninterrupted(asyncio.ensure_future(children.results()))
+        state = self._state
+        self.state = after.with_charges(state, ended) if self._stopped else after.delegated(state, action, ended)
 
     def _start(self, tool: str, call: CallTool) -> Running:
         policy = self._state.policy.tools.get(tool, ToolPolicy())
@@ -291,7 +315,8 @@ class AgentTurn(Counter):
         if self._stopped:
             return
         carried = Carried(turn=self._state, mail=self.mail)
-        workflow.continue_as_new(request.model_copy(update={"carried": carried.model_dump(mode="json"), "queued": ()}))
+        opened: dict[str, object] = {"queued": (), "history": (), "definition": None}  # the store has them
+        workflow.continue_as_new(request.model_copy(update={**opened, "carried": carried.model_dump(mode="json")}))
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
@@ -309,6 +334,9 @@ class AgentTurn(Counter):
             )
         )
         visibility.ended(self._state, result)
+        for calls in reacting.at_the_end(self._state, action):  # which change nothing, also where they fail
+            with contextlib.suppress(ActivityError):
+                await self._uninterrupted(calls)
         return result
 
     async def _then_the_queue(self, result: TurnResult) -> TurnResult:

@@ -14,9 +14,11 @@ class Deadline:
     def __init__(self) -> None:
         self.past = False
         self._watching: asyncio.Task[None] | None = None
+        self._counts = False
 
     def watch(self, state: TurnState) -> None:
         """Count from the turn's beginning, without the time it waited for people."""
+        self._counts = True
         limit = state.policy.budgets.seconds
         if limit is None:
             return
@@ -28,8 +30,15 @@ class Deadline:
 
         self._watching = asyncio.create_task(watch())
 
+    def changed(self, state: TurnState) -> None:
+        """Count to another limit, unless the turn waits for people right now."""
+        if self._counts:
+            self.stop()
+            self.watch(state)
+
     def stop(self) -> None:
         """Count no longer."""
+        self._counts = False
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None

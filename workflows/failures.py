@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
 from perdure.contracts.turns import OpenTurn, StopReason, TurnResult
 
@@ -38,6 +39,15 @@ def detail(error: ActivityError, title: str) -> ErrorDetail:
         text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
         return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
     return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
+
+
+def of_model(error: ActivityError) -> tuple[ErrorDetail, Paid]:
+    """The same of a model call, and what its tries have cost."""
+    paid = Paid()
+    if isinstance(error.cause, ApplicationError):
+        with contextlib.suppress(IndexError, ValidationError):
+            paid = Paid.model_validate(error.cause.details[1])
+    return detail(error, "generation"), paid
 
 
 def tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:

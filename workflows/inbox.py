@@ -99,6 +99,8 @@ class Inbox:
                 self._need_room_for(message)
                 self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})
             return SendReceipt(turn=opened.turn)
+        if self.state is not None and self.state.delegated is not None:
+            raise refuse(ReasonCode.REQUEST_INVALID, "a delegate works for one call; send with steer while it runs")
         places = [other.request_id for other in self.mail.queued]
         if request_id not in places:
             self._need_room_for(message)
@@ -141,8 +143,9 @@ class Inbox:
             activity=self.activity,
             queued=len(self.mail.queued),
             cancelling=self.mail.cancel is not None,
-            spent=state.spent,
+            spent=state.own_spent,
             requests=people.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
+            todos=state.todos,
         )
 
     @property
@@ -160,9 +163,13 @@ class Inbox:
         state = self.state
         if state is None:
             raise refuse(ReasonCode.REQUEST_INVALID, "the turn has not been opened yet; ask again in a moment")
-        return BudgetStatus(
-            max_steps=state.policy.max_steps, steps=state.step, limits=state.policy.budgets, spent=state.spent
-        )
+        return budget_of(state)
+
+
+def budget_of(state: TurnState) -> BudgetStatus:
+    """The limits, and what counts against them."""
+    steps = state.step + state.earlier.delegated_steps
+    return BudgetStatus(max_steps=state.policy.max_steps, steps=steps, limits=state.policy.budgets, spent=state.spent)
 
 
 def _update_id() -> str:

@@ -11,6 +11,7 @@ from typing import NotRequired, TypedDict
 from temporalio.common import RetryPolicy
 
 from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.reactions import HookDeclaration, React
 from perdure.contracts.tools import ToolPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
@@ -31,6 +32,10 @@ STEADY = timedelta(seconds=1)
 
 PINNED_WAIT = timedelta(seconds=60)
 """A worker that alone may take a call, and has not taken it for so long, is lost."""
+
+
+MOST_EVENTS = 500
+"""Of one step that a hook is called with, for the outermost bound of its activity."""
 
 
 class ActivityOptions(TypedDict):
@@ -64,6 +69,17 @@ def generation(policy: TurnPolicy) -> ActivityOptions:
         start_to_close_timeout=policy.generation_timeout + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=_steady(policy.max_retries + 1 + LOST_WORKER_MARGIN),
+    )
+
+
+def reacting(policy: TurnPolicy, action: React) -> ActivityOptions:
+    """For ``react``, which bounds each call of a hook itself; a second attempt goes on where the first one was lost."""
+    called = [hook for hook in policy.hooks if isinstance(hook, HookDeclaration) and hook.name in action.calling]
+    longest = sum((hook.timeout for hook in called), timedelta(0)) * MOST_EVENTS
+    return ActivityOptions(
+        start_to_close_timeout=longest + GRACE,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=_steady(1 + LOST_WORKER_MARGIN),
     )
 
 

@@ -5,6 +5,7 @@ from temporalio import activity
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
+from perdure.contracts.reactions import React, Reacted
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
@@ -24,6 +25,12 @@ async def generate(request: Generate) -> Generation:
 @activity.defn(name=Activity.COMPACT)
 async def compact(request: Compact) -> Compacted:
     """Summarise the beginning of the conversation in what the model reads."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.REACT)
+async def react(request: React) -> Reacted:
+    """Call hooks with the events of a step, and return what they want."""
     raise NotImplementedError
 
 

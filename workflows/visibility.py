@@ -13,9 +13,12 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.people import AskPeople
+from perdure.contracts.reactions import React
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
+from perdure.engine import delegates
 from perdure.engine import step as engine
+from perdure.engine.delegates import CallDelegates
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import TurnState
 from workflows.inbox import Inbox
@@ -104,9 +107,19 @@ def tool_summary(call: CallTool) -> str:
     return _in_one_row(call.arguments)
 
 
+def delegate_summary(call: PlannedCall) -> str:
+    """The summary of a delegate's workflow: what it is asked, as the call's arguments are shown."""
+    return _in_one_row(f"{call.tool} {call.arguments}")
+
+
 def asking_summary(action: AskPeople) -> str:
     """The summary of the ``ask`` activity: what people are asked."""
     return _in_one_row(", ".join(request.question or f"approve {request.tool}" for request in action.requests))
+
+
+def hooks_summary(action: React) -> str:
+    """The summary of the ``react`` activity: the hooks, and where they are called."""
+    return _in_one_row(f"{action.boundary} · {', '.join(action.calling)}")
 
 
 def commit_summary(action: CommitTurn) -> str:
@@ -130,13 +143,19 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
     why, rows = "", ""
     _show_state(inbox, state, action)
     if isinstance(action, engine.CallTools):
-        inbox.activity = "tools: " + ", ".join(planned.tool for planned in state.pending)
+        called, _ = delegates.parted(state)
+        inbox.activity = "tools: " + ", ".join(planned.tool for planned in called)
     elif isinstance(action, Generate):
         inbox.activity = f"generate, step {action.step}"
     elif isinstance(action, Compact):
         inbox.activity = f"compact, step {action.step}"
+    elif isinstance(action, React):
+        inbox.activity = "hooks: " + ", ".join(action.calling)
     elif isinstance(action, AskPeople):
         inbox.activity = "ask"
+    elif isinstance(action, CallDelegates):
+        inbox.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
+        rows = _delegates(action)
     elif isinstance(action, WaitForPeople):
         inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.asking)
         rows = _requests(state)
@@ -174,9 +193,16 @@ def _requests(state: TurnState) -> str:
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 
+def _delegates(action: CallDelegates) -> str:
+    """Where the delegates work; the first few."""
+    rows = [f"- {start.call.tool}: `perdure follow {start.session}`" for start in action.starts[:SHOWN_REQUESTS]]
+    more = len(action.starts) - len(rows)
+    return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
+
+
 def _details(state: TurnState, headline: str) -> str:
     """Markdown for the workflow's page: what matters most comes first, as the box there shows a few lines only."""
-    policy, spent = state.policy, state.spent
+    policy, spent = state.policy, state.own_spent
     if not spent.unpriced_calls:
         cost = f"${spent.cost_usd:.4f}"
     elif spent.cost_usd:

@@ -6,10 +6,13 @@ from functools import cached_property
 from inspect import cleandoc
 from typing import Annotated, Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator, model_validator
 from pydantic_core import core_schema
 
+from perdure.agents.completion import settled
+from perdure.agents.delegates import Delegate, check
 from perdure.agents.errors import ToolDefinitionError
+from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
 from perdure.agents.skills import declared
 from perdure.agents.tool import Tool, tool
@@ -19,21 +22,33 @@ from perdure.contracts.agents import (
     DEFAULT_MAX_STEPS,
     MAX_CORRECTIONS,
     AgentDefinition,
+    CacheMode,
     Compaction,
+    OnChildError,
     OnToolError,
     ToolMode,
 )
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.builtins import Completion
+from perdure.contracts.fallbacks import Fallback, check_model
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
 from perdure.contracts.people import ApprovalPolicy, Interactive
+from perdure.contracts.reactions import MAX_HOOKS, HookRule, OnHookError
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
 from perdure.contracts.stops import StopConditions
+from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, Value, known_fields
 
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
 """What is no tool is refused, and what is one is not looked into."""
+
+_A_DELEGATE = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Delegate))
+
+
+_LOOKED_AT = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
+"""What a validator of the field has looked at."""
 
 
 class AgentDefinitionError(ValueError):
@@ -48,6 +63,10 @@ class Agent(Value):
         model: ``provider/model``, as litellm takes it.
         instructions: The system prompt, or several texts that make it up; indentation is removed.
         tools: Functions, ``@tool`` objects and instances of toolsets.
+        delegates: Other agents that it may call as tools: agents, names of agents of the same workers, or ``Delegate``
+            with settings. A call is a turn of its own that reads only the query.
+        on_child_error: What a delegate that does not finish does: ``return`` gives the model an error result,
+            ``propagate`` ends the turn with an error.
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
         generation_timeout: Longest time one model call may take.
@@ -56,8 +75,15 @@ class Agent(Value):
         on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
             ``feed_back`` tells the model.
         finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
+        completion: What finishes a turn: ``text`` without a call, a ``finish_tool`` (without one of that name, the
+            built-in ``finish``), or ``attempt_completion``, which gives the agent a list of todos: it is not done while
+            one of them is open. None is ``finish_tool`` if one is named, and else ``text``.
+        max_tool_turns: Answers of a turn that may call tools; when the calls of the last one have their results and the
+            turn has not finished, it ends with ``tool.max_turns_exhausted``.
         stop_conditions: The turn is finished when one of these holds at the end of a step (``perdure.stop``); text
             alone is then ``stalled``.
+        hooks: What reacts to the events of the turns: rules (``HookRule``) and functions made by ``@hook``, in order.
+        on_hook_error: What a hook that raises does: ``fail`` ends the turn with an error, ``ignore`` leaves it at that.
         tool_mode: How the model calls tools: ``api`` by its provider, or in plain text as ``xml``, ``json``,
             ``json-in-xml``, ``json-with-tag`` or ``pythonic``; ``auto`` is ``api`` unless the model is known to have
             no calls, or its provider refuses so many tools, and then ``json-in-xml``.
@@ -69,6 +95,11 @@ class Agent(Value):
         interactive: What a turn does that needs a person: ``wait`` for one, or ``stop`` with ``waiting_for_input``,
             so that the reply starts the next turn.
         approvals: Which tool calls need somebody's approval, as rules over tool and arguments.
+        fallback_models: Models that are called, in this order, when the one before has failed for good: its retries are
+            used up, its provider refuses the key or has no quota left, or does not know the model. The next one stays
+            for the rest of the turn. A name, or a ``Fallback`` with its own retry policy and time-out.
+        cache: ``latest`` asks providers that take such marks (Anthropic's models) to keep the system prompt and the
+            last two messages for the next call, which then costs less; ``off`` does not.
         skills: What the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` finds it in a folder.
     """
 
@@ -79,6 +110,8 @@ class Agent(Value):
     instructions: str = ""
     description: str = ""
     tools: tuple[Annotated[Tool[..., Any], _AS_IT_IS], ...] = ()
+    delegates: tuple[Annotated[Delegate, _A_DELEGATE], ...] = ()
+    on_child_error: OnChildError = "return"
     mcp_servers: tuple[AnyServerConfig, ...] = ()
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
@@ -86,7 +119,11 @@ class Agent(Value):
     retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
+    completion: Completion | None = None
+    max_tool_turns: int | None = Field(default=None, ge=1)
     stop_conditions: StopConditions = ()
+    hooks: tuple[Annotated[HookRule | Hook, _LOOKED_AT], ...] = Field(default=(), max_length=MAX_HOOKS)
+    on_hook_error: OnHookError = "fail"
     tool_mode: ToolMode = "auto"
     budgets: Annotated[Budgets, known_fields(Budgets)] = Budgets()
     compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()
@@ -95,6 +132,8 @@ class Agent(Value):
     interactive: Interactive = "wait"
     approvals: Annotated[ApprovalPolicy, known_fields(ApprovalPolicy)] = ApprovalPolicy()
     skills: tuple[Skill, ...] = ()
+    fallback_models: tuple[Annotated[Fallback, known_fields(Fallback)], ...] = ()
+    cache: CacheMode = "latest"
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
         """Check the settings.
@@ -131,6 +170,23 @@ class Agent(Value):
                 raise ValueError(msg)
         return value
 
+    @field_validator("delegates", mode="before")
+    @classmethod
+    def _agents_become_delegates(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(one if isinstance(one, Delegate) else Delegate(one) for one in cast("list[Any]", value))
+
+    @model_validator(mode="after")
+    def _can_finish(self) -> Self:
+        settled(self.completion, self.finish_tool, self.output_schema, self._declared_tools)
+        return self
+
+    @model_validator(mode="after")
+    def _delegates_are_bounded(self) -> Self:
+        check(self.name, self.delegates, any(item.declaration.delegate for item in self.tools), self.budgets)
+        return self
+
     @field_validator("mcp_servers")
     @classmethod
     def _servers_have_names(cls, value: tuple[AnyServerConfig, ...]) -> tuple[AnyServerConfig, ...]:
@@ -144,11 +200,14 @@ class Agent(Value):
     @field_validator("model")
     @classmethod
     def _model_names_its_provider(cls, value: str) -> str:
-        provider, slash, model = value.partition("/")
-        if not (provider and slash and model):
-            msg = f"write it as provider/model, for example openai/gpt-5-mini (got {value!r})"
-            raise ValueError(msg)
-        return value
+        return check_model(value)
+
+    @field_validator("fallback_models", mode="before")
+    @classmethod
+    def _names_become_fallbacks(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple({"model": one} if isinstance(one, str) else one for one in cast("list[Any]", value))
 
     @field_validator("output_schema", mode="before")
     @classmethod
@@ -163,6 +222,18 @@ class Agent(Value):
         if value is not None:
             check_schema(value)
         return value
+
+    @field_validator("hooks", mode="before")
+    @classmethod
+    def _hooks_are_made(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        if not isinstance(value, list | tuple):
+            return value
+        for item in cast("list[Any]", value):
+            if not isinstance(item, HookRule | Hook):
+                name = getattr(item, "__name__", repr(item))
+                msg = f"{name} is no hook; decorate the function with @hook('tool_end'), or write a HookRule"
+                raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
+        return tuple(cast("list[Any]", value))
 
     @field_validator("approvals")
     @classmethod
@@ -215,13 +286,32 @@ class Agent(Value):
     def definition(self) -> AgentDefinition:
         """The agent as data: what is frozen at the start of a turn."""
         fields = {
-            name: getattr(self, name) for name in AgentDefinition.model_fields if name not in {"tools", "recording"}
+            name: getattr(self, name)
+            for name in AgentDefinition.model_fields
+            if name not in {"tools", "hooks", "inline", "recording"}
         }
-        return AgentDefinition(**fields, tools=(*(item.declaration for item in self.tools), *declared(self.skills)))
+        own = self._declared_tools
+        fields["finish_tool"], added = settled(self.completion, self.finish_tool, self.output_schema, own)
+        fields["hooks"] = tuple(one.declaration if isinstance(one, Hook) else one for one in self.hooks)
+        return AgentDefinition(**fields, tools=(*own, *added))
+
+    @property
+    def _declared_tools(self) -> tuple[ToolDeclaration, ...]:
+        tools = (item.declaration for item in self.tools)
+        return (*tools, *(item.declaration for item in self.delegates), *declared(self.skills))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that a turn may use: its own, and those that stand in for it."""
+        return (self.model, *(one.model for one in self.fallback_models))
 
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
         return next((item for item in self.tools if item.name == name), None)
+
+    def hook(self, name: str) -> Hook | None:
+        """The hook of that name that is a function, or None."""
+        return next((one for one in self.hooks if isinstance(one, Hook) and one.name == name), None)
 
     def mcp_server(self, name: str) -> AnyServerConfig | None:
         """The MCP server of that name, or None."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +12,8 @@ from perdure.agents.effects import Reconcile, Reconciler, reconciler_of
 from perdure.agents.errors import InvalidInputError, ToolDefinitionError
 from perdure.agents.needs import Needed, Variable
 from perdure.agents.parameters import Signature, answer_of, signature_of
+from perdure.contracts.builtins import Builtin
+from perdure.contracts.delegates import DelegateSettings
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 
@@ -204,17 +206,26 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
 _DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "interactive", "requires_approval")
 """Settings that a declaration has as they are."""
 
+_BUILTINS: dict[str, Builtin] = {f"perdure.agents.completion:{name}": name for name in get_args(Builtin)}
+"""The tools that the workflow carries out itself; one with another name stays what it is."""
+
+_DELEGATES = {"perdure.agents.delegates:spawn_agent": DelegateSettings(spawns=True)}
+"""Likewise the tools that have a delegate carry out a call."""
+
 
 def _declaration(
     body: Callable[..., object], name: str, settings: ToolSettings, signature: Signature
 ) -> ToolDeclaration:
     fields: dict[str, Any] = {field: value for field, value in settings.items() if field in _DECLARED}
+    reference = f"{body.__module__}:{body.__qualname__}"
     try:
         return ToolDeclaration(
             name=name,
             description=settings.get("description") or signature.description,
             parameters=signature.schema,
-            reference=f"{body.__module__}:{body.__qualname__}",
+            reference=reference,
+            builtin=_BUILTINS.get(reference),
+            delegate=_DELEGATES.get(reference),
             catch=_catch_names(settings.get("catch"), name),
             masked=_masked(settings.get("masked", ()), signature, name),
             answer=answer_of(body, name) if settings.get("interactive") else None,

@@ -52,7 +52,7 @@ POLL = timedelta(milliseconds=100)
 
 
 @click.command("dev")
-@click.option("--agents", multiple=True, metavar="MODULE", help="A module with agents; may be given again.")
+@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be given again.")
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Of the server.")
 @click.option("--ui-port", type=click.IntRange(1, 65535), default=DEFAULT_UI_PORT, show_default=True, help="Of the UI.")
 @click.option(

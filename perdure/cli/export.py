@@ -7,15 +7,14 @@ import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import only_types, print_json, refuse_types
+from perdure.client.trajectories import read_events, read_trajectory
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
+from perdure.engine.datasets import DatasetFormat, rows
 from perdure.engine.transcript import openai_messages, openai_tools
 from perdure.store import Store, TurnRecord
 from perdure.store.records import StepRecord
-
-PAGE = 500
-"""Events read at once."""
 
 Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
 """What one line of the output holds."""
@@ -45,17 +44,35 @@ async def _records(store: Store, session: str, turn: int | None) -> AsyncIterato
             yield turn_record(record, definition, messages.get(record.turn, []))
 
 
+async def _rows(store: Store, session: str, turn: int | None, form: DatasetFormat) -> AsyncIterator[Exported]:
+    """Rows of a dataset."""
+    record = (await read_trajectory(store, session, turn)).to_record()
+    for row in rows([record], form):
+        yield row
+
+
+def _chat(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    return _rows(store, session, turn, "chat")
+
+
+def _turns(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    return _rows(store, session, turn, "turns")
+
+
 async def _events(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
     """The event log."""
-    after = 0
-    while page := await store.events(session, after=after, limit=PAGE):
-        for envelope in page:
-            if turn in {None, envelope.turn}:
-                yield envelope.line()
-        after = page[-1].seq
+    async for envelope in read_events(store, session):
+        if turn in {None, envelope.turn}:
+            yield envelope.line()
 
 
-FORMATS: dict[str, Export] = {"openai": _conversation, "jsonl": _records, "events": _events}
+FORMATS: dict[str, Export] = {
+    "openai": _conversation,
+    "jsonl": _records,
+    "chat": _chat,
+    "turns": _turns,
+    "events": _events,
+}
 
 
 @click.command("export")
@@ -71,6 +88,8 @@ def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) 
     \b
     openai  the conversation as one array of OpenAI chat messages, system prompt first
     jsonl   a line for each turn: its messages after the system prompt, its tools, how it ended
+    chat    the conversation as one row for training: only who said what
+    turns   a row for training for each answer: system prompt, what came before it, answer, calls
     events  the event log, a line for each event
 
     Arguments that are masked in the transcript stay masked.

@@ -50,6 +50,8 @@ class Since(click.ParamType[datetime]):
 @click.option(
     "--since", type=Since(), metavar="WHEN", help="Only sessions whose last turn began since then: 12h, 3d, …"
 )
+@click.option("--caller", metavar="SESSION", help="Only the delegates of this session.")
+@click.option("--no-delegates", is_flag=True, help="No sessions of delegates.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
 )
@@ -61,13 +63,16 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     reason_code: str | None,
     agent: str | None,
     since: datetime | None,
+    caller: str | None,
+    no_delegates: bool,
     limit: int,
     as_json: bool,
 ) -> None:
     """List the sessions, those whose last turn began last first; filters add up.
 
-    With --json each line has session, agent, turn (its last), created_at, updated_at, state, started_at and ended_at of
-    that turn, and of its end stop_reason, reason_code, error, stopped_by, steps and cost_usd: null while it runs.
+    With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (Perstack's
+    word for it), started_at and ended_at of that turn, and of its end stop_reason, reason_code, error,
+    stopped_by, steps and cost_usd: null while it runs.
     """
     _check_code(reason_code)
 
@@ -79,6 +84,8 @@ def command(  # noqa: PLR0913  # one for each option of the command line
                 stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
                 reason_code=reason_code,
                 since=since,
+                caller=caller,
+                delegates=not no_delegates,
                 limit=limit,
             )
 
@@ -89,7 +96,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
         else:
             show(_line(session, last))
     if not sessions and not as_json:
-        filtered = any(value is not None for value in (state, stop_reason, reason_code, agent, since))
+        filtered = any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
 
 
@@ -111,6 +118,7 @@ def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
     return {
         **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
         "state": _state(session),
+        "job_status": last.job_status,
         **last.model_dump(mode="json", include={"started_at", "ended_at"}),
         **ended,
     }

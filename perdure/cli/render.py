@@ -1,12 +1,15 @@
 """Events as lines for people: a pure function, so that every line is a unit test. No terminal here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar, cast
 
-from perdure.contracts import events
+from perdure.contracts import decisions, events
+from perdure.contracts.builtins import Todo
+from perdure.contracts.decisions import ModelFallback
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.turns import StopReason, TurnResult
 
@@ -64,6 +67,13 @@ def tally(end: TurnResult | events.AgentEnd) -> str:
     return f"{end.steps} {'step' if end.steps == 1 else 'steps'} · {end.usage.total_tokens:,} tokens · {cost}"
 
 
+def todo_lines(todos: Sequence[Todo]) -> Iterator[Line]:
+    """An agent's list of todos, with a mark at those that are done."""
+    for number, todo in enumerate(todos):
+        mark, tone = ("☑", Tone.QUIET) if todo.completed else ("☐", Tone.PLAIN)
+        yield Line(f"{mark} {number} {clean(' '.join(todo.title.split()))}", tone)
+
+
 def error_lines(error: ErrorDetail) -> Iterator[Line]:
     """A failure as it looks everywhere: a cross, where it was, and below it what happened."""
     yield Line(f"✗ {error.title}", Tone.BAD)
@@ -72,7 +82,8 @@ def error_lines(error: ErrorDetail) -> Iterator[Line]:
 
 
 def _agent_start(envelope: events.Envelope, event: events.AgentStart) -> Iterator[Line]:
-    yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}", Tone.HEAD)
+    origin = f" · from {event.resumed_from}" if event.resumed_from is not None else ""
+    yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}{origin}", Tone.HEAD)
 
 
 def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iterator[Line]:
@@ -98,6 +109,10 @@ def _generation_end(envelope: events.Envelope, event: events.GenerationEnd) -> I
 
 def _generation_error(_: events.Envelope, event: events.GenerationError) -> Iterator[Line]:
     yield from error_lines(event.error)
+
+
+def _fallback(_: events.Envelope, event: ModelFallback) -> Iterator[Line]:
+    yield Line(f"↪ {event.failed} failed ({event.code}); {event.model} goes on", Tone.WARNING)
 
 
 def _compaction(_: events.Envelope, event: events.CompactionEvent) -> Iterator[Line]:
@@ -139,6 +154,16 @@ def _tool_error(_: events.Envelope, event: events.ToolError) -> Iterator[Line]:
     yield from error_lines(event.error)
 
 
+def _delegate_start(_: events.Envelope, event: DelegateStart) -> Iterator[Line]:
+    yield Line(f"⇢ {event.tool} works as {event.delegate}", Tone.QUIET)
+
+
+def _delegate_end(_: events.Envelope, event: DelegateEnd) -> Iterator[Line]:
+    used = f"{event.steps} steps · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
+    tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
+    yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
+
+
 def _input_required(_: events.Envelope, event: events.UserInputRequired) -> Iterator[Line]:
     options = f" ({' / '.join(event.options)})" if event.options else ""
     what = f"approve {event.tool} {event.arguments}" if event.needs == "approval" else event.question
@@ -148,6 +173,24 @@ def _input_required(_: events.Envelope, event: events.UserInputRequired) -> Iter
 def _input_received(_: events.Envelope, event: events.UserInputReceived) -> Iterator[Line]:
     who = f" by {event.by}" if event.by else ""
     yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}", Tone.QUIET)
+
+
+def _react_step(_: events.Envelope, event: decisions.ReactStep) -> Iterator[Line]:
+    said = " ".join(str(getattr(event.reaction, "reason", " ".join(event.reaction.texts))).split())
+    yield Line(f"↪ {event.hook_name} · {event.reaction.type}{': ' + said if said else ''}", Tone.WARNING)
+
+
+def _hook_end(_: events.Envelope, event: events.HookEnd) -> Iterator[Line]:
+    if event.error is not None:
+        yield from error_lines(event.error)
+
+
+def _todos_changed(_: events.Envelope, event: decisions.TodosChanged) -> Iterator[Line]:
+    yield from todo_lines(event.todos)
+
+
+def _budget_changed(_: events.Envelope, event: decisions.BudgetChanged) -> Iterator[Line]:
+    yield Line(f"limit changed · {event.dimension} {event.before or 'none'} → {event.after}", Tone.WARNING)
 
 
 def _stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
@@ -187,14 +230,21 @@ _LINES: dict[type, _Make] = {
     events.GenerationContent: _for(_content),
     events.GenerationEnd: _for(_generation_end),
     events.GenerationError: _for(_generation_error),
+    ModelFallback: _for(_fallback),
     events.CompactionEvent: _for(_compaction),
     events.ToolStart: _for(_tool_start),
     events.ToolProgress: _for(_tool_progress),
     events.ToolRecovery: _for(_tool_recovery),
     events.ToolEnd: _for(_tool_end),
     events.ToolError: _for(_tool_error),
+    DelegateStart: _for(_delegate_start),
+    DelegateEnd: _for(_delegate_end),
     events.UserInputRequired: _for(_input_required),
     events.UserInputReceived: _for(_input_received),
+    decisions.ReactStep: _for(_react_step),
+    events.HookEnd: _for(_hook_end),
+    decisions.TodosChanged: _for(_todos_changed),
+    decisions.BudgetChanged: _for(_budget_changed),
     events.AgentStalled: _for(_stalled),
     events.AgentError: _for(_agent_error),
     events.AgentEnd: _for(_agent_end),

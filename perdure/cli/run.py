@@ -1,14 +1,18 @@
 """``perdure run``: start a turn and follow it live."""
 
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 
 import click
 
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
+from perdure.cli.history import read_history
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
 from perdure.client import Client, TurnOptions
 from perdure.contracts.budgets import Budgets
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Dollars(click.ParamType[Decimal]):
@@ -34,6 +38,7 @@ class Dollars(click.ParamType[Decimal]):
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
 @click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
 @click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
@@ -48,6 +53,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     as_json: bool,
     types: tuple[str, ...],
     detached: bool,
+    path: Path | None,
     model: str | None,
     recording: str | None,
     max_steps: int | None,
@@ -60,6 +66,8 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     if detached:
         refuse_types(types, "--detach")
     options = TurnOptions(model=model, max_steps=max_steps, recording=recording)
+    if path is not None:
+        options["history"] = read_history(path)
     if max_cost_usd is not None:
         options["budgets"] = Budgets(cost_usd=max_cost_usd)
 

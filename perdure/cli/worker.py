@@ -19,7 +19,7 @@ from perdure.cli.server import spawn
 
 
 @click.command("worker")
-@click.option("--agents", multiple=True, metavar="MODULE", help="A module with agents; may be given again.")
+@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be given again.")
 @click.option("--task-queue", metavar="Q", help="The task queue to poll, instead of PERDURE_TASK_QUEUE.")
 @click.option("--metrics-address", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are served.")
 @record_option

@@ -13,7 +13,8 @@ from perdure.client.errors import (
     TurnClosedError,
     UnknownSessionError,
 )
-from perdure.client.requests import TurnOptions
+from perdure.client.requests import ResumeOptions, TurnOptions
+from perdure.client.tool_metrics import ToolMetrics
 from perdure.client.turn import Turn
 
 __all__ = [
@@ -21,11 +22,13 @@ __all__ = [
     "ClientError",
     "NoWorkerError",
     "RequestRefusedError",
+    "ResumeOptions",
     "ServerRefusedError",
     "ServerUnreachableError",
     "SessionBusyError",
     "SessionIdleError",
     "TemporalConfigError",
+    "ToolMetrics",
     "Turn",
     "TurnClosedError",
     "TurnOptions",

@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import labels
+from perdure.client.checkpoints import Checkpoints
 from perdure.client.connect import connect, rpc_errors
 from perdure.client.errors import (
     NoWorkerError,
@@ -26,13 +27,13 @@ from perdure.client.errors import (
     UnknownArtifactError,
     UnknownSessionError,
 )
+from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
-from perdure.client.replies import Replies
 from perdure.client.requests import TurnOptions, session_id, turn_request
 from perdure.client.runs import Run, Runs
+from perdure.client.trajectories import Trajectories
 from perdure.client.turn import Place, Turn
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.messages import Message
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
     CancelRequest,
@@ -62,7 +63,7 @@ _CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 
-class Client(Replies):
+class Client(Extending, Checkpoints, Trajectories):
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
     def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:
@@ -327,18 +328,6 @@ class Client(Replies):
         """
         await self._known_to_the_store(session)
         return list(await (await self.store()).turns(session))
-
-    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
-        """The conversation as it is now, or as it was at the end of a turn.
-
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
-        """
-        store = await self.store()
-        try:
-            return list(await store.transcript(session, turn=turn))
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
         """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.

@@ -13,6 +13,8 @@ SUMMARY_CHARACTERS = 90
 def summary(request: TurnRequest) -> str | None:
     """The agent, and what this turn has of its own: model and limits. None if the request names nothing of it."""
     parts = [request.agent, request.model]
+    if request.resume_from is not None:
+        parts.append(f"from {request.resume_from}")
     if request.max_steps is not None:
         parts.append(f"at most {request.max_steps} steps")
     if request.budgets is not None and request.budgets.cost_usd is not None:

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from pydantic import ValidationError
@@ -9,18 +10,30 @@ from pydantic import ValidationError
 from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
+from perdure.contracts.values import JsonValue
 
 
-class TurnOptions(TypedDict, total=False):
-    """What a turn may be told beside its agent and prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
+class ResumeOptions(TypedDict, total=False):
+    """What any turn may be told beside its prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
 
     request_id: str | None
     model: str | None
     max_steps: int | None
     budgets: Budgets | None
     tenant: str
-    turn: int | None
     recording: str | None
+    definition: dict[str, JsonValue] | None
+
+
+class TurnOptions(ResumeOptions, total=False):
+    """What a turn that is started may be told.
+
+    ``turn`` is the number it is expected to have, ``history`` a conversation in OpenAI's chat format with which a new
+    session begins.
+    """
+
+    turn: int | None
+    history: Sequence[Mapping[str, JsonValue]]
 
 
 def session_id(agent: str) -> str:
@@ -44,4 +57,4 @@ def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RequestRefusedError(f"{field}: {first['msg']}") from error
+        raise RequestRefusedError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from error

@@ -5,13 +5,17 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Unpack
 
 from perdure.client.errors import TurnClosedError
+from perdure.client.limits import extend_request, sent
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
+from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.events import Envelope, event_type
+from perdure.contracts.limits import Limits
 from perdure.contracts.people import InputRequest
-from perdure.contracts.turns import CancelRequest, TurnResult, TurnStatus
+from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnResult, TurnStatus
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 from perdure.store.records import TurnRecord
@@ -195,6 +199,30 @@ class Turn:
         if record is not None and record.result is not None:
             return False
         return await self._runs.cancel(self.session, CancelRequest(reason=reason, turn=self._turn))
+
+    async def tool_metrics(self, *, detailed: bool = False) -> ToolMetrics:
+        """What the turn's tools have done so far: calls, errors, seconds; ``detailed`` counts each tool apart too.
+
+        Raises:
+            TurnClosedError: The workflow closed before it opened the turn.
+            StoreError: The store did not answer for a minute.
+        """
+        number = await self.number()
+        if number is None:
+            return ToolMetrics()
+        return await read_tool_metrics(await self._open_store(), self.session, number, detailed=detailed)
+
+    async def extend(self, *, end: bool = False, **limits: Unpack[Limits]) -> BudgetStatus:
+        """Set limits of the turn while it runs: see :meth:`perdure.client.Client.extend`.
+
+        Raises:
+            RequestRefusedError: A limit cannot be set, or another turn of the session runs.
+            SessionIdleError: No turn of the session runs.
+            NoWorkerError: No worker took the limits.
+        """
+        number = await self.number()
+        request = extend_request(turn=number, end=end, **limits)
+        return await sent(self._runs.temporal, self.session, request)
 
     async def _record(self) -> TurnRecord | None:
         """The turn's row in the store, if it has been opened."""

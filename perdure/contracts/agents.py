@@ -1,16 +1,19 @@
 """An agent's definition as it is frozen at the start of a turn: canonical JSON, named by its hash."""
 
 import hashlib
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.fallbacks import Fallback
 from perdure.contracts.people import ApprovalPolicy, Interactive
+from perdure.contracts.reactions import Hooks, OnHookError, conditions_of
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
-from perdure.contracts.stops import StopConditions
+from perdure.contracts.stops import AnyCondition, StopConditions
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
 from perdure.contracts.values import Authored, JsonValue, Value
 
@@ -25,6 +28,9 @@ MAX_CORRECTIONS = 10
 
 OnToolError = Literal["abort", "feed_back"]
 """What an exception outside a tool's ``catch`` does: ends the turn, or goes to the model."""
+
+OnChildError = Literal["return", "propagate"]
+"""What a delegate that does not finish does: its caller reads of it, or ends with its error."""
 
 ToolMode = Literal["auto", "api", "xml", "json", "json-in-xml", "json-with-tag", "pythonic"]
 """How a model is told of tools and calls them: by its provider, or in plain text, see ``engine.tool_modes``."""
@@ -52,10 +58,29 @@ class Compaction(Authored):
     guidance: str = ""
 
 
+WHERE = frozenset(
+    {"api_base", "api_key", "api_version", "base_url", "extra_headers", "headers", "organization", "timeout"}
+)
+"""Arguments of a model call that say where it goes: they hold for every model of a provider, and for no other."""
+
+CacheMode = Literal["latest", "off"]
+"""Which messages a provider is asked to keep for the next call: see ``activities.providers``."""
+
+
 class CompactionPolicy(Value):
     """The part of it that the workflow decides by: ``above_tokens``, None if only a refusal leads to a compaction."""
 
     above_tokens: int | None = None
+
+
+class ModelPolicy(Value):
+    """What the workflow decides by while another model than the agent's first is at work."""
+
+    model: str
+    max_retries: int
+    generation_timeout: timedelta
+    compaction: CompactionPolicy
+    also_on: tuple[str, ...] = ()
 
 
 class TurnPolicy(Value):
@@ -64,6 +89,7 @@ class TurnPolicy(Value):
     Attributes:
         compaction: None in turns that a release without compaction opened: they end when the context overflows.
         approvals_expire: How long an approval is waited for; None is for ever.
+        fallbacks: The models that are left if this one fails for good, in order.
     """
 
     agent: str
@@ -80,10 +106,29 @@ class TurnPolicy(Value):
     interactive: Interactive = "wait"
     approvals_expire: timedelta | None = None
     stop_conditions: StopConditions = ()
+    hooks: Hooks = ()
+    max_tool_turns: int | None = None
+    fallbacks: tuple[ModelPolicy, ...] = ()
+    on_child_error: OnChildError = "return"
+
+    @property
+    def conditions(self) -> tuple[AnyCondition, ...]:
+        """All that are looked at: those that end the turn, and those of hooks."""
+        return (*self.stop_conditions, *conditions_of(self.hooks))
+
+    def fallen_back(self) -> "TurnPolicy":
+        """The policy with the first of the fallbacks at work."""
+        first, *others = self.fallbacks
+        changes = {name: value for name, value in first if name != "also_on"}
+        return self.model_copy(update={**changes, "fallbacks": tuple(others)})
 
 
 class AgentDefinition(Value):
-    """Everything an activity needs to know about an agent, with no code in it."""
+    """Everything an activity needs to know about an agent, with no code in it.
+
+    Attributes:
+        inline: Of an agent that came in a start request: the object that it came as.
+    """
 
     name: str = Field(min_length=1, max_length=200)
     description: str = ""
@@ -97,6 +142,9 @@ class AgentDefinition(Value):
     on_tool_error: OnToolError = "abort"
     finish_tool: str | None = None
     stop_conditions: StopConditions = ()
+    hooks: Hooks = ()
+    on_hook_error: OnHookError = "fail"
+    max_tool_turns: int | None = Field(default=None, ge=1)
     tool_mode: ToolMode = "auto"
     budgets: Budgets = Budgets()
     compaction: Compaction = Compaction()
@@ -105,6 +153,10 @@ class AgentDefinition(Value):
     interactive: Interactive = "wait"
     approvals: ApprovalPolicy = ApprovalPolicy()
     skills: tuple[Skill, ...] = ()
+    on_child_error: OnChildError = "return"
+    fallback_models: tuple[Fallback, ...] = ()
+    cache: CacheMode = "latest"
+    inline: dict[str, JsonValue] | None = None
     recording: str = ""
 
     @model_validator(mode="after")
@@ -113,6 +165,11 @@ class AgentDefinition(Value):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             msg = f"agent {self.name!r} has two tools named {', '.join(twice)}; rename one with @tool(name=…)"
+            raise ValueError(msg)
+        hooks = [hook.name for hook in self.hooks]
+        same = sorted({name for name in hooks if hooks.count(name) > 1})
+        if same:
+            msg = f"agent {self.name!r} has two hooks named {', '.join(same)}; give one another name"
             raise ValueError(msg)
         if self.finish_tool is not None and self.finish_tool not in names:
             msg = f"finish_tool {self.finish_tool!r} is not among the tools of agent {self.name!r}"
@@ -124,6 +181,11 @@ class AgentDefinition(Value):
             msg = "output_corrections: there is no output_schema that an answer could miss"
             raise ValueError(msg)
         return self
+
+    @property
+    def conditions(self) -> tuple[AnyCondition, ...]:
+        """All that are looked at: those that end the turn, and those of hooks."""
+        return (*self.stop_conditions, *conditions_of(self.hooks))
 
     def canonical(self) -> str:
         """The one JSON text of this definition, what the hash is taken of."""
@@ -137,8 +199,31 @@ class AgentDefinition(Value):
         """The tool of that wire name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def policy(self, window: int | None = None) -> TurnPolicy:
-        """What the workflow needs of this definition; ``window`` is the model's, if the author did not give one."""
+    def using(self, fallback: int) -> Self:
+        """The definition with that fallback at work, from 1; 0 is the agent's own model."""
+        if not fallback:
+            return self
+        one = self.fallback_models[fallback - 1]
+        same_provider = one.model.partition("/")[0] == self.model.partition("/")[0]
+        usual = {name: value for name, value in self.generate_params.items() if same_provider or name not in WHERE}
+        return self.model_copy(
+            update={
+                "model": one.model,
+                "retry": one.retry or self.retry,
+                "generation_timeout": one.generation_timeout or self.generation_timeout,
+                "generate_params": usual if one.generate_params is None else one.generate_params,
+                # A summary is written by whoever works: the model for it may be away too.
+                "compaction": self.compaction.model_copy(update={"model": None, "window": None}),
+            }
+        )
+
+    def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
+        """What the workflow needs of this definition.
+
+        Args:
+            window: The model's, if the author did not give one.
+            windows: Those of the fallbacks, as far as they are known.
+        """
         window, share = self.compaction.window or window, self.compaction.threshold
         above = int(window * share) if window is not None and share is not None else None
         return TurnPolicy(
@@ -150,15 +235,32 @@ class AgentDefinition(Value):
             on_tool_error=self.on_tool_error,
             finish_tool=self.finish_tool,
             stop_conditions=self.stop_conditions,
+            hooks=self.hooks,
+            max_tool_turns=self.max_tool_turns,
             budgets=self.budgets,
             tools={
                 tool.name: ToolPolicy(
                     timeout=tool.timeout, task_queue=tool.task_queue, answer=tool.answer, pinned=tool.pinned
                 )
+                if tool.delegate is None
+                else ToolPolicy(delegate=tool.delegate.sparse())
                 for tool in self.tools
             },
+            on_child_error=self.on_child_error,
             compaction=CompactionPolicy(above_tokens=above),
             output_corrections=self.output_corrections,
             interactive=self.interactive,
             approvals_expire=self.approvals.expires,
+            fallbacks=tuple(self._fallback(at, known) for at, known in enumerate(windows, start=1)),
+        )
+
+    def _fallback(self, at: int, window: int | None) -> ModelPolicy:
+        used, share = self.using(at), self.compaction.threshold
+        above = int(window * share) if window is not None and share is not None else None
+        return ModelPolicy(
+            model=used.model,
+            max_retries=used.retry.max_retries,
+            generation_timeout=used.generation_timeout,
+            compaction=CompactionPolicy(above_tokens=above),
+            also_on=self.fallback_models[at - 1].also_on,
         )

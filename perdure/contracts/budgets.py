@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,17 @@ class Usage(Value):
         )
 
 
+class Paid(Value):
+    """What model calls have used, and cost as far as their price is known."""
+
+    usage: Usage = Usage()
+    cost_usd: Decimal = Decimal(0)
+
+    def plus(self, usage: Usage, cost_usd: Decimal | None) -> "Paid":
+        """The sum with one more."""
+        return Paid(usage=self.usage.plus(usage), cost_usd=self.cost_usd + (cost_usd or 0))
+
+
 DEFAULT_WARNINGS = (Decimal("0.8"),)
 """Shares of a budget at which the event log says how much of it is used, when the author says nothing."""
 
@@ -50,6 +61,8 @@ class Budgets(Authored):
         patches: Changes that the agent made to its session's state, such as its todos.
         depth: Levels of delegates below the agent.
         warn_at: Shares, between 0 and 1, at which a ``budget_warning`` is written to the event log.
+        scope: Whether all that is counted, ``max_steps`` too, counts over one ``turn`` or over all turns of a
+            ``session``; None is a turn. ``seconds`` and ``depth`` are each turn's own.
     """
 
     cost_usd: Decimal | None = Field(default=None, gt=0)
@@ -61,6 +74,7 @@ class Budgets(Authored):
     patches: int | None = Field(default=None, ge=0)
     depth: int | None = Field(default=None, ge=0)
     warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)
+    scope: Literal["turn", "session"] | None = None
 
 
 class Spent(Value):
@@ -90,6 +104,19 @@ class Spent(Value):
                 "tool_calls": self.tool_calls + tool_calls,
             }
         )
+
+    def with_failed(self, paid: Paid) -> "Spent":
+        """The sum with calls that failed and were paid for all the same."""
+        usage, cost_usd = self.usage.plus(paid.usage), self.cost_usd + paid.cost_usd
+        return self.model_copy(update={"usage": usage, "cost_usd": cost_usd})
+
+    def without(self, earlier: "Spent") -> "Spent":
+        """What was spent since."""
+        if earlier == Spent():
+            return self
+        usage = {name: getattr(self.usage, name) - getattr(earlier.usage, name) for name in Usage.model_fields}
+        others = {name: getattr(self, name) - getattr(earlier, name) for name in Spent.model_fields if name != "usage"}
+        return Spent(usage=Usage(**usage), **others)
 
     def with_delegate(self, spent: "Spent", steps: int) -> "Spent":
         """The sum with all that a delegate used, in so many steps of its own."""

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from perdure.contracts.builtins import Todo
+from perdure.contracts.reactions import AnyReaction, Boundary
 from perdure.contracts.values import Tagged, Value
 
 
@@ -24,7 +26,41 @@ class StopConditionMet(Tagged):
     condition: str
 
 
-DecidedEvent = BudgetWarning | StopConditionMet
+class ReactStep(Tagged):
+    """A hook has its way: what the turn now does, because of what the hook wanted at this boundary of the step."""
+
+    type: Literal["react_step"] = "react_step"
+    hook_name: str
+    boundary: Boundary
+    reaction: AnyReaction
+
+
+class ModelFallback(Tagged):
+    """A model has failed for good with this code, and another one goes on with the turn."""
+
+    type: Literal["model_fallback"] = "model_fallback"
+    failed: str
+    code: str
+    model: str
+
+
+class TodosChanged(Tagged):
+    """The agent has changed its todos; this is the whole list."""
+
+    type: Literal["todos_changed"] = "todos_changed"
+    todos: tuple[Todo, ...]
+
+
+class BudgetChanged(Tagged):
+    """Somebody has changed a limit of the running turn; without a limit it is None."""
+
+    type: Literal["budget_changed"] = "budget_changed"
+    dimension: str
+    before: str | None
+    after: str
+
+
+DecidedEvent = BudgetWarning | StopConditionMet | ReactStep | ModelFallback | TodosChanged | BudgetChanged
 """An event that the engine decides, in the workflow."""
 
 

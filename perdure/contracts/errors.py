@@ -43,6 +43,7 @@ class ReasonCode(StrEnum):
     TOOL_APPROVAL_EXPIRED = "tool.approval_expired"
     TOOL_FIXTURE_MISSING = "tool.fixture_missing"
     TOOL_STATE_LOST = "tool.state_lost"
+    TOOL_DELEGATE_FAILED = "tool.delegate_failed"
     TOOL_MAX_TURNS_EXHAUSTED = "tool.max_turns_exhausted"
 
     BUDGET_COST = "budget.cost_exhausted"
@@ -53,7 +54,6 @@ class ReasonCode(StrEnum):
     BUDGET_EVENTS = "budget.events_exhausted"
     BUDGET_PATCHES = "budget.patches_exhausted"
     BUDGET_DEPTH = "budget.depth_exhausted"
-    BUDGET_UNKNOWN = "budget.exhausted"
 
     REQUEST_INVALID = "request.invalid"
     REQUEST_TOO_LARGE = "request.too_large"
@@ -73,6 +73,7 @@ class ReasonCode(StrEnum):
     RUNTIME_WORKER_SHUTDOWN = "runtime.worker_shutdown"
     RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
     RUNTIME_HOOK_FAILED = "runtime.hook_failed"
+    RUNTIME_FAILED_BY_HOOK = "runtime.failed_by_hook"
 
 
 NOTHING = "nothing"
@@ -181,16 +182,16 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.TOOL_STATE_LOST: _tool(
         "the worker that held the state of the tool's server is lost, and that state too; the call's effect is unknown"
     ),
-    ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _reserved("the model still asked for tools in its last allowed step"),
+    ReasonCode.TOOL_DELEGATE_FAILED: _tool("the delegate did not finish; its session says why"),
+    ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _tool("max_tool_turns is used up, and the model has not finished"),
     ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up"),
     ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
     ReasonCode.BUDGET_TOOL_CALLS: _tool("the turn's budget of tool calls is used up"),
     ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up"),
-    ReasonCode.BUDGET_BEHAVIOR_CALLS: _tool("the turn's budget of delegates and hooks is used up"),
-    ReasonCode.BUDGET_EVENTS: _tool("the turn's budget of events is used up"),
-    ReasonCode.BUDGET_PATCHES: _tool("the turn's budget of changes to its state is used up"),
-    ReasonCode.BUDGET_DEPTH: _tool("the turn's budget of levels of delegates is used up"),
-    ReasonCode.BUDGET_UNKNOWN: _reserved("a budget of no known dimension is used up"),
+    ReasonCode.BUDGET_BEHAVIOR_CALLS: _tool("the turn's budget of calls of delegates and hooks is used up"),
+    ReasonCode.BUDGET_EVENTS: _tool("the turn's budget of answers and results is used up"),
+    ReasonCode.BUDGET_PATCHES: _tool("the turn's budget of changes to its session's state is used up"),
+    ReasonCode.BUDGET_DEPTH: _tool("the turn may not have delegates so deep below it"),
     ReasonCode.REQUEST_INVALID: _permanent("the request does not have the documented shape"),
     ReasonCode.REQUEST_TOO_LARGE: _permanent("the message is over the size limit"),
     ReasonCode.REQUEST_TOO_EARLY: _transient("the turn is about to ask this, or to stop for it; reply in a moment"),
@@ -214,6 +215,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_WORKER_SHUTDOWN: _transient("the worker shut down and handed the work over"),
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent("a value was too large for a Temporal payload"),
     ReasonCode.RUNTIME_HOOK_FAILED: _permanent("a hook or a stop condition of the agent failed"),
+    ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent("a hook of the agent ended the turn as failed"),
 }
 """One row for each code of :class:`ReasonCode`."""
 

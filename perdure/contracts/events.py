@@ -12,23 +12,44 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from perdure.contracts.budgets import Usage
-from perdure.contracts.decisions import BudgetWarning, Decided, StopConditionMet
+from perdure.contracts.checkpoints import ResumeFrom
+from perdure.contracts.decisions import (
+    BudgetChanged,
+    BudgetWarning,
+    Decided,
+    ModelFallback,
+    ReactStep,
+    StopConditionMet,
+    TodosChanged,
+)
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CompactionTrigger
 from perdure.contracts.people import InputReceipt, InputRequest
+from perdure.contracts.reactions import AnyReaction, Boundary
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, Value
 
 
 class AgentStart(Value):
-    """A turn has begun; written by ``open_turn``."""
+    """A turn has begun; written by ``open_turn``.
+
+    Attributes:
+        prompt: Empty if a turn goes on from a checkpoint without one.
+        context_window: Of the model, in tokens; None if nothing is known about it.
+        resumed_from: The checkpoint that the turn goes on from, if it was asked to.
+        delegated_by: Of a delegate's turn: the session of its caller.
+    """
 
     type: Literal["agent_start"] = "agent_start"
     agent: str
     model: str
     prompt: str
     definition: str
+    context_window: int | None = None
+    resumed_from: ResumeFrom | None = None
+    delegated_by: str | None = None
 
 
 class UserMessageReceived(Value):
@@ -54,6 +75,11 @@ class GenerationRetry(RetryDetails):
     """When this failure happened, by Temporal's clock."""
     compaction: bool = False
     """Whether the call was to write a summary: its retries are counted apart."""
+    fallback: int = 0
+    """Which of the agent's fallbacks failed; the retries of each model are counted apart."""
+    usage: Usage = Usage()
+    """Of an answer that could not be used and was paid for; ``cost_usd`` as far as its price is known."""
+    cost_usd: Decimal = Decimal(0)
 
 
 class CallSummary(Value):
@@ -210,6 +236,27 @@ class UserInputReceived(InputReceipt):
     tool: str
 
 
+class HookEnd(Value):
+    """A hook written in Python was called with an event of its step, and has ended.
+
+    Attributes:
+        event: The type of the event; ``event_seq`` is its number in this log, 0 if it is not there (yet), and
+            ``call_id`` is the tool call's, if the event is of one.
+        reaction: What the hook wants; what the turn does stands in ``react_step``.
+        error: Why it failed. With ``on_hook_error: ignore`` the turn goes on nevertheless.
+    """
+
+    type: Literal["hook_end"] = "hook_end"
+    hook: str
+    boundary: Boundary
+    event: str
+    event_seq: int = 0
+    call_id: str = ""
+    reaction: AnyReaction | None = None
+    error: ErrorDetail | None = None
+    seconds: float
+
+
 class AgentStalled(Value):
     """The model answered with text only although a completion criterion is configured."""
 
@@ -238,6 +285,8 @@ class AgentEnd(Value):
     value: JsonValue = None
     stopped_by: str | None = None
     """What ended a finished turn before the model did."""
+    exhausted_by: str | None = None
+    """Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``."""
 
 
 class UnknownEvent(Value):
@@ -263,10 +312,17 @@ Event = (
     | ToolEnd
     | ToolError
     | ToolStep
+    | DelegateStart
+    | DelegateEnd
     | UserInputRequired
     | UserInputReceived
     | BudgetWarning
     | StopConditionMet
+    | ReactStep
+    | HookEnd
+    | ModelFallback
+    | TodosChanged
+    | BudgetChanged
     | AgentStalled
     | AgentError
     | AgentEnd

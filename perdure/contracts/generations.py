@@ -4,7 +4,7 @@ import hashlib
 from decimal import Decimal
 from typing import Literal
 
-from perdure.contracts.budgets import Usage
+from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.decisions import Decided
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.tools import PlannedCall, ToolOutcome
@@ -15,12 +15,26 @@ CompactionTrigger = Literal["threshold", "overflow_recovery", "manual"]
 """What asks for a compaction: the conversation's size, a provider that found it too long, or a person."""
 
 
+CUT_OFF = "length"
+"""Why an answer ends that was cut off because more of it was not affordable; one that the author's limit cuts fails."""
+
+
 class StepRequest(Value):
-    """Where in a session a model call belongs: the step that it makes, or makes room for."""
+    """Where in a session a model call belongs: the step that it makes, or makes room for.
+
+    Attributes:
+        fallback: Which of the agent's fallbacks is called, from 1; 0 is the agent's own model.
+    """
 
     session: str
     turn: int
     step: int
+    fallback: int = 0
+
+    def _key(self, *fields: str) -> bytes:
+        """What a step's id is made of; a request of the agent's own model has the key it had before fallbacks."""
+        named = {"session", "turn", "step", *fields, *(["fallback"] if self.fallback else [])}
+        return self.model_dump_json(include=named).encode()
 
 
 class Generate(StepRequest):
@@ -31,11 +45,14 @@ class Generate(StepRequest):
         call_ids: The calls whose results are new since the parent, in the order the model asked.
         failed: Results only the workflow knows, for calls whose activity could not record one.
         steered: Messages that came in while the turn ran.
+        said: Messages of hooks; they stand before those that were steered in.
         failures: Failed calls in a row before this one of which the model was told.
         corrections: Answers of the turn before this one that did not fit the agent's output schema.
         compacted: Whether the conversation was compacted for this step, or could not be: a context that is too long
             then ends the turn.
         decided: Decisions of the engine that the event log does not have yet.
+        text_only: Whether the model is to answer with text, and no call.
+        cost_left: US dollars that the call may cost at most, its retries included; None without a limit.
     """
 
     parent: str
@@ -43,10 +60,13 @@ class Generate(StepRequest):
     call_ids: tuple[str, ...] = ()
     failed: tuple[ToolOutcome, ...] = ()
     steered: tuple[SendRequest, ...] = ()
+    said: tuple[str, ...] = ()
     failures: int = 0
     corrections: int = 0
     compacted: bool = False
     decided: tuple[Decided, ...] = ()
+    text_only: bool = False
+    cost_left: Decimal | None = None
 
     def step_id(self) -> str:
         """The id of the step this call makes: 32 hexadecimal digits over all that determines its input.
@@ -54,8 +74,9 @@ class Generate(StepRequest):
         Results of calls never change once they are recorded, and the definition's hash covers the model: so an answer
         stored under this id answers exactly this call, and a second attempt returns it instead of paying again.
         """
-        key = self.model_dump_json(include={"session", "turn", "step", "parent", "definition", "call_ids", "steered"})
-        return hashlib.sha256(key.encode()).hexdigest()[:32]
+        said = ("said",) if self.said else ()  # not in the key that a request had before hooks
+        key = self._key("parent", "definition", "call_ids", "steered", *said)
+        return hashlib.sha256(key).hexdigest()[:32]
 
 
 class Generation(Value):
@@ -70,6 +91,7 @@ class Generation(Value):
             step holds that as a message for the model too.
         retries: Calls that failed and were sent again, if a stop condition counts them.
         matched: The stop conditions on texts that hold for the answer, by their place among them.
+        failed: What calls have cost that failed and were sent again.
     """
 
     tip: str
@@ -82,6 +104,7 @@ class Generation(Value):
     rejected: ErrorDetail | None = None
     retries: int = 0
     matched: tuple[int, ...] = ()
+    failed: Paid = Paid()
 
 
 class Compact(StepRequest):
@@ -91,6 +114,7 @@ class Compact(StepRequest):
         parent: The step up to which the conversation is looked at; calls without a result may stand at its end.
         guidance: What a person asked the summary to keep in mind.
         failure: Of an overflow recovery: what ends the turn if nothing can be summarised.
+        cost_left: US dollars that the call may cost at most; None without a limit.
     """
 
     parent: str
@@ -98,11 +122,11 @@ class Compact(StepRequest):
     trigger: CompactionTrigger
     guidance: str = ""
     failure: ErrorDetail | None = None
+    cost_left: Decimal | None = None
 
     def step_id(self) -> str:
         """The id of the step that holds the summary: 32 hexadecimal digits over all that determines its input."""
-        key = self.model_dump_json(include={"session", "turn", "step", "parent", "definition", "guidance"})
-        return hashlib.sha256(b"compact" + key.encode()).hexdigest()[:32]
+        return hashlib.sha256(b"compact" + self._key("parent", "definition", "guidance")).hexdigest()[:32]
 
 
 class Compacted(Value):
@@ -114,6 +138,7 @@ class Compacted(Value):
         reason: Why nothing was.
         usage: Of the call that wrote the summary.
         cost_usd: None if the model's price is unknown.
+        failed: What calls have cost that failed and were sent again.
     """
 
     tip: str
@@ -121,3 +146,4 @@ class Compacted(Value):
     reason: str = ""
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
+    failed: Paid = Paid()

@@ -59,6 +59,7 @@ class ToolMessage(Value):
         decided: Who answered, approved or denied the call, if a person was asked. The model does not read it.
         stop: Why the tool asked the turn to end, if it did. The model does not read it.
         matched: The stop conditions on texts that hold for the whole result, by their place among them.
+        delegate: The session of the delegate that carried out the call, if one did. The model does not read it.
     """
 
     role: Literal["tool"] = "tool"
@@ -69,6 +70,7 @@ class ToolMessage(Value):
     decided: InputReceipt | None = None
     stop: str | None = None
     matched: tuple[int, ...] = ()
+    delegate: str | None = None
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -21,6 +21,7 @@ class Activity(StrEnum):
     OPEN_TURN = "open_turn"
     GENERATE = "generate"
     COMPACT = "compact"
+    REACT = "react"
     ASK = "ask"
     COMMIT_TURN = "commit_turn"
 
@@ -38,6 +39,7 @@ class Update(StrEnum):
     ANSWER = "answer"
     APPROVE = "approve"
     DENY = "deny"
+    EXTEND = "extend"
 
 
 class Query(StrEnum):

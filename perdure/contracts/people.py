@@ -31,8 +31,8 @@ LONGEST_EXPIRY = timedelta(days=36_500)
 Need = Literal["answer", "approval"]
 """What a tool call needs of a person: its result, or the permission to run."""
 
-Interactive = Literal["wait", "stop"]
-"""What a turn does that needs a person: waits for one, or ends with ``waiting_for_input``."""
+Interactive = Literal["wait", "stop", "refuse"]
+"""What a turn does that needs a person: waits for one, ends with ``waiting_for_input``, or refuses the call."""
 
 Verdict = Literal["allow", "deny", "ask"]
 """What a rule says of a tool call."""

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from perdure.contracts.builtins import Builtin, BuiltinCall
+from perdure.contracts.delegates import DelegateSettings
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputReceipt, Need
 from perdure.contracts.values import JsonValue, Value
@@ -49,6 +51,8 @@ class ToolDeclaration(Value):
         answer: Of an interactive tool: the JSON schema of the answer.
         requires_approval: Whether a call waits for somebody's approval, unless a rule of the agent says otherwise.
         pinned: Whether ``task_queue`` is that of the one worker that holds the state of the tool's server.
+        delegate: Of a tool that is an agent: a call is a turn of it, and the body never runs.
+        builtin: Of a tool that the workflow carries out itself: which one it is.
     """
 
     name: str = Field(pattern=WIRE_NAME_PATTERN)
@@ -66,6 +70,8 @@ class ToolDeclaration(Value):
     answer: dict[str, JsonValue] | None = None
     requires_approval: bool = False
     pinned: bool = False
+    delegate: DelegateSettings | None = None
+    builtin: Builtin | None = None
 
     def catches(self, error: BaseException) -> bool:
         """Whether the author wants the model to read of the error. Classes go by name, so that the list is data."""
@@ -81,6 +87,7 @@ class ToolPolicy(Value):
     task_queue: str | None = None
     answer: dict[str, JsonValue] | None = None
     pinned: bool = False
+    delegate: DelegateSettings | None = None
 
 
 class PlannedCall(Value):
@@ -94,6 +101,7 @@ class PlannedCall(Value):
         question: Of a question: its text, and the options it offers.
         digest: Of a call that needs an approval: the digest of tool and arguments, without what is masked.
         approval: Who approved the call.
+        builtin: The arguments of a call that the workflow carries out itself.
     """
 
     call_id: str
@@ -105,6 +113,7 @@ class PlannedCall(Value):
     options: tuple[str, ...] = ()
     digest: str = ""
     approval: InputReceipt | None = None
+    builtin: BuiltinCall | None = None
 
 
 class CallTool(Value):

@@ -3,22 +3,33 @@
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError, to_json
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.builtins import Todo
+from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
+from perdure.contracts.conversations import History
 from perdure.contracts.decisions import Decided
+from perdure.contracts.delegates import Delegated, DelegateReport
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputRequest, Reply
+from perdure.contracts.reactions import Rules
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import JsonValue, Value, known_fields
 
+T = TypeVar("T")
+
 MAX_PROMPT_BYTES = 128 * 1024
 """Longest prompt of a request, in UTF-8; it travels in Temporal payloads."""
+
+MAX_DEFINITION_BYTES = 128 * 1024
+"""Longest definition of an agent in a request, as JSON in UTF-8."""
 
 MAX_WAITING_MESSAGES = 100
 """Messages that may wait at a running turn; they are carried in the workflow's state."""
@@ -45,6 +56,18 @@ Prompt = Annotated[str, Field(min_length=1), AfterValidator(_within_the_limit)]
 """What a person or a service says to an agent: not empty, at most 128 KiB."""
 
 
+def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    size = len(to_json(value))
+    if size > MAX_DEFINITION_BYTES:
+        msg = f"is {size:,} bytes, the limit is {MAX_DEFINITION_BYTES:,}"
+        raise ValueError(msg)
+    return value
+
+
+InlineDefinition = Annotated[dict[str, JsonValue], AfterValidator(_small)]
+"""An agent as an object, in a request."""
+
+
 class StopReason(StrEnum):
     """Why a turn ended."""
 
@@ -62,6 +85,32 @@ class StopReason(StrEnum):
     """A budget of the turn was used up."""
     WAITING_FOR_INPUT = "waiting_for_input"
     """A person has to answer first, and the agent is set to stop for that; the answer starts the next turn."""
+
+    @property
+    def checkpoint_status(self) -> CheckpointStatus:
+        """Where the last checkpoint of a turn that ended so stands."""
+        return _STATUSES[self][0]
+
+    @property
+    def job_status(self) -> JobStatus:
+        """Where a session stands whose last turn ended so."""
+        return _STATUSES[self][1]
+
+
+_LIMIT = (CheckpointStatus.STOPPED_BY_EXCEEDED_MAX_STEPS, JobStatus.STOPPED_BY_MAX_STEPS)
+_FAILURE = (CheckpointStatus.STOPPED_BY_ERROR, JobStatus.STOPPED_BY_ERROR)
+_STATUSES = {
+    StopReason.FINISHED: (CheckpointStatus.COMPLETED, JobStatus.COMPLETED),
+    StopReason.MAX_STEPS_REACHED: _LIMIT,
+    StopReason.BUDGET_EXHAUSTED: _LIMIT,
+    StopReason.WAITING_FOR_INPUT: (
+        CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL,
+        JobStatus.STOPPED_BY_INTERACTIVE_TOOL,
+    ),
+    StopReason.ERROR: _FAILURE,
+    StopReason.STALLED: _FAILURE,
+    StopReason.CANCELLED: _FAILURE,
+}
 
 
 class RunState(StrEnum):
@@ -94,14 +143,21 @@ class SendReceipt(Value):
 
 
 class TurnRequest(Value):
-    """The input of ``AgentTurn``. Only ``agent`` and ``prompt`` are needed.
+    """The input of ``AgentTurn``. Only ``agent`` and ``prompt`` are needed, or ``resume_from`` in place of both.
 
     Attributes:
-        agent: The agent's name; None is the agent of the session's last turn.
+        agent: The agent's name; None is the agent of the session's last turn, or of the turn that is resumed from.
+        definition: An agent of the request's own, as an object with the fields of ``Agent``; tools and MCP servers are
+            named as the worker has them. Only a worker that allows it takes one. Later turns of the session keep it.
+        history: A conversation in OpenAI's chat format with which a new session begins; its system prompt, if it has
+            one, is left out, because the agent has its own.
+        resume_from: The checkpoint to go on from, of this session or of another. Without a prompt nothing is added to
+            the conversation, which then has to end with something that a model can answer.
         request_id: Makes starting idempotent: the same id in the same session is the same turn.
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
         stop_conditions: In place of the agent's.
+        rules: Hook rules in place of the agent's; its hooks that are functions stay.
         tenant: Copied into the search attribute ``PerdureTenant``.
         recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
             the session's last turn, or else the one of the agent's name.
@@ -109,6 +165,7 @@ class TurnRequest(Value):
             no message of the conversation.
         reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
             The prompt is then no message of the conversation.
+        delegated: Whose call the turn carries out; the query is in the caller's ledger. Set by perdure.
         queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
         carried: The state of a turn that rotated. Set by perdure, never by a caller.
     """
@@ -116,19 +173,40 @@ class TurnRequest(Value):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     agent: str | None = Field(default=None, min_length=1, max_length=200)
-    prompt: Prompt
+    definition: InlineDefinition | None = None
+    resume_from: ResumeFrom | None = None
+    history: History = ()
+    prompt: Annotated[str, AfterValidator(_within_the_limit)] = Field(default="", validate_default=True)
     request_id: str = Field(default="", max_length=200)
     model: str | None = Field(default=None, min_length=1, max_length=200)
     max_steps: int | None = Field(default=None, ge=1)
     budgets: Annotated[Budgets, known_fields(Budgets)] | None = None
     stop_conditions: StopConditions | None = None
+    rules: Rules | None = None
     turn: int | None = Field(default=None, ge=1)
     tenant: str = Field(default="", max_length=200)
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
     reply: Reply | None = None
+    delegated: Delegated | None = None
     queued: tuple[SendRequest, ...] = ()
     carried: JsonValue = None
+
+    @field_validator("prompt")
+    @classmethod
+    def _is_said(cls, prompt: str, others: ValidationInfo) -> str:
+        if not prompt and others.data.get("resume_from") is None:
+            kind, message = "missing", "is needed, unless the turn resumes from a checkpoint"
+            raise PydanticCustomError(kind, message)
+        return prompt
+
+    @field_validator("compact", "reply", "history")
+    @classmethod
+    def _not_resumed(cls, other: T, others: ValidationInfo) -> T:
+        if other and others.data.get("resume_from") is not None:
+            kind, message = "resumed", "cannot be asked together with resume_from; send the one or the other"
+            raise PydanticCustomError(kind, message)
+        return other
 
 
 class CancelRequest(Value):
@@ -162,6 +240,9 @@ class OpenedTurn(Value):
         last_turn: The number of the session's last turn, when it is a later one than this.
         asking: Of a turn that a reply starts: the calls that wait for a person; ``call_ids`` are all of that answer.
         expires_at: Until when the approvals among them can be given.
+        todos: What the agent had on its list when the session's last turn ended.
+        earlier: What the session's earlier turns have spent, their steps among the ``delegated_steps``; of an agent
+            whose budgets count over the session.
     """
 
     turn: int
@@ -174,6 +255,8 @@ class OpenedTurn(Value):
     asking: tuple[PlannedCall, ...] = ()
     call_ids: tuple[str, ...] = ()
     expires_at: datetime | None = None
+    todos: tuple[Todo, ...] = ()
+    earlier: Spent = Spent()
 
 
 class CommitTurn(Value):
@@ -183,11 +266,14 @@ class CommitTurn(Value):
         call_ids: The calls of the last generation, in order; those without a result get an error result.
         failed: Results only the workflow knows, for calls whose activity could not record one.
         steered: Messages that came too late for a generation; they are kept in the transcript.
+        said: Messages of hooks that came too late; they stand before those.
         aborted_step: The number of the generation that was cancelled, if one was.
         history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
         requests: What the turn stops for: these calls stay without a result until somebody replies.
         stopped_by: What ended a finished turn before the model did, if something did.
         decided: Decisions of the engine that the event log does not have yet.
+        delegated: Whose call the turn carries out, if it is a delegate's.
+        todos: What the agent has on its list.
     """
 
     session: str
@@ -200,12 +286,15 @@ class CommitTurn(Value):
     call_ids: tuple[str, ...] = ()
     failed: tuple[ToolOutcome, ...] = ()
     steered: tuple[SendRequest, ...] = ()
+    said: tuple[str, ...] = ()
     aborted_step: int | None = None
     cancel_requested_at: datetime | None = None
     history_bytes: int = 0
     requests: tuple[InputRequest, ...] = ()
     stopped_by: str | None = None
     decided: tuple[Decided, ...] = ()
+    delegated: Delegated | None = None
+    todos: tuple[Todo, ...] = ()
 
 
 class TurnResult(Value):
@@ -221,6 +310,11 @@ class TurnResult(Value):
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
         requests: What a turn that ended ``waiting_for_input`` asks people for.
         stopped_by: What ended a finished turn before the model did: ``tool: reason``; None if nothing did.
+        delegated_steps: Generations of delegates, which count beside these; their usage and cost are in the others.
+        report: Of a delegate's turn: what its caller is told beside.
+        exhausted_by: Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``.
+        todos: What the agent has on its list; the session's next turn goes on with it.
+        spent: All that the turn used, delegates included; None of one that was refused.
     """
 
     session: str
@@ -237,6 +331,21 @@ class TurnResult(Value):
     value: JsonValue = None
     requests: tuple[InputRequest, ...] = ()
     stopped_by: str | None = None
+    delegated_steps: int = 0
+    report: DelegateReport | None = None
+    exhausted_by: str | None = None
+    todos: tuple[Todo, ...] = ()
+    spent: Spent | None = None
+
+    @property
+    def checkpoint_status(self) -> CheckpointStatus:
+        """Where the last checkpoint of the turn stands."""
+        return self.stop_reason.checkpoint_status
+
+    @property
+    def job_status(self) -> JobStatus:
+        """Where the session stands after the turn."""
+        return self.stop_reason.job_status
 
 
 class TurnStatus(Value):
@@ -256,10 +365,15 @@ class TurnStatus(Value):
     spent: Spent
     requests: tuple[InputRequest, ...] = ()
     """What the turn waits for people for."""
+    todos: tuple[Todo, ...] = ()
+    """What the agent has on its list."""
 
 
 class BudgetStatus(Value):
-    """The result of the query ``budget``: the limits and what is used."""
+    """The result of the query ``budget`` and of the update ``extend``: the limits and what counts against them.
+
+    With budgets over the whole session that is what its earlier turns have used, too.
+    """
 
     max_steps: int
     steps: int

@@ -1,21 +1,26 @@
 """What an outcome changes in a turn's state: each function takes the state and one outcome and gives the next."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from perdure.contracts.budgets import Spent
+from perdure.contracts.budgets import Paid, Spent
 from perdure.contracts.decisions import BudgetWarning, StopConditionMet
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.generations import Compacted, Generation
+from perdure.contracts.generations import CUT_OFF, Compacted, Generation
 from perdure.contracts.stops import AnyCondition, ToolFailed, parts
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import StopReason
-from perdure.engine import budgets, stops
+from perdure.contracts.turns import StopReason, TurnResult
+from perdure.engine import budgets, builtins, delegates, fallbacks, stops
+from perdure.engine.delegates import CallDelegates
 from perdure.engine.state import Ending, Mailbox, TurnState
 from perdure.engine.step import limit_reached
 
 MAX_TOOL_ERRORS_IN_ROW = 10
 """With ``on_tool_error: feed_back``, so many tool errors in a row end the turn."""
 
+
+NOTHING_PAID = Paid()
+"""By a call that failed."""
 
 TRIED_AGAIN_ABOVE = 1.1
 """Behind a compaction, or one that could not be, the next one waits until the conversation has grown by a tenth."""
@@ -26,10 +31,14 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
     failed, compacted = generation.retry_seconds is not None, state.compacted_step > state.step
     calls = tuple(call for call in generation.calls if call.rejected is None)
     before, spent = state.spent, state.spent.with_call(generation.usage, generation.cost_usd)
-    wanted = [budgets.Wanted(tool=call.tool) for call in calls]
+    spent = spent.with_failed(generation.failed)
+    wanted = [builtins.wanted(call) or delegates.wanted(state.policy, call) for call in calls]
     spent, errors, exhausted = budgets.admitted(state.policy.budgets, spent, wanted)
     allowed = tuple(call for call, error in zip(calls, errors, strict=True) if error is None)
     over = [(call, error) for call, error in zip(calls, errors, strict=True) if error is not None]
+    cut = generation.finish_reason == CUT_OFF
+    if cut:
+        exhausted = budgets.cut_off(state.policy.budgets, spent)
     tally = state.tally
     if not failed:
         tally = tally.with_generation(generation.calls, matched=generation.matched, retries=generation.retries)
@@ -39,7 +48,10 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
             "step": state.step + 1,
             "spent": spent,
             "tally": tally.with_ended([(call.tool, False) for call, _ in over]),
-            "pending": tuple(call for call in allowed if call.needs is None),
+            "pending": tuple(call for call in allowed if call.needs is None and call.builtin is None),
+            "builtins": tuple(call for call in allowed if call.needs is None and call.builtin is not None),
+            "has_text": bool(generation.preview.strip()),
+            "tool_turns": state.tool_turns + bool(generation.calls),
             "asking": tuple(call for call in allowed if call.needs is not None),
             "asked": False,
             "expires_at": None,
@@ -53,11 +65,13 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
             "exhausted": exhausted,
         }
     )
-    state = _with_warnings(state, before)
-    return state if failed else _ended_by_answer(state, generation)
+    state = with_warnings(state, before)
+    if failed or cut:
+        return state
+    return _ended_by_answer(state, generation).model_copy(update={"completing": False})
 
 
-def _with_warnings(state: TurnState, before: Spent) -> TurnState:
+def with_warnings(state: TurnState, before: Spent) -> TurnState:
     """The state, with a warning for each share of a budget that was passed since."""
     passed = budgets.warnings(state.policy.budgets, before, state.spent)
     return state.with_decided(*(BudgetWarning(**dict(warned)) for warned in passed))
@@ -79,8 +93,13 @@ def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
         used_up = state.corrections > state.policy.output_corrections
         return failure(state, generation.rejected) if used_up else state
     has_criterion = state.policy.finish_tool is not None or state.policy.stop_conditions
-    reason = StopReason.STALLED if has_criterion else StopReason.FINISHED
+    reason = StopReason.STALLED if has_criterion and not state.completing else StopReason.FINISHED
     return state.model_copy(update={"ending": Ending(stop_reason=reason)})
+
+
+def step_ended(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
+    """What follows from results that have come: the workflow's own calls, stop conditions, and what was steered in."""
+    return keep_listening(judge_step(builtins.carried_out(state), now), mail)
 
 
 def judge_step(state: TurnState, now: datetime) -> TurnState:
@@ -92,13 +111,20 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
     conditions = state.policy.stop_conditions
     if not conditions or state.judged_step == state.step or state.pending or state.asking:
         return state
+    if state.hooks.boundary in {"generation", "step"}:  # hooks come first
+        return state
     state = state.model_copy(update={"judged_step": state.step})
-    elapsed = now - state.started_at - state.waited
-    met = stops.fired(conditions, stops.Facts(tally=state.tally, steps=state.step, spent=state.spent, elapsed=elapsed))
+    met = stops.fired(conditions, facts(state, now), state.policy.conditions)
     if met is None or not _may_finish(state.ending, met):
         return state
     ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=stops.title(met))
     return state.model_copy(update={"ending": ending}).with_decided(StopConditionMet(condition=stops.title(met)))
+
+
+def facts(state: TurnState, now: datetime) -> stops.Facts:
+    """What conditions may look at."""
+    elapsed = now - state.started_at - state.waited
+    return stops.Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
 
 
 def _may_finish(ending: Ending | None, condition: AnyCondition) -> bool:
@@ -109,27 +135,49 @@ def _may_finish(ending: Ending | None, condition: AnyCondition) -> bool:
 
 
 def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None) -> TurnState:
-    """All calls of the step have come back.
+    """The tools of the step have come back, or the delegates, which begin when no tool is pending.
 
     Args:
         state: The state with those calls pending.
-        outcomes: One for each pending call, in the same order.
+        outcomes: One for each of them, in the same order.
         aborted: The failure that ends the turn, when a tool failed outside its ``catch`` and the policy is ``abort``.
     """
+    called, later = delegates.parted(state)
+    state = state.model_copy(update={"pending": called})
     in_row = state.tool_errors_in_row
     for outcome in outcomes:
         in_row = in_row + 1 if outcome.error else 0
     unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
     ending = _ending_tools(state, outcomes, aborted, in_row)
+    if ending is not None:
+        later, unrecorded = (), (*unrecorded, *delegates.withdrawn(later))
     return state.model_copy(
         update={
-            "pending": (),
+            "pending": later,
             "failed": (*state.failed, *unrecorded),
             "tool_errors_in_row": in_row,
             "tally": state.tally.with_results(state.pending, outcomes),
             "ending": ending or state.ending,
         }
     )
+
+
+def delegated(state: TurnState, action: CallDelegates, ended: Sequence[TurnResult | ErrorDetail]) -> TurnState:
+    """The delegates of the step have ended, one for each that was started, and are charged for.
+
+    Under ``on_child_error: propagate``, the first that did not finish ends the turn.
+    """
+    came = tuple(delegates.outcome_of(start, one) for start, one in zip(action.starts, ended, strict=True))
+    state = with_charges(state, ended)
+    propagates = state.policy.on_child_error == "propagate"
+    failed = next((outcome.error for outcome in came if outcome.error is not None), None) if propagates else None
+    return tools(state, (*came, *action.refused), failed)
+
+
+def with_charges(state: TurnState, ended: Sequence[TurnResult | ErrorDetail]) -> TurnState:
+    """The state with what delegates have used, also where the turn was stopped meanwhile."""
+    charged = state.model_copy(update={"spent": delegates.charged(state.spent, ended)})
+    return with_warnings(charged, state.spent)
 
 
 def _ending_tools(
@@ -160,16 +208,28 @@ def _stop_request(state: TurnState, outcomes: tuple[ToolOutcome, ...]) -> str | 
     return None
 
 
-def failure(state: TurnState, error: ErrorDetail) -> TurnState:
-    """A generation failed for good: the turn ends with its error, unless a compaction may make room for another."""
+def failure(state: TurnState, error: ErrorDetail, paid: Paid = NOTHING_PAID) -> TurnState:
+    """A generation failed for good: the turn ends, unless a compaction may make room or another model may help."""
+    state = state.model_copy(update={"spent": state.spent.with_failed(paid)})
     compacted = state.compacted_step > state.step
     if error.code == ReasonCode.LLM_CONTEXT_OVERFLOW and state.policy.compaction is not None and not compacted:
         return state.model_copy(update={"overflow": error})
-    return state.model_copy(update={"ending": Ending(stop_reason=StopReason.ERROR, error=error)})
+    fallen = fallbacks.fallen_back(state, error)
+    if fallen is not None:
+        return fallen
+    return state.model_copy(update={"ending": _failed(error)})
 
 
-def compaction(state: TurnState, outcome: Compacted | ErrorDetail) -> TurnState:
+def _failed(error: ErrorDetail) -> Ending:
+    """The end of a turn by the failure of a model call, or by a call that was not affordable."""
+    exhausted = error.code in budgets.CODES.values()
+    return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED if exhausted else StopReason.ERROR, error=error)
+
+
+def compaction(state: TurnState, outcome: Compacted | ErrorDetail, paid: Paid = NOTHING_PAID) -> TurnState:
     """The conversation is shorter now; or it is not, which ends the turn only if there was no room for more."""
+    paid = outcome.failed if isinstance(outcome, Compacted) else paid
+    state = state.model_copy(update={"spent": state.spent.with_failed(paid)})
     tried: dict[str, object] = {"compacted_step": state.step + 1, "overflow": None}
     ending = Ending(stop_reason=StopReason.FINISHED) if state.guidance is not None and state.step == 0 else None
     if isinstance(outcome, Compacted) and outcome.summarised:
@@ -177,7 +237,10 @@ def compaction(state: TurnState, outcome: Compacted | ErrorDetail) -> TurnState:
         tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0}
         return state.model_copy(update={**tried, "ending": ending})
     if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
-        ending = Ending(stop_reason=StopReason.ERROR, error=outcome)
+        fallen = fallbacks.fallen_back(state, outcome)
+        if fallen is not None:  # which then writes the summary
+            return fallen
+        ending = _failed(outcome)
     elif state.overflow is not None:
         ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
     return state.model_copy(update={**tried, "ending": ending})

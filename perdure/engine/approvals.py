@@ -62,12 +62,13 @@ def considered(
         raw: The arguments as the model wrote them; the rules are about these.
         shown: The arguments as people may see them.
     """
-    if not is_governed(definition.approvals, tool):
+    if tool.delegate is None and not is_governed(definition.approvals, tool):
         return call
     try:
         arguments: JsonValue = cast("JsonValue", json_object(raw or "{}"))
     except ValueError as broken:
-        return _refused(call, f"the arguments are no JSON object: {broken}") if tool.interactive else call
+        checked_here = tool.interactive or tool.delegate is not None
+        return _refused(call, f"the arguments are no JSON object: {broken}") if checked_here else call
     twice = _named_twice(raw)
     if twice is not None:
         return _refused(call, f"the arguments name {twice!r} twice; name each once")
@@ -79,10 +80,11 @@ def considered(
         return _refused(call, f"the arguments do not fit the schema: {problem}")
     decided = verdict(definition.approvals, tool, arguments)
     if decided == "deny":
-        error = ErrorDetail(
-            code=ReasonCode.TOOL_DENIED, title=tool.name, message=f"a rule denies this call of {tool.name}"
-        )
-        return call.model_copy(update={"rejected": error})
+        return call.model_copy(update={"rejected": _denied(tool, f"a rule denies this call of {tool.name}")})
+    if (tool.interactive or decided == "ask") and definition.interactive == "refuse":
+        what = "answer this" if tool.interactive else "approve this call"
+        message = f"nobody can be asked to {what}: the agent runs without people; go on without {tool.name}"
+        return call.model_copy(update={"rejected": _denied(tool, message)})
     if tool.interactive:
         return call.model_copy(update={"needs": "answer", **_question(tool, shown)})
     if decided == "ask":
@@ -96,13 +98,19 @@ def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
     left = MAX_ASKED_BYTES
     kept: list[PlannedCall] = []
     for call in calls:
-        left -= len(call.model_dump_json().encode()) if call.needs is not None and call.rejected is None else 0
-        if call.needs is not None and left < 0:
+        is_large = (call.needs is not None or call.builtin is not None) and call.rejected is None
+        left -= len(call.model_dump_json().encode()) if is_large else 0
+        if is_large and left < 0:
             refused = _refused(call, "too much is asked at once; ask the rest when these are answered")
-            kept.append(refused.model_copy(update={"needs": None, "question": "", "options": (), "digest": ""}))
+            nothing = {"needs": None, "question": "", "options": (), "digest": "", "builtin": None}
+            kept.append(refused.model_copy(update=nothing))
         else:
             kept.append(call)
     return kept
+
+
+def _denied(tool: ToolDeclaration, message: str) -> ErrorDetail:
+    return ErrorDetail(code=ReasonCode.TOOL_DENIED, title=tool.name, message=message)
 
 
 def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, digest: str | None) -> bool:

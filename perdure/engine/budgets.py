@@ -66,6 +66,17 @@ def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:
     return None
 
 
+def cost_left(budgets: Budgets, spent: Spent) -> Decimal | None:
+    """US dollars that may still be spent; None without a limit."""
+    return None if budgets.cost_usd is None else budgets.cost_usd - spent.cost_usd
+
+
+def cut_off(budgets: Budgets, spent: Spent) -> ErrorDetail:
+    """The error of a turn whose last answer was cut off where the rest of it would have cost too much."""
+    used = f"${spent.cost_usd} of ${budgets.cost_usd}; the last answer was cut off, as more of it was not affordable"
+    return used_up("cost_usd", used)
+
+
 def admitted(
     budgets: Budgets, spent: Spent, calls: Sequence[Wanted]
 ) -> tuple[Spent, list[ErrorDetail | None], ErrorDetail | None]:

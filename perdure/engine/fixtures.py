@@ -35,11 +35,19 @@ NOT_SENT = frozenset(
         "retry",
         "on_tool_error",
         "finish_tool",
+        "max_tool_turns",
         "budgets",
         "compaction",
         "output_corrections",
         "interactive",  # who is asked, and what was decided, is recorded too
         "approvals",
+        "fallback_models",  # the one that is called stands in the model's place
+        "cache",
+        "inline",
+        "on_child_error",
+        "stop_conditions",
+        "hooks",
+        "on_hook_error",
         "skills",  # stand in the description of the tool that reads them
         "recording",
     }

@@ -1,6 +1,7 @@
 """What a turn asks people for, what a reply must be, and what it changes. Pure, and part of the workflow."""
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 
 from jsonschema import Draft202012Validator
@@ -82,7 +83,7 @@ def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mai
     heard = state.model_copy(
         update={
             "asking": tuple(asking),
-            "pending": tuple(approved),
+            **_to_run(state, approved),
             "failed": (*state.failed, *decided),
             "tally": _counted(state, decided),
             "expires_at": expires_at,
@@ -102,14 +103,21 @@ def replayed(state: TurnState, recorded: RecordedDecisions) -> TurnState:
             approved.append(call.model_copy(update={"approval": outcome.decided}))
         else:
             decided.append(outcome)
-    update = {"pending": tuple(approved), "failed": (*state.failed, *decided), "tally": _counted(state, decided)}
-    return state.model_copy(update={"asking": (), **update})
+    update = {"failed": (*state.failed, *decided), "tally": _counted(state, decided)}
+    return state.model_copy(update={"asking": (), **_to_run(state, approved), **update})
 
 
 def _counted(state: TurnState, decided: list[ToolOutcome]) -> Tally:
     """The tally with the calls that people decided about in place of their tools."""
     tools = {call.call_id: call.tool for call in state.asking}
     return state.tally.with_ended([(tools[outcome.call_id], outcome.error is None) for outcome in decided])
+
+
+def _to_run(state: TurnState, approved: Sequence[PlannedCall]) -> dict[str, object]:
+    """The approved calls as what is to run next, activities and the workflow's own."""
+    own = tuple(call for call in approved if call.builtin is not None)
+    pending = tuple(call for call in approved if call.builtin is None)
+    return {"pending": pending, "builtins": (*state.builtins, *own)}
 
 
 def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:

@@ -4,12 +4,15 @@ from datetime import datetime, timedelta
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
+from perdure.contracts.builtins import Todo
 from perdure.contracts.decisions import Decided, DecidedEvent
+from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import Reply, Settled
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
 from perdure.contracts.values import Value
+from perdure.engine.hook_state import HookState
 from perdure.engine.stops import Tally
 
 
@@ -80,7 +83,7 @@ class TurnState(Value):
         definition: The hash of the agent's frozen definition.
         tip: The id of the last step: the parent of the next.
         step: Generations used.
-        pending: Calls of the last generation that have not run yet.
+        pending: Calls of the last generation that have not run yet; tools come first, then delegates.
         asking: Calls of the last generation that wait for a person; ``asked`` says that people have been told.
         expires_at: Until when the approvals among them can be given.
         waited: Time spent waiting for people, which is not taken from the time budget.
@@ -95,11 +98,20 @@ class TurnState(Value):
         not_below_tokens: A tenth more than the last compaction has left: no other one is due before.
         compacted_step: The last generation for which a compaction was tried: once for each.
         overflow: The refusal of a context that was too long, until a compaction has made room.
+        fallback: How many models have failed for good; ``policy`` is that of the one at work.
         aborted_step: The number of the generation that a stop interrupted.
         tally: What stop conditions count.
         judged_step: The last step at whose end they were looked at.
         decided: Decisions that the event log does not have yet.
+        delegated: Whose call the turn carries out, if it is a delegate's.
+        hooks: Where the turn stands with its agent's hooks.
         ending: Set once the turn is over but for its commit.
+        todos: What the agent has on its list.
+        builtins: Calls of the last generation that the workflow carries out itself, and has not yet.
+        has_text: Whether the last answer had any text.
+        completing: Whether the work is done and only the text of the result is missing.
+        tool_turns: Answers with calls.
+        earlier: The part of ``spent`` that is not of this turn: budgets may count over the whole session.
     """
 
     session: str
@@ -132,8 +144,22 @@ class TurnState(Value):
     tally: Tally = Tally()
     judged_step: int = 0
     decided: tuple[Decided, ...] = ()
+    fallback: int = 0
     aborted_step: int | None = None
+    delegated: Delegated | None = None
+    hooks: HookState = HookState()
     ending: Ending | None = None
+    todos: tuple[Todo, ...] = ()
+    builtins: tuple[PlannedCall, ...] = ()
+    has_text: bool = False
+    completing: bool = False
+    tool_turns: int = 0
+    earlier: Spent = Spent()
+
+    @property
+    def own_spent(self) -> Spent:
+        """What this turn has spent."""
+        return self.spent.without(self.earlier)
 
     def with_decided(self, *events: DecidedEvent) -> "TurnState":
         """The state with decisions for the event log, under keys of this step."""

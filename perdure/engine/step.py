@@ -2,12 +2,16 @@
 
 from datetime import datetime
 
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, CompactionTrigger, Generate
 from perdure.contracts.people import AskPeople
+from perdure.contracts.reactions import Boundary, React
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
-from perdure.engine import budgets, people
+from perdure.engine import budgets, builtins, delegates, people
+from perdure.engine.delegates import CallDelegates
+from perdure.engine.hook_state import HookState
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Ending, Mailbox, TurnState
 
@@ -18,7 +22,7 @@ class CallTools(Value):
     calls: tuple[CallTool, ...]
 
 
-Action = Generate | Compact | CallTools | AskPeople | WaitForPeople | CommitTurn
+Action = React | Generate | Compact | CallTools | CallDelegates | AskPeople | WaitForPeople | CommitTurn
 """What the workflow has to do next."""
 
 
@@ -38,16 +42,26 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         asking=opened.asking,
         call_ids=opened.call_ids,
         expires_at=opened.expires_at,
+        delegated=opening.request.delegated,
+        hooks=HookState(boundary="start" if opened.policy.hooks and not opening.request.compact else None),
+        todos=opened.todos,
+        spent=opened.earlier,
+        earlier=opened.earlier,
     )
 
 
 def next_action(state: TurnState, mail: Mailbox) -> Action:
     """The one thing to do now.
 
-    That is to call the tools that were asked for, ask people, make room, generate, or commit the ended turn.
+    That is to call the tools that were asked for, then delegates, ask people, make room, generate, or commit.
     """
+    if state.hooks.calling and state.hooks.boundary is not None:
+        return _react(state, state.hooks.boundary)
     if state.pending:
-        return CallTools(calls=tuple(_call(state, planned) for planned in state.pending))
+        called, _ = delegates.parted(state)
+        if delegates.settings_of(state.policy, called[0]) is not None:
+            return delegates.call_delegates(state, called)
+        return CallTools(calls=tuple(_call(state, planned) for planned in called))
     if state.asking and state.ending is None:
         if state.asked and state.policy.interactive == "stop":
             return commit(state, mail, Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
@@ -67,10 +81,30 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         call_ids=state.call_ids,
         failed=state.failed,
         steered=mail.steered,
+        said=state.hooks.said,
         failures=state.failures_in_row,
         corrections=state.corrections,
         compacted=state.policy.compaction is None or state.compacted_step > state.step,
         decided=state.decided,
+        fallback=state.fallback,
+        text_only=state.completing and not mail.steered,
+        cost_left=budgets.cost_left(state.policy.budgets, state.spent),
+    ).sparse()
+
+
+def _react(state: TurnState, boundary: Boundary) -> React:
+    limit = state.policy.budgets.behavior_calls
+    return React(
+        session=state.session,
+        turn=state.turn,
+        step=state.step + (boundary == "error"),  # the one that was not made
+        tip=state.tip,
+        definition=state.definition,
+        boundary=boundary,
+        calling=state.hooks.calling,
+        spent=state.spent,
+        left=None if limit is None else max(0, limit - state.spent.behavior_calls),
+        failed=state.failed if boundary == "step" else (),
     ).sparse()
 
 
@@ -97,6 +131,8 @@ def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
         trigger=trigger,
         guidance=state.guidance or "",
         failure=state.overflow,
+        fallback=state.fallback,
+        cost_left=budgets.cost_left(state.policy.budgets, state.spent),
     ).sparse()
 
 
@@ -111,16 +147,19 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
         stop_reason=ending.stop_reason,
         error=ending.error,
         steps=state.step,
-        spent=state.spent,
+        spent=state.own_spent,
         call_ids=state.call_ids,
-        failed=(*state.failed, *withdrawn),
+        failed=(*state.failed, *withdrawn, *builtins.left(state)),
         # A message that the model has not read begins the next turn, in place of an answer.
         steered=() if stops else mail.steered,
+        said=() if stops else state.hooks.said,
         requests=people.input_requests(state) if stops else (),
         aborted_step=state.aborted_step,
         cancel_requested_at=mail.cancel_at,
         stopped_by=ending.stopped_by,
         decided=state.decided,
+        delegated=state.delegated,
+        todos=state.todos,
     ).sparse()
 
 
@@ -142,5 +181,10 @@ def limit_reached(state: TurnState) -> Ending | None:
         return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=state.exhausted)
     if state.step + state.spent.delegated_steps >= state.policy.max_steps:
         return Ending(stop_reason=StopReason.MAX_STEPS_REACHED)
+    most = state.policy.max_tool_turns
+    if most is not None and state.tool_turns >= most and not state.completing:
+        message = f"the model has called tools in {most} answers, which is max_tool_turns, and has not finished"
+        error = ErrorDetail(code=ReasonCode.TOOL_MAX_TURNS_EXHAUSTED, title="agent", message=message)
+        return Ending(stop_reason=StopReason.ERROR, error=error)
     forbidden = budgets.forbids_generation(state.policy.budgets, state.spent)
     return None if forbidden is None else Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=forbidden)

@@ -25,6 +25,7 @@ class Tally(Value):
         steps_without_new: Steps since the last one that used a tool for the first time.
         used: Tools that were called, also without success.
         matched: Places of the text conditions that hold for the step at hand.
+        ended: Calls of the step at hand that have a result: the tool, and whether it succeeded.
     """
 
     uses: dict[str, int] = {}
@@ -37,6 +38,7 @@ class Tally(Value):
     steps_without_new: int = 0
     used: tuple[str, ...] = ()
     matched: tuple[int, ...] = ()
+    ended: tuple[tuple[str, bool], ...] = ()
 
     def with_generation(self, calls: Sequence[PlannedCall], *, matched: tuple[int, ...], retries: int) -> "Tally":
         """The model has answered, with these calls."""
@@ -50,6 +52,7 @@ class Tally(Value):
                 "steps_without_new": 0 if new else self.steps_without_new + 1,
                 "used": (*self.used, *sorted(new)),
                 "matched": matched,
+                "ended": (),
             }
         ).with_ended([(call.tool, False) for call in rejected])
 
@@ -75,6 +78,7 @@ class Tally(Value):
             "errors_in_row": in_row,
             "most_errors_in_row": most,
             "results": self.results + len(results),
+            "ended": (*self.ended, *results),
         }
         return self.model_copy(update=update)
 
@@ -88,11 +92,18 @@ class Facts(Value):
     elapsed: timedelta
 
 
-def fired(conditions: tuple[AnyCondition, ...], facts: Facts) -> AnyCondition | None:
-    """The first condition that holds."""
-    texts = text_conditions(conditions)
-    matched = [texts[place] for place in facts.tally.matched]
-    return next((condition for condition in conditions if _holds(condition, facts, matched)), None)
+def fired(
+    conditions: tuple[AnyCondition, ...], facts: Facts, known: tuple[AnyCondition, ...] | None = None
+) -> AnyCondition | None:
+    """The first condition that holds; ``known`` are all that were looked for in texts, if they are more."""
+    known = conditions if known is None else known
+    return next((condition for condition in conditions if holds(condition, facts, known)), None)
+
+
+def holds(condition: AnyCondition, facts: Facts, known: tuple[AnyCondition, ...]) -> bool:
+    """Whether a condition holds, which is one of those that are known."""
+    texts = text_conditions(known)
+    return _holds(condition, facts, [texts[place] for place in facts.tally.matched])
 
 
 def title(condition: AnyCondition) -> str:

@@ -20,7 +20,7 @@ def openai_messages(messages: Sequence[Message], instructions: str = "") -> list
     Blocks that only one provider understands are left out, and so is a result whose call is not in the conversation.
     """
     prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
-    wired = (wire(message) for message in _results_after_calls(messages))
+    wired = (wire(message) for message in in_chat_order(messages))
     return prompt + [{name: part for name, part in one.items() if name != "thinking_blocks"} for one in wired]
 
 
@@ -44,7 +44,8 @@ def wire(message: Message) -> WireMessage:
     return _assistant(message)
 
 
-def _results_after_calls(messages: Sequence[Message]) -> Iterator[Message]:
+def in_chat_order(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages with every result right behind its call; a result whose call is not there is left out."""
     results = {message.call_id: message for message in messages if isinstance(message, ToolMessage)}
     for message in messages:
         if not isinstance(message, ToolMessage):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perdure.store.errors import (
     NotFoundError,
+    ResumeRefusedError,
     StoreError,
     StoreUnavailableError,
     StoreVersionError,
@@ -41,6 +42,7 @@ __all__ = [
     "NotFoundError",
     "Opened",
     "RegisteredAgent",
+    "ResumeRefusedError",
     "SessionRecord",
     "StepRecord",
     "Store",

@@ -6,6 +6,8 @@ from decimal import Decimal
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.builtins import Finish
+from perdure.contracts.delegates import DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import (
     AgentEnd,
@@ -21,6 +23,7 @@ from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.store import schema
+from perdure.store.carrying import todos_in
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import find_step, insert_step
 from perdure.store.ledger import OpenCalls
@@ -93,6 +96,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
         cost_usd=sum((generation.cost or Decimal(0) for generation in generations), Decimal(0)),
         unpriced_calls=sum(generation.cost is None for generation in generations),
         llm_calls=len(generations),
+        events=len(generations),
     )
     commit = CommitTurn(
         session=locked.session,
@@ -103,6 +107,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
         steps=sum(generation.summarised is None for generation in generations),
         spent=spent,
         call_ids=tuple(call.call_id for call in tip.calls),
+        todos=todos_in(locked.connection, locked.session, row.turn),
     )
     close_turn(locked, row, commit)
 
@@ -134,6 +139,11 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         unpriced_calls=commit.spent.unpriced_calls,
         requests=commit.requests,
         stopped_by=commit.stopped_by,
+        delegated_steps=commit.spent.delegated_steps,
+        report=DelegateReport(spent=commit.spent) if commit.delegated is not None else None,
+        exhausted_by=_exhausted_by(commit),
+        todos=commit.todos,
+        spent=commit.spent,
     )
     _append_events(locked, commit, result)
     end = {
@@ -163,7 +173,7 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
     spent = commit.spent.with_call(step.usage, step.cost_usd)
     if step.summarised is not None:
         return commit.model_copy(update={"tip": step.id, "spent": spent})
-    said = (message.content for message in step.messages if isinstance(message, UserMessage))
+    said = [message.content for message in step.messages if isinstance(message, UserMessage)][len(commit.said) :]
     read = sum(content == message.prompt for content, message in zip(said, commit.steered, strict=False))
     return commit.model_copy(
         update={
@@ -173,6 +183,7 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
             "call_ids": tuple(call.call_id for call in step.calls),
             "failed": (),
             "steered": commit.steered[read:],
+            "said": (),
             "aborted_step": None,
         }
     )
@@ -196,11 +207,15 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
         return tip.id
     calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
     calls.write()
-    steered = tuple(UserMessage(content=message.prompt) for message in commit.steered)
-    messages: tuple[Message, ...] = (*calls.results(commit.call_ids), *steered)
+    late = (*commit.said, *(message.prompt for message in commit.steered))
+    messages: tuple[Message, ...] = (
+        *calls.results(commit.call_ids),
+        *(UserMessage(content=text) for text in late),
+    )
     if not messages:
         return tip.id
-    identity = [commit.call_ids, [(message.request_id, message.prompt) for message in commit.steered]]
+    steered = [(message.request_id, message.prompt) for message in commit.steered]
+    identity = [commit.call_ids, steered, *([commit.said] if commit.said else [])]
     step = StepRecord(
         id=step_id("closing", commit.session, commit.turn, tip.id, *identity),
         session=commit.session,
@@ -217,6 +232,10 @@ def _output(tip: StepRecord, commit: CommitTurn) -> str:
     answer = _answer(tip, commit)
     if answer is None:
         return ""
+    if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
+        said = [call.builtin.summary for call in tip.calls if isinstance(call.builtin, Finish) and not call.rejected]
+        if any(said):
+            return next(summary for summary in said if summary)
     if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
         return answer.content
     return answer.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
@@ -237,6 +256,13 @@ def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:
     return next((message for message in reversed(tip.messages) if isinstance(message, AssistantMessage)), None)
 
 
+def _exhausted_by(commit: CommitTurn) -> str | None:
+    """The budget that ended the turn, by its raw name."""
+    if commit.stop_reason is not StopReason.BUDGET_EXHAUSTED or commit.error is None:
+        return None
+    return commit.error.code.removeprefix("budget.").removesuffix("_exhausted")
+
+
 def _error_text(commit: CommitTurn) -> str | None:
     if commit.error is not None:
         return commit.error.message
@@ -252,6 +278,8 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     locked.append(*decided_events(turn, commit.decided))
     # The generation that should have read these may have written their events before it failed: under these keys.
     reader = commit.aborted_step or commit.steps + 1
+    for place, text in enumerate(commit.said):
+        append(f"{reader}/said/{place}", UserMessageReceived(content=text))
     for message in commit.steered:
         append(f"{reader}/user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
     if commit.aborted_step is not None:
@@ -274,5 +302,6 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
             unpriced_calls=result.unpriced_calls,
             value=result.value,
             stopped_by=result.stopped_by,
+            exhausted_by=result.exhausted_by,
         ),
     )

@@ -23,3 +23,7 @@ class TurnEndedError(StoreError):
 
 class TurnMismatchError(StoreError):
     """The session is at another turn than the caller expected."""
+
+
+class ResumeRefusedError(StoreError):
+    """The session cannot go on from that checkpoint; the message says why, and what can be done."""

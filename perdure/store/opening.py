@@ -7,17 +7,21 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, bindparam, insert, select
 
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Spent
+from perdure.contracts.conversations import read_openai
 from perdure.contracts.events import AgentStart, NewEvent
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.tools import PlannedCall
-from perdure.contracts.turns import OpenTurn, TurnResult
+from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.store import schema
+from perdure.store.carrying import spent_before, todos_before
 from perdure.store.closing import TurnRow, close_abandoned, find_turn
-from perdure.store.errors import NotFoundError, StoreError, TurnMismatchError
+from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.generations import find_step, insert_step
 from perdure.store.ledger import OpenCalls, take_over_calls
 from perdure.store.log import LockedSession
 from perdure.store.records import Opened, RegisteredAgent, StepRecord
+from perdure.store.resuming import Beginning, resumed
 from perdure.store.rows import insert_into, step_id
 
 _T = schema.turns
@@ -32,7 +36,9 @@ _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash 
 _AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 
 
-def open_turn(connection: Connection, opening: OpenTurn, definition: AgentDefinition) -> Opened:
+def open_turn(
+    connection: Connection, opening: OpenTurn, definition: AgentDefinition, context_window: int | None = None
+) -> Opened:
     """Begin the session's next turn, or give the one that this request has begun before."""
     locked = LockedSession.find(connection, opening.session) or LockedSession.create(
         connection, opening.session, definition.name
@@ -40,14 +46,23 @@ def open_turn(connection: Connection, opening: OpenTurn, definition: AgentDefini
     request = {"session": opening.session, "request_id": opening.request_id}
     recorded = connection.execute(_BY_REQUEST, request).one_or_none()
     if recorded is not None:
-        return _opened_before(connection, recorded)
+        return _taking_over(connection, opening, definition, _opened_before(connection, recorded))
     _close_open_turn(locked, opening)
     turn = locked.turn + 1
     if opening.request.turn is not None and opening.request.turn != turn:
         msg = f"session {opening.session!r} is at turn {turn}, the caller expected {opening.request.turn}"
         raise TurnMismatchError(msg)
     insert_definitions(connection, [definition], locked.now)
-    return _begin(locked, opening, definition, turn)
+    return _taking_over(connection, opening, definition, _begin(locked, opening, definition, context_window))
+
+
+def _taking_over(connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: Opened) -> Opened:
+    """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
+    session, turn = opening.session, opened.turn
+    todos = todos_before(connection, session, turn, opening.request.resume_from)
+    counts = definition.budgets.scope == "session"
+    earlier = spent_before(connection, session, turn) if counts else Spent()
+    return opened.model_copy(update={"todos": todos, "earlier": earlier})
 
 
 def _opened_before(connection: Connection, row: TurnRow) -> Opened:
@@ -77,24 +92,30 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
     close_abandoned(locked, row)
 
 
-def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, turn: int) -> Opened:
-    request, prompt = opening.request, opening.request.prompt
+def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None) -> Opened:
+    request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
     digest = definition.digest()
-    start = AgentStart(agent=definition.name, model=definition.model, prompt=prompt, definition=digest)
+    checkpoint = None if request.resume_from is None else resumed(locked, request.resume_from, prompt=prompt)
+    start = AgentStart(
+        agent=definition.name,
+        model=definition.model,
+        prompt=prompt,
+        definition=digest,
+        context_window=context_window,
+        resumed_from=None if checkpoint is None else checkpoint.origin,
+        delegated_by=None if request.delegated is None else request.delegated.session,
+    )
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
-    unanswered = _unanswered(locked, turn)
-    goes_on = request.reply is not None or request.compact
-    messages: tuple[Message, ...] = ()
-    if not goes_on:
-        messages = (*_withdrawn(locked, turn, unanswered), UserMessage(content=prompt))
+    beginning = checkpoint or _beginning(locked, request, turn)
+    said = prompt and request.reply is None and not request.compact
     step = StepRecord(
-        id=step_id("prompt", opening.session, turn, locked.head, prompt),
+        id=step_id("prompt", opening.session, turn, beginning.parent, prompt),
         session=opening.session,
         turn=turn,
         step=0,
-        parent=locked.head,
-        messages=messages,
-        calls=unanswered if goes_on else (),
+        parent=beginning.parent,
+        messages=(*beginning.messages, *((UserMessage(content=prompt),) if said else ())),
+        calls=beginning.calls,
     )
     row = {
         "session": opening.session,
@@ -110,6 +131,18 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
     locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
     locked.save()
     return Opened(turn=turn, tip=step.id, definition=digest, first=True)
+
+
+def _beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginning:
+    if request.history and turn > 1:
+        msg = f"history: session {locked.session!r} has begun already; a history begins a new one, so name no session"
+        raise ResumeRefusedError(msg)
+    if request.history:
+        return Beginning(parent=None, messages=read_openai(request.history)[1])
+    unanswered = _unanswered(locked, turn)
+    if request.reply is not None or request.compact:
+        return Beginning(parent=locked.head, calls=unanswered)
+    return Beginning(parent=locked.head, messages=_withdrawn(locked, turn, unanswered))
 
 
 def _unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:

@@ -1,10 +1,12 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
+import json
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
+from perdure.contracts.delegates import DELEGATED
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
 from perdure.contracts.turns import RunState
@@ -31,7 +33,20 @@ _STEPS = (
     .where(schema.steps.c.session == bindparam("session"))
     .order_by(schema.steps.c.turn, schema.steps.c.step, schema.steps.c.created_at)
 )
+_DELEGATES = select(schema.events.c.body).where(
+    schema.events.c.session == bindparam("session"), schema.events.c.type == "delegate_start"
+)
 _ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
+
+_S = schema.steps
+_last = (
+    select(_S.c.parent, _S.c.session)
+    .join(schema.sessions, _S.c.id == func.coalesce(schema.sessions.c.tip, schema.sessions.c.head))
+    .where(schema.sessions.c.session == bindparam("session"))
+    .cte("chain", recursive=True)
+)
+_steps = _last.union_all(select(_S.c.parent, _S.c.session).where(_S.c.id == _last.c.parent))
+_ORIGIN = select(_steps.c.session).where(_steps.c.session == bindparam("other")).limit(1)
 
 
 def session(connection: Connection, session: str) -> SessionRecord:
@@ -46,7 +61,8 @@ def session(connection: Connection, session: str) -> SessionRecord:
 def sessions(connection: Connection, wanted: SessionFilter, limit: int) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
     """Sessions with their last turns, those that began last first."""
     # The start of the last turn and not the last write orders them: that index is written once a turn.
-    statement = _last_turns().where(*_conditions(wanted)).order_by(schema.turns.c.started_at.desc()).limit(limit)
+    kept = _last_turns().where(*_conditions(wanted), *_kin(connection, wanted))
+    statement = kept.order_by(schema.turns.c.started_at.desc()).limit(limit)
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
@@ -71,6 +87,15 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         yield turns.reason_code == reason_code
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
+
+
+def _kin(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
+    """Which of a caller's delegates, or no delegates at all."""
+    if (caller := wanted.get("caller")) is not None:
+        bodies = connection.scalars(_DELEGATES, {"session": caller})
+        yield schema.turns.c.session.in_([str(json.loads(body)["delegate"]) for body in bodies])
+    if not wanted.get("delegates", True):
+        yield schema.turns.c.request_id.not_like(f"{DELEGATED}%")
 
 
 def _unsettled() -> ScalarSelect[int]:
@@ -172,10 +197,15 @@ def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:
 def artifact(connection: Connection, artifact: str, session: str | None) -> Artifact:
     """A large output, an image or a file; of that session, if one is named."""
     row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
-    if row is None or session not in {None, row.session}:
+    if row is None or not (session in {None, row.session} or _came_from(connection, session, row.session)):
         msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
         raise NotFoundError(msg)
     return Artifact(id=row.id, session=row.session, media_type=row.media_type, text=row.text)
+
+
+def _came_from(connection: Connection, session: str | None, other: str) -> bool:
+    """Whether a session's conversation began in another one: a fork reads what was made there."""
+    return connection.scalar(_ORIGIN, {"session": session, "other": other}) is not None
 
 
 def _no_turn(session: str, number: int) -> str:

@@ -5,7 +5,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypedDict
 
-from perdure.contracts.budgets import Usage
+from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.builtins import Todo
+from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
@@ -94,13 +96,20 @@ class Claim(Value):
 
 
 class Opened(Value):
-    """What ``open_turn`` recorded, now or at an earlier attempt; ``first`` tells which."""
+    """What ``open_turn`` recorded, now or at an earlier attempt; ``first`` tells which.
+
+    Attributes:
+        todos: Those of the turn before, or of the checkpoint.
+        earlier: What the session's turns before have spent, if the agent's budgets count over the session.
+    """
 
     turn: int
     tip: str
     definition: str
     first: bool
     ended: TurnResult | None = None
+    todos: tuple[Todo, ...] = ()
+    earlier: Spent = Spent()
 
 
 class Committed(Value):
@@ -165,15 +174,25 @@ class TurnRecord(Value):
     ended_at: datetime | None
     result: TurnResult | None
 
+    @property
+    def job_status(self) -> JobStatus:
+        """Where the session stands if this is its last turn."""
+        return JobStatus.RUNNING if self.result is None else self.result.job_status
+
 
 class SessionFilter(TypedDict, total=False):
-    """Which sessions are listed, by their last turns; ``since`` leaves out those that began before."""
+    """Which sessions are listed, by their last turns; ``since`` leaves out those that began before.
+
+    ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out those of any.
+    """
 
     agent: str | None
     state: RunState | None
     stop_reason: StopReason | None
     reason_code: str | None
     since: datetime | None
+    caller: str | None
+    delegates: bool
 
 
 class Artifact(Value):

@@ -15,11 +15,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.turns import CommitTurn, OpenTurn
-from perdure.store import closing, generations, ledger, log, reads
+from perdure.store import checkpoints, closing, generations, ledger, log, reads
 from perdure.store import opening as openings
 from perdure.store.engine import POSTGRESQL_CONNECTIONS, SQLITE_READERS, WRITES, Address, connect, translated
 from perdure.store.ledger import CallKey
@@ -183,15 +184,21 @@ class Store:
         """
         return await self._read("definition", lambda connection: openings.definition(connection, digest))
 
-    async def open_turn(self, opening: OpenTurn, definition: AgentDefinition) -> Opened:
+    async def open_turn(
+        self, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None
+    ) -> Opened:
         """Begin the session's next turn; the same request id gives the turn it has begun before.
 
         A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
 
         Raises:
             TurnMismatchError: The caller expected another turn, or a newer run holds the session.
+            NotFoundError: There is no checkpoint of which the request says that it goes on from it.
+            ResumeRefusedError: The session cannot go on from it.
         """
-        return await self._write("open_turn", lambda connection: openings.open_turn(connection, opening, definition))
+        return await self._write(
+            "open_turn", lambda connection: openings.open_turn(connection, opening, definition, context_window)
+        )
 
     async def begin_generation(self, request: Generate, events: Sequence[NewEvent]) -> Begun:
         """The answer that is stored for this request, or the results it adds to the conversation.
@@ -368,6 +375,14 @@ class Store:
     async def steps(self, session: str) -> tuple[StepRecord, ...]:
         """All steps of a session, also those that no conversation reaches any more."""
         return await self._read("steps", lambda connection: reads.steps(connection, session))
+
+    async def checkpoints(self, session: str) -> tuple[Checkpoint, ...]:
+        """Every step of a session as a place to go on from, in order, also those that a rewind left behind.
+
+        Raises:
+            NotFoundError: There is no such session.
+        """
+        return await self._read("checkpoints", lambda connection: checkpoints.checkpoints(connection, session))
 
     async def artifact(self, artifact: str, *, session: str | None = None) -> Artifact:
         """A large output, an image or a file; of that session, if one is named.

@@ -50,12 +50,14 @@ class RecordedRequest(Value):
     Attributes:
         request: What was asked; ``request.index`` is the number of the reply it chose.
         headers: As sent, with the names in lower case.
+        body: As sent, in the form of its wire.
         fault: The kind of the fault it met; ``refused`` if it was over a limit or broke a rule of the wire.
     """
 
     request: ChatRequest
     headers: dict[str, str]
     fault: str | None
+    body: JsonValue = None
 
 
 class ScriptedProvider:
@@ -207,7 +209,7 @@ class ScriptedProvider:
         fault = refused or self._next_fault(request, reply)
         response = self._response(wire, request, reply, fault, headers)
         kind = "refused" if refused else fault.kind if fault else None
-        self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind))
+        self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind, body=json.loads(body)))
         await self._notify()
         return response
 

@@ -19,12 +19,14 @@ llm.auth_error llm.request_error llm.too_many_tools llm.quota_exhausted llm.cont
 llm.refused llm.missing_key llm.parse_error llm.schema_violation llm.fixture_missing llm.prompt_assembly_error
 tool.unknown_tool tool.invalid_input tool.invalid_output tool.timeout tool.network_error tool.execution_error
 tool.effect_unknown tool.cancelled tool.denied tool.approval_expired tool.fixture_missing tool.state_lost
+tool.delegate_failed
 tool.max_turns_exhausted
 budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
-budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted budget.exhausted
+budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted
 request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.mcp_unavailable
-runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large runtime.hook_failed
+runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
+runtime.hook_failed runtime.failed_by_hook
 """
 
 ASKED_TO_WAIT = ["llm.rate_limited", "llm.network_error", "llm.timeout"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.contracts import agents, errors, events, names, people, retries, turns
+from perdure.contracts import agents, checkpoints, errors, events, limits, names, people, retries, turns
 from perdure.contracts.values import JsonValue
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -22,6 +22,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     people.AnswerRequest,
     people.ApproveRequest,
     people.DenyRequest,
+    limits.ExtendRequest,
 )
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
@@ -29,6 +30,7 @@ RESULTS: tuple[type[BaseModel], ...] = (
     people.InputReceipt,
     turns.TurnStatus,
     turns.BudgetStatus,
+    checkpoints.Checkpoint,
     events.Envelope,
     agents.AgentDefinition,
     retries.RetryPolicy,
@@ -42,6 +44,8 @@ NAMES: tuple[type[StrEnum], ...] = (
     names.SearchAttribute,
     names.Metric,
     turns.StopReason,
+    checkpoints.CheckpointStatus,
+    checkpoints.JobStatus,
     errors.ReasonCode,
 )
 

@@ -14,7 +14,7 @@ FORBIDDEN_IMPORTS = [
     ("perdure/agents/planted.py", "def f() -> None:\n    import time", "perdure.agents.planted -> time"),
     ("perdure/engine/planted.py", "import perdure.client", "perdure.engine.planted -> perdure.client"),
     ("perdure/store/planted.py", "import perdure.agents", "perdure.store.planted -> perdure.agents"),
-    ("perdure/client/planted.py", "import perdure.engine", "perdure.client.planted -> perdure.engine"),
+    ("perdure/client/planted.py", "import perdure.cli", "perdure.client.planted -> perdure.cli"),
     ("perdure/client/planted.py", "def f() -> None:\n    import litellm", "perdure.client.planted -> litellm"),
     ("perdure/planted.py", "", "planted"),
     ("perdure/utils/__init__.py", "", "utils"),

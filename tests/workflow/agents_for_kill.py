@@ -37,6 +37,8 @@ agent = Agent(
     retry=RetryPolicy(max_retries=2, base=timedelta(milliseconds=10), jitter=timedelta(0)),
 )
 
+planner = Agent(name="planner", model="openai/scripted", completion="attempt_completion")
+
 told = Agent(
     name="told",
     model="openai/scripted",

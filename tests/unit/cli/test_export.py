@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from perdure.cli import export
+from perdure.cli.export import messages_by_turn
 from perdure.cli.main import cli
+from perdure.client import trajectories
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import CallSummary, GenerationContent, NewEvent
 from perdure.contracts.messages import AssistantMessage, ToolCall, UserMessage
@@ -114,8 +115,31 @@ def test_jsonl_of_one_turn_is_one_line() -> None:
     assert only["metadata"]["turn"] == 2
 
 
+def test_chat_is_one_row_with_only_who_said_what() -> None:
+    """S-55."""
+    (row,) = exported("chat")
+    assert [(one["role"], one["content"]) for one in row["conversation"]] == [
+        ("system", "Be long."),
+        ("user", "find it"),
+        ("assistant", ""),
+        ("tool", "found"),
+        ("assistant", "it is here"),
+        ("user", "and then?"),
+    ]
+    assert (row["session"], row["agent"], row["stop_reason"]) == (SESSION, "helper", None)
+
+
+def test_turns_are_a_row_for_each_answer_with_what_came_before_it() -> None:
+    """S-55."""
+    first, second = exported("turns", "--turn", "1")
+    assert (first["system"], roles(first["history"]), first["response"]) == ("Be brief.", ["user"], "")
+    assert first["tool_calls"][0]["function"]["name"] == "search"
+    assert (roles(second["history"]), second["response"]) == (["user", "assistant", "tool"], "it is here")
+    assert second["stop_reason"] == "finished"
+
+
 def test_events_are_the_whole_log_also_when_it_has_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "PAGE", 2)
+    monkeypatch.setattr(trajectories, "PAGE", 2)
     events = exported("events")
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert [event["type"] for event in events] == [
@@ -149,15 +173,15 @@ def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
         return StepRecord(id=name, session=SESSION, turn=1, step=0, parent=parent, messages=(content,))
 
     steps = [step("a", None), step("lost", "a"), step("b", "a")]
-    assert export.messages_by_turn(steps, "b") == {1: [UserMessage(content="a"), UserMessage(content="b")]}
-    assert export.messages_by_turn(steps, None) == {}
+    assert messages_by_turn(steps, "b") == {1: [UserMessage(content="a"), UserMessage(content="b")]}
+    assert messages_by_turn(steps, None) == {}
 
 
 @pytest.mark.parametrize(
     ("args", "part"),
     [
         (["export", SESSION], "--format"),
-        (["export", SESSION, "--format", "chat"], "'chat' is not one of 'openai', 'jsonl', 'events'"),
+        (["export", SESSION, "--format", "csv"], "'csv' is not one of 'openai', 'jsonl', 'chat', 'turns', 'events'"),
         (["export", SESSION, "--format", "openai", "--turn", "0"], "--turn"),
         (["export", SESSION, "--format", "openai", "--turn", "3"], "has no turn 3"),
         (["export", SESSION, "--format", "jsonl", "--type", "agent_end"], "--format jsonl prints no events"),

@@ -18,8 +18,8 @@ from tests.unit.store.given import HELPER, commit, opening
 OTHER = AgentDefinition(name="assistant", model="test/other")
 LIMITED = ErrorDetail(code=ReasonCode.LLM_RATE_LIMITED, title="generation", message="too fast")
 KEYS = {
-    *("session", "agent", "turn", "state", "created_at", "updated_at", "started_at", "ended_at"),
-    *("stop_reason", "reason_code", "stopped_by", "error", "steps", "cost_usd"),
+    *("session", "agent", "turn", "state", "job_status", "created_at", "updated_at", "started_at", "ended_at"),
+    *("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd"),
 }
 
 
@@ -98,6 +98,7 @@ def test_json_has_every_field_whether_the_turn_has_ended_or_not() -> None:
     )
     assert (failed["state"], failed["stop_reason"], failed["reason_code"]) == ("ended", "error", "llm.rate_limited")
     assert failed["error"] == "too fast"
+    assert (running["job_status"], failed["job_status"]) == ("running", "stoppedByError")
 
 
 def test_a_line_for_people_names_the_reason() -> None:

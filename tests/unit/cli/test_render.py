@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perdure.cli.render import Tone, clean, lines, money
-from perdure.contracts import events
+from perdure.contracts import decisions, events, reactions
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.turns import StopReason
@@ -131,6 +131,25 @@ def test_a_reached_step_limit_says_that_another_message_continues() -> None:
     first, last = shown(end(StopReason.MAX_STEPS_REACHED))
     assert first == "the step limit of 5 is reached; send another message to continue"
     assert last.startswith("max_steps_reached · 5 steps")
+
+
+@pytest.mark.parametrize(
+    ("reaction", "line"),
+    [
+        (reactions.Finish("enough"), "↪ checker · finish: enough"),
+        (reactions.Retry(), "↪ checker · retry"),
+        (reactions.Continue(["one", "two\nlines"]), "↪ checker · continue: one two lines"),
+        (reactions.RetryWithFeedback("better"), "↪ checker · retry_with_feedback: better"),
+    ],
+)
+def test_a_reaction_names_its_hook_and_what_it_says(reaction: reactions.AnyReaction, line: str) -> None:
+    assert shown(decisions.ReactStep(hook_name="checker", boundary="step", reaction=reaction)) == [line]
+
+
+def test_a_hook_has_a_line_only_where_it_failed() -> None:
+    ended = events.HookEnd(hook="checker", boundary="step", event="tool_end", seconds=0.1)
+    assert shown(ended) == []
+    assert shown(ended.model_copy(update={"error": FAILURE})) == ["✗ read_file", "  no such file", "  look elsewhere"]
 
 
 def test_a_stalled_turn_has_a_line_of_its_own() -> None:

@@ -1,0 +1,154 @@
+"""How a model call is bounded beside the agent's own settings: an answer in text only, and one that can be paid for.
+
+The cost of a call is bounded before it is made. No token is shorter than a byte, so what the model reads is at most the
+size of the request in bytes, and what the provider adds for its tools. Where it has read the beginning already and
+said how many tokens that was, only the rest is counted so. What is then left is what the answer may cost.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
+
+from activities.conversations import WireMessage
+from activities.model import facts_about, mode_of
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Paid
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.values import JsonValue
+from perdure.engine.budgets import used_up
+from perdure.engine.transcript import openai_tools
+
+SMALLEST_ANSWER = 16
+"""Tokens; a call that can pay for less is not made."""
+
+ADDED = 100
+"""Tokens that a provider may add to a request."""
+
+ADDED_FOR_TOOLS = 1_000
+"""Tokens that it may add to explain its tools to the model. Anthropic's page on tools names up to 700."""
+
+_READ = ("input_cost_per_token", "cache_creation_input_token_cost")
+_WRITTEN = ("output_cost_per_token", "output_cost_per_reasoning_token")
+
+
+class NotAffordableError(Exception):
+    """The call could cost more than is left."""
+
+    def __init__(self, detail: ErrorDetail, paid: Paid | None = None) -> None:
+        super().__init__(detail.message)
+        self.detail = detail
+        self.paid = paid or Paid()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The beginning of a request that a provider has counted: so many messages, and their tokens."""
+
+    messages: int = 0
+    tokens: int = 0
+
+
+def text_only(definition: AgentDefinition) -> AgentDefinition:
+    """The definition for a call that is to be answered with text: the tools stay, as the conversation may name them."""
+    if not definition.tools:
+        return definition
+    if mode_of(definition) != "api" or facts_about(definition.model).get("supports_tool_choice") is False:
+        return definition.model_copy(update={"tools": ()})
+    params: dict[str, JsonValue] = {**definition.generate_params, "tool_choice": "none"}
+    return definition.model_copy(update={"generate_params": params})
+
+
+def ceiling(
+    definition: AgentDefinition, messages: Sequence[WireMessage], left: Decimal | None, counted: Counted | None = None
+) -> int | None:
+    """The most tokens that the answer may have, so that the call costs at most what is left.
+
+    None where no bound of ours is needed: there is no limit, no price is known, or the longest answer is affordable.
+
+    Raises:
+        NotAffordableError: Not even the smallest answer is.
+    """
+    if left is None:
+        return None
+    read = _most_read(definition, messages, counted or Counted())
+    price_read, price_written = _price(definition, _READ, read), _price(definition, _WRITTEN, read)
+    if price_read is None or price_written is None:
+        return None
+    answers = max(1, _whole(definition, "n") or 1)
+    longest, smallest = _longest(definition), SMALLEST_ANSWER + _thinking(definition)
+    rest = left - price_read * read
+    affordable = int((rest / (price_written * answers)).to_integral_value(ROUND_FLOOR)) if price_written else None
+    if rest < 0 or (affordable is not None and affordable < min(smallest, longest or smallest)):
+        raise NotAffordableError(
+            used_up("cost_usd", f"${max(left, Decimal(0))} is left, and the next call could cost more: it was not made")
+        )
+    return affordable if affordable is not None and (longest is None or affordable < longest) else None
+
+
+def with_ceiling(definition: AgentDefinition, tokens: int | None) -> AgentDefinition:
+    """The definition for a call whose answer has at most so many tokens."""
+    if tokens is None:
+        return definition
+    name = "max_completion_tokens" if "max_completion_tokens" in definition.generate_params else "max_tokens"
+    params: dict[str, JsonValue] = {**definition.generate_params, name: tokens}
+    return definition.model_copy(update={"generate_params": params})
+
+
+def _most_read(definition: AgentDefinition, messages: Sequence[WireMessage], counted: Counted) -> int:
+    if counted.messages:
+        return counted.tokens + _bytes(messages[counted.messages :]) + ADDED
+    tools = openai_tools(definition.tools)
+    size = _bytes(messages) + _bytes(definition.output_schema)
+    return size + (_bytes(tools) + ADDED_FOR_TOOLS if tools else ADDED)
+
+
+def _bytes(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode()) if value else 0
+
+
+def _price(definition: AgentDefinition, names: Sequence[str], read: int) -> Decimal | None:
+    """The dearest price of a token that may apply, in US dollars; None if nobody knows one."""
+    own = {name: price for name, price in definition.generate_params.items() if name in names}
+    prices: dict[str, object] = {**facts_about(definition.model), **own}
+    if prices.get(names[0]) is None:
+        return None
+    tier = definition.generate_params.get("service_tier")
+    found: list[Decimal] = []
+    for key, price in prices.items():
+        base, _, above = key.partition("_above_")
+        if isinstance(tier, str) and base.endswith(f"_{tier}"):
+            base = base.removesuffix(f"_{tier}")
+        if base in names and isinstance(price, int | float | str) and _applies(above, tier, read):
+            found.append(Decimal(str(price)))
+    return max(found)
+
+
+def _applies(above: str, tier: JsonValue, read: int) -> bool:
+    """Whether a price that holds above so many tokens may apply; one for longer caching is not asked for."""
+    if isinstance(tier, str):
+        above = above.removesuffix(f"_{tier}")
+    if not above:
+        return True
+    thousands = above.removesuffix("k_tokens")
+    return thousands.isdigit() and read > int(thousands) * 1_000
+
+
+def _longest(definition: AgentDefinition) -> int | None:
+    """The longest answer that the agent's settings or the model allow; None if nobody knows."""
+    own = (_whole(definition, "max_tokens"), _whole(definition, "max_completion_tokens"))
+    most = facts_about(definition.model).get("max_output_tokens")
+    limits = [one for one in (*own, most if isinstance(most, int) else None) if one is not None]
+    return min(limits, default=None)
+
+
+def _thinking(definition: AgentDefinition) -> int:
+    """Tokens that the model is told to think with, which the longest answer has to exceed."""
+    thinking = definition.generate_params.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    return budget if isinstance(budget, int) else 0
+
+
+def _whole(definition: AgentDefinition, name: str) -> int | None:
+    value = definition.generate_params.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

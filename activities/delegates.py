@@ -1,0 +1,225 @@
+"""The side of a delegate's turn that is turned to its caller: query and result are those of a call in its ledger."""
+
+import json
+from collections.abc import Mapping
+
+from activities.artifacts import reading_tool, whole_output
+from activities.definitions import Definitions
+from activities.errors import permanent, runtime_error
+from activities.outputs import output_id
+from activities.stops import matches
+from activities.storing import until_stored
+from perdure.agents.agent import Agent
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
+from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.tools import CallTool, ToolDeclaration
+from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
+from perdure.contracts.values import JsonValue, json_object
+from perdure.engine.approvals import is_approved
+from perdure.engine.delegates import failure_of, within
+from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.engine.spawning import spawned
+from perdure.store import Artifact, Committed, NotFoundError, Store
+
+EVENT_CHARACTERS = 4_000
+"""Longest result in an event."""
+
+PARTIAL_CHARACTERS = 4_000
+"""So much of what a delegate said last is told of one that did not finish."""
+
+
+class Delegations:
+    """The calls that the delegates of one worker carry out."""
+
+    def __init__(self, *, store: Store, agents: Mapping[str, Agent], definitions: Definitions) -> None:
+        self._store = store
+        self._agents = agents
+        self._definitions = definitions
+
+    async def taken(self, opening: OpenTurn) -> tuple[OpenTurn, AgentDefinition | None]:
+        """Claim the call, and give the opening with its query as the prompt; of a clone also its definition."""
+        delegated = opening.request.delegated
+        if delegated is None:
+            return opening, None
+        before = await self._before(opening)
+        if before is not None:
+            return opening, before
+        caller = await self._definitions.get(delegated.definition)
+        declaration = _declaration(caller, delegated)
+        claim = await self._store.claim_call(
+            session=delegated.session,
+            turn=delegated.turn,
+            call_id=delegated.call_id,
+            claimant=delegated.claimant,
+            events=self._starts(opening, delegated),
+        )
+        if claim.state != "free":
+            message = f"call {delegated.call_id} of session {delegated.session!r} has its result already"
+            raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, message))
+        approval = delegated.approval
+        if not is_approved(caller, declaration, claim.arguments, approval.digest if approval is not None else None):
+            message = f"{declaration.name} with these arguments is not approved; it did not run"
+            raise permanent(ErrorDetail(code=ReasonCode.TOOL_DENIED, title=declaration.name, message=message))
+        return self._asked(opening, delegated, caller, claim.arguments)
+
+    async def _before(self, opening: OpenTurn) -> AgentDefinition | None:
+        """The definition of the turn, if an attempt before, or a run before a reset, has begun it."""
+        try:
+            turn = await self._store.turn_by_request(opening.session, opening.request_id)
+        except NotFoundError:
+            return None
+        return None if turn is None else await self._definitions.get(turn.definition)
+
+    def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
+        agent = opening.request.agent or ""
+        start = DelegateStart(call_id=delegated.call_id, tool=delegated.tool, agent=agent, delegate=opening.session)
+        approval = delegated.approval
+        if approval is None:
+            return [_event(delegated, start)]
+        allowed = UserInputReceived(tool=delegated.tool, **dict(approval))
+        return [_event(delegated, allowed), _event(delegated, start)]
+
+    def _asked(
+        self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
+    ) -> tuple[OpenTurn, AgentDefinition | None]:
+        try:
+            arguments = json_object(raw or "{}")
+            query = str(arguments["task" if delegated.spawns else "query"])
+            clone = spawned(caller, arguments) if delegated.spawns else None
+        except (ValueError, KeyError) as error:
+            message = f"the arguments of call {delegated.call_id} hold no query: {error}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
+        request = opening.request.model_copy(update={"prompt": query})
+        return opening.model_copy(update={"request": request}), clone
+
+    async def told(self, commit: CommitTurn, committed: Committed) -> TurnResult:
+        """Record the result with the caller, and give as much of it as the history is to have."""
+        delegated, result = commit.delegated, committed.result
+        if delegated is None or result.report is None:
+            return result
+        caller = await self._definitions.get(delegated.definition)
+        declaration = _declaration(caller, delegated)
+        text = _text(delegated, result, await self._query(result) if delegated.spawns else "")
+        error = failure_of(delegated.tool, result)
+        matched, _ = ((), None) if error is not None else await matches(caller, declaration.name, text)
+        content, artifacts = _for_the_model(delegated, caller, declaration, text)
+        message = ToolMessage(
+            call_id=delegated.call_id,
+            name=delegated.tool,
+            content=content,
+            error=error,
+            decided=delegated.approval,
+            matched=matched,
+            delegate=result.session,
+        )
+        seconds = (committed.ended_at - committed.started_at).total_seconds()
+        events = _ends(delegated, message, result, seconds, artifacts)
+        await until_stored(
+            lambda: self._store.finish_call(
+                session=delegated.session,
+                turn=delegated.turn,
+                call_id=delegated.call_id,
+                claimant=delegated.claimant,
+                message=message,
+                events=events,
+                artifacts=artifacts,
+            )
+        )
+        report = result.report.model_copy(update={"matched": matched})
+        small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
+        return result.model_copy(update=small)
+
+    async def _query(self, result: TurnResult) -> str:
+        first = (await self._store.transcript(result.session))[0]
+        return first.content
+
+
+def settled(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
+    """The definition of a delegate's turn: within what its caller granted, and asking people only where it may."""
+    request, delegated = opening.request, opening.request.delegated
+    if delegated is None:
+        return definition
+    return definition.model_copy(
+        update={
+            "budgets": definition.budgets if request.budgets is None else within(definition.budgets, request.budgets),
+            "max_steps": min(definition.max_steps, request.max_steps or definition.max_steps),
+            "interactive": "wait" if delegated.interactive else "refuse",
+        }
+    )
+
+
+def _declaration(caller: AgentDefinition, delegated: Delegated) -> ToolDeclaration:
+    declaration = caller.tool(delegated.tool)
+    if declaration is None or declaration.delegate is None:
+        message = f"agent {caller.name!r} has no delegate {delegated.tool!r}"
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+    return declaration
+
+
+def _text(delegated: Delegated, result: TurnResult, task: str) -> str:
+    """What the caller's model reads of a delegate."""
+    error = failure_of(delegated.tool, result)
+    if error is not None:
+        body: dict[str, JsonValue] = {"code": error.code, "type": error.type, "message": error.message}
+        if result.output:
+            body["last_output"] = head_and_tail(result.output, PARTIAL_CHARACTERS)
+        return json.dumps({"error": {**body, "session": result.session}}, ensure_ascii=False)
+    if not delegated.spawns:
+        return result.output
+    about: dict[str, JsonValue] = {"name": delegated.tool, "task": task, "steps": result.steps}
+    return json.dumps({**about, "tokens": result.usage.total_tokens, "result": result.output}, ensure_ascii=False)
+
+
+def _for_the_model(
+    delegated: Delegated, caller: AgentDefinition, declaration: ToolDeclaration, text: str
+) -> tuple[str, list[Artifact]]:
+    """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
+    if declaration.truncate is not None:
+        return head_and_tail(text, declaration.truncate), []
+    if len(text) <= OFFLOAD_CHARACTERS:
+        return text, []
+    call = CallTool(
+        session=delegated.session,
+        turn=delegated.turn,
+        step=delegated.step,
+        call_id=delegated.call_id,
+        definition=delegated.definition,
+    )
+    whole = whole_output(call, text)
+    return offloaded(text, whole.id, reading_tool(caller)), [whole]
+
+
+def _ends(
+    delegated: Delegated, message: ToolMessage, result: TurnResult, seconds: float, artifacts: list[Artifact]
+) -> list[NewEvent]:
+    call_id, tool = delegated.call_id, delegated.tool
+    end = DelegateEnd(
+        call_id=call_id,
+        tool=tool,
+        agent=result.agent,
+        delegate=result.session,
+        stop_reason=StopReason(result.stop_reason),
+        reason_code=result.reason_code,
+        error=result.error,
+        steps=result.steps + result.delegated_steps,
+        usage=result.usage,
+        cost_usd=result.cost_usd,
+    )
+    tool_end = ToolEnd(
+        call_id=call_id,
+        tool=tool,
+        result=message.content[:EVENT_CHARACTERS],
+        error=message.error,
+        artifact=output_id(delegated.call_id) if artifacts else None,
+        seconds=round(seconds, 3),
+    )
+    return [_event(delegated, event) for event in (end, tool_end, ToolStep(call_id=call_id, tool=tool))]
+
+
+def _event(delegated: Delegated, event: Event) -> NewEvent:
+    key = f"{delegated.turn}/{delegated.call_id}/{event.type}"
+    return NewEvent(key=key, turn=delegated.turn, step=delegated.step, event=event)

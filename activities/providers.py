@@ -1,0 +1,53 @@
+"""What is changed in a conversation on its way to one provider: marks for its cache, and blocks that it refuses.
+
+A provider that is asked to keeps the beginning of a prompt: the next call then costs less. The last system message is
+marked, and with it the tools before it; so are the last two messages that are no answers. The next step finds the
+conversation up to there. Source: Dreadnode's cache mode ``latest``. All this is done to what is sent, and to nothing
+that is stored or recorded.
+"""
+
+from activities.conversations import WireMessage
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.values import JsonValue
+
+MARKED_MESSAGES = 2
+"""With the system message these are three of the four marks that Anthropic takes."""
+
+_REFUSES_BLOCKS = frozenset({"openai", "azure"})
+
+_MARK: JsonValue = {"type": "ephemeral"}
+
+
+def marked(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
+    """The messages as they are sent, with marks if the agent wants them and its provider takes them."""
+    if definition.cache == "off" or not _takes_marks(definition.model):
+        return messages
+    system = [at for at, one in enumerate(messages) if one.get("role") == "system"]
+    said = [at for at, one in enumerate(messages) if one.get("role") not in {"system", "assistant"}]
+    places = {*system[-1:], *said[-MARKED_MESSAGES:]}
+    return [_with_mark(one) if at in places else one for at, one in enumerate(messages)]
+
+
+def without_thinking(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
+    """The messages without blocks of another provider's model, which answered before this one: OpenAI refuses them."""
+    if definition.model.partition("/")[0] not in _REFUSES_BLOCKS:
+        return messages
+    return [
+        {name: part for name, part in one.items() if name != "thinking_blocks"} if "thinking_blocks" in one else one
+        for one in messages
+    ]
+
+
+def _takes_marks(model: str) -> bool:
+    """Whether it is one of Anthropic's models; others keep what they can by themselves, or refuse the mark."""
+    provider, _, name = model.partition("/")
+    return provider == "anthropic" or (provider in {"bedrock", "openrouter", "vertex_ai"} and "claude" in name)
+
+
+def _with_mark(message: WireMessage) -> WireMessage:
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():  # an empty text may not be marked
+        return message
+    if message.get("role") == "tool":
+        return {**message, "cache_control": _MARK}
+    return {**message, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}

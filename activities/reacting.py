@@ -1,0 +1,255 @@
+"""The activity ``react``: call hooks written in Python with the events of a step, and return what they want.
+
+Each call is recorded in the event log as it ends. So a second attempt calls no hook again that has ended; only the one
+that ran when its worker was lost may run twice.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import cast
+
+from temporalio import activity
+
+from activities.bodies import Bodies
+from activities.definitions import Definitions
+from activities.errors import behind, permanent, runtime_error, store_failures, transient
+from activities.failures import redact
+from activities.heartbeat import beating
+from activities.hooked_events import Hooked, hooked
+from activities.storing import until_stored
+from perdure.agents.agent import Agent
+from perdure.agents.hooks import Hook, HookContext, HookedEvent
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import Envelope, HookEnd, NewEvent
+from perdure.contracts.messages import Message
+from perdure.contracts.names import Activity
+from perdure.contracts.reactions import AnyReaction, HookReaction, React, Reacted, Reaction
+from perdure.engine.redaction import without_known
+from perdure.store import Store
+
+PAGE = 200
+"""Events that are read at once, from the end of the log."""
+
+MISSING_HOOK_RETRY = timedelta(seconds=5)
+"""Wait before another worker is asked for a hook this one lacks."""
+
+ERROR_CHARACTERS = 1_500
+"""Longest text of a hook's exception."""
+
+_Key = tuple[str, str, int, str]
+"""A call of a hook at a boundary: the hook, and the type, number and tool call of the event."""
+
+
+@dataclass
+class _Context(HookContext):
+    session: str
+    turn: int
+    step: int
+    usage: Usage
+    cost_usd: Decimal
+    read: Callable[[], tuple[Message, ...]]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the hook should end."""
+        return self.stop.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Block until the flag is set, at most so long."""
+        return self.stop.wait(seconds)
+
+    def messages(self, last: int = 20) -> tuple[Message, ...]:
+        """Read them from the store."""
+        return self.read()[-last:] if last > 0 else ()
+
+
+class ReactActivity:
+    """The hooks of one worker's agents."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        agents: Mapping[str, Agent],
+        definitions: Definitions,
+        bodies: Bodies,
+        secrets: Collection[str],
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._definitions = definitions
+        self._bodies = bodies
+        self._secrets = secrets
+
+    @activity.defn(name=Activity.REACT)
+    async def react(self, request: React) -> Reacted:
+        """Call hooks with the events of a step, and return what they want."""
+        async with beating():
+            definition = await self._definitions.get(request.definition)
+            hooks = [self._hook(definition, name) for name in request.calling]
+            envelopes = await self._events(request)
+            async with store_failures():
+                step = await self._store.step(request.tip)
+            events = hooked(request, envelopes, step)
+            calls = [(hook, event) for hook in hooks for event in events if event.concerns(hook)]
+            if request.boundary == "end":
+                return await self._told_of_the_end(request, calls)
+            return await self._reacted(
+                request, calls, _ended(request, envelopes), fails=definition.on_hook_error == "fail"
+            )
+
+    async def _reacted(
+        self, request: React, calls: list[tuple[Hook, Hooked]], ended: dict[_Key, HookEnd], *, fails: bool
+    ) -> Reacted:
+        """Make the calls that no earlier attempt has made, and say what all of them have come to."""
+        refused: str | None = None
+        done: list[HookEnd] = []
+        for hook, hooked_event in calls:
+            if request.left is not None and len(done) >= request.left:
+                refused = hook.name
+                break
+            end = ended.get(_key(hook.name, hooked_event))
+            if end is None:
+                end = await self._recorded(request, await self._called(request, hook, hooked_event))
+            if end.error is not None and fails:
+                raise permanent(end.error)
+            done.append(end)
+        wanted = [HookReaction(hook=end.hook, reaction=end.reaction) for end in done if end.reaction is not None]
+        return Reacted(reactions=tuple(wanted), calls=len(done), refused=refused).sparse()
+
+    def _hook(self, definition: AgentDefinition, name: str) -> Hook:
+        """The hook of that name; a worker of another version leaves it to one that has it."""
+        agent = self._agents.get(definition.name)
+        hook = agent.hook(name) if agent is not None else None
+        if hook is None:
+            message = (
+                f"this worker has no hook {name!r} of agent {definition.name!r}; "
+                "keep a worker of the version the turn began with until its turns have ended"
+            )
+            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), MISSING_HOOK_RETRY)
+        return hook
+
+    async def _events(self, request: React) -> list[Envelope]:
+        """The events of the step so far, in order; they stand at the end of the log."""
+        found: list[Envelope] = []
+        async with store_failures():
+            before = (await self._store.session(request.session)).last_seq
+            while before > 0:
+                after = max(0, before - PAGE)
+                page = await self._store.events(request.session, after=after, limit=before - after)
+                found = [*(one for one in page if (one.turn, one.step) == (request.turn, request.step)), *found]
+                if not page or (page[0].turn, page[0].step) < (request.turn, request.step):
+                    break
+                before = after
+        return found
+
+    async def _called(self, request: React, hook: Hook, called_with: Hooked) -> HookEnd:
+        """What a call of the hook came to."""
+        began, event = time.monotonic(), called_with.event
+        reaction, error = await self._outcome(request, hook, event)
+        return HookEnd(
+            hook=hook.name,
+            boundary=request.boundary,
+            event=event.type,
+            event_seq=called_with.seq,
+            call_id=called_with.call_id,
+            reaction=reaction,
+            error=error,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    async def _outcome(
+        self, request: React, hook: Hook, event: HookedEvent
+    ) -> tuple[AnyReaction | None, ErrorDetail | None]:
+        try:
+            returned = await self._run(request, hook, event)
+            return self._reaction(hook, returned), None
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a hook raises becomes a reason code
+            text = redact(str(error), frozenset(self._secrets))[:ERROR_CHARACTERS] or "no message"
+            message = f"hook {hook.name}, {event.type}: {type(error).__name__}: {text}"
+            kind = type(error).__name__
+            detail = ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title=hook.name, message=message, type=kind)
+            activity.logger.warning("%s", message, exc_info=behind(detail, error))
+            return None, detail
+
+    async def _run(self, request: React, hook: Hook, event: HookedEvent) -> object:
+        """Run the function within its time."""
+        context = self._context(request)
+        limit = hook.declaration.timeout.total_seconds()
+        body = asyncio.wrap_future(self._bodies.start_function(hook.function, hook.arguments(event, context)))
+        try:
+            done, _ = await asyncio.wait([body], timeout=limit)
+        finally:
+            context.stop.set()
+            body.cancel()
+        if not done:
+            msg = f"it ran longer than its time-out of {limit:g} s"
+            raise TimeoutError(msg)
+        if body.cancelled():
+            msg = "it cancelled itself"
+            raise RuntimeError(msg)
+        return body.result()
+
+    def _context(self, request: React) -> _Context:
+        loop = asyncio.get_running_loop()
+
+        async def conversation() -> tuple[Message, ...]:
+            return await until_stored(lambda: self._store.conversation(request.tip))
+
+        def read() -> tuple[Message, ...]:
+            return asyncio.run_coroutine_threadsafe(conversation(), loop).result()
+
+        spent = request.spent
+        return _Context(request.session, request.turn, request.step, spent.usage, spent.cost_usd, read)
+
+    def _reaction(self, hook: Hook, returned: object) -> AnyReaction | None:
+        """What the hook wants, without the secrets that the worker knows; what is no reaction is nothing."""
+        if isinstance(returned, Reaction):
+            texts = {name: self._clean(value) for name, value in returned if name != "type"}
+            return cast("AnyReaction", returned.model_copy(update=texts))
+        if returned is not None:
+            kind = type(returned).__name__
+            activity.logger.warning("hook %s returned a %s, which is no reaction; it is ignored", hook.name, kind)
+        return None
+
+    def _clean(self, value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(without_known(str(text), frozenset(self._secrets)) for text in cast("tuple[str, ...]", value))
+        return without_known(str(value), frozenset(self._secrets))
+
+    async def _recorded(self, request: React, end: HookEnd) -> HookEnd:
+        """Write what a call came to; what an attempt that was given up has written meanwhile counts instead."""
+        key = "/".join(map(str, (request.turn, request.step, "hook", request.boundary, *_key_of(end))))
+        event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
+        await until_stored(lambda: self._store.append_events(request.session, [event]))
+        return _ended(request, await self._events(request)).get(_key_of(end), end)
+
+    async def _told_of_the_end(self, request: React, calls: list[tuple[Hook, Hooked]]) -> Reacted:
+        """Call hooks with the end of a turn. Nothing can be recorded any more, and no reaction counts."""
+        for hook, hooked_event in calls:
+            reaction, _ = await self._outcome(request, hook, hooked_event.event)
+            if reaction is not None:
+                activity.logger.warning("hook %s: the turn has ended, its %s is ignored", hook.name, reaction.type)
+        return Reacted()
+
+
+def _key(hook: str, called_with: Hooked) -> _Key:
+    return hook, called_with.event.type, called_with.seq, called_with.call_id
+
+
+def _key_of(end: HookEnd) -> _Key:
+    return end.hook, end.event, end.event_seq, end.call_id
+
+
+def _ended(request: React, envelopes: list[Envelope]) -> dict[_Key, HookEnd]:
+    """The calls of hooks at this boundary that have ended."""
+    ends = [one.event for one in envelopes if isinstance(one.event, HookEnd)]
+    return {_key_of(end): end for end in ends if end.boundary == request.boundary}

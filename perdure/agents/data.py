@@ -1,0 +1,184 @@
+"""Agents as data: what an agent in a file and one in a start request have in common.
+
+Both are objects with the fields of :class:`Agent`. Code stands in neither of them: tools, servers and skills are named,
+and whoever reads the object says what a name stands for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.delegates import Delegate
+from perdure.agents.tool import Tool
+from perdure.contracts.mcp import AnyServerConfig
+from perdure.contracts.reactions import HookRule
+from perdure.contracts.values import JsonValue
+
+T = TypeVar("T")
+
+Path = tuple[int | str, ...]
+"""Where something stands in an object: names of fields, and numbers of items."""
+
+
+class AgentDataError(AgentDefinitionError):
+    """An object is no agent; ``path`` is where it goes wrong, as far as that is known."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+Found = Callable[[JsonValue], Iterable[Any]]
+"""What an item of a list stands for.
+
+Raises:
+    AgentDefinitionError: Nothing; the message is one line.
+"""
+
+
+@dataclass(frozen=True)
+class Finders:
+    """What the items of an object's lists stand for."""
+
+    tools: Found
+    mcp_servers: Found
+    skills: Found
+    hooks: Found
+    delegates: Found
+
+
+def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
+    """The agent that an object describes.
+
+    Raises:
+        AgentDataError: It describes none; the message names agent and field.
+    """
+    called = f"agent {fields.get('name', '?')!r}"
+    made: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name not in Agent.model_fields:
+            known = ", ".join(Agent.model_fields)
+            raise AgentDataError((name,), f"{called}: {name}: there is no such setting; the settings are {known}")
+        finder = getattr(find, name, None)
+        made[name] = value if finder is None else _found(called, name, value, finder)
+    try:
+        agent = Agent(**made)
+    except AgentDefinitionError as error:
+        cause = error.__cause__
+        path = cause.errors()[0]["loc"] if isinstance(cause, ValidationError) else ()
+        raise AgentDataError(path, str(error)) from error
+    for name in fields.keys() - Finders.__dataclass_fields__.keys():
+        _refuse_unknown(called, (name,), fields[name], getattr(agent, name))
+    return agent
+
+
+def rule_of(item: JsonValue) -> HookRule | None:
+    """The hook rule that an object describes; None of what is no object.
+
+    Raises:
+        AgentDataError: It describes none.
+    """
+    if not isinstance(item, dict):
+        return None
+    try:
+        rule = HookRule.model_validate(item)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise AgentDataError(first["loc"], f"{field}: {first['msg'].removeprefix('Value error, ')}") from error
+    _refuse_unknown("a hook", (), item, rule)
+    return rule
+
+
+def delegate_of(item: JsonValue) -> tuple[Delegate]:
+    """The delegate that a name stands for, or that an object describes, whose ``agent`` is a name.
+
+    Raises:
+        AgentDataError: It describes none.
+    """
+    fields = item if isinstance(item, dict) else {"agent": item}
+    known = Delegate.__dataclass_fields__
+    if unknown := sorted(fields.keys() - known.keys()):
+        raise AgentDataError((unknown[0],), f"there is no field {unknown[0]!r}; the fields are {', '.join(known)}")
+    if not isinstance(fields.get("agent"), str):
+        raise AgentDataError((), "write the name of an agent, or an object with 'agent', its name")
+    try:
+        return (Delegate(**cast("dict[str, Any]", fields)),)
+    except ValueError as error:
+        raise AgentDataError(("agent",), str(error)) from error
+
+
+def _found(called: str, name: str, value: JsonValue, finder: Found) -> list[Any]:
+    if not isinstance(value, list):
+        raise AgentDataError((name,), f"{called}: {name}: write a list")
+    found: list[Any] = []
+    for at, item in enumerate(value):
+        try:
+            found += finder(item)
+        except AgentDefinitionError as error:
+            below = error.path if isinstance(error, AgentDataError) else ()
+            raise AgentDataError((name, at, *below), f"{called}: {name}.{at}: {error}") from error
+    return found
+
+
+def _refuse_unknown(called: str, path: Path, given: JsonValue, made: object) -> None:
+    """Refuse a name that the value does not have: reading goes past it, but whoever wrote it meant something."""
+    if isinstance(made, BaseModel) and isinstance(given, dict):
+        for name, value in given.items():
+            if name not in type(made).model_fields:
+                fields = ", ".join(type(made).model_fields)
+                where = "".join(f"{part}: " for part in (".".join(map(str, path)),) if part)
+                message = f"{called}: {where}there is no field {name!r}; the fields are {fields}"
+                raise AgentDataError((*path, name), message)
+            _refuse_unknown(called, (*path, name), value, getattr(made, name))
+    elif isinstance(made, tuple) and isinstance(given, list):
+        for at, (item, one) in enumerate(zip(given, cast("tuple[object, ...]", made), strict=False)):
+            _refuse_unknown(called, (*path, at), item, one)
+
+
+class Registered:
+    """Tools and MCP servers of a worker by their names, for agents that are data."""
+
+    def __init__(self, agents: Iterable[Agent], tools: Iterable[Tool[..., Any]] = ()) -> None:
+        self._tools: dict[str, list[Tool[..., Any]]] = {}
+        self._servers: dict[str, list[AnyServerConfig]] = {}
+        agents = tuple(agents)
+        for tool in (*tools, *(tool for agent in agents for tool in agent.tools)):
+            known = self._tools.setdefault(tool.name, [])
+            if not any(one.function == tool.function and one.declaration == tool.declaration for one in known):
+                known.append(tool)
+        for server in (server for agent in agents for server in agent.mcp_servers):
+            same = self._servers.setdefault(server.name, [])
+            if server not in same:
+                same.append(server)
+
+    def tool(self, name: str) -> Tool[..., Any]:
+        """The tool of that name.
+
+        Raises:
+            AgentDefinitionError: There is none, or more than one.
+        """
+        return _only(name, "tool", self._tools)
+
+    def server(self, name: str) -> AnyServerConfig:
+        """The MCP server of that name.
+
+        Raises:
+            AgentDefinitionError: There is none, or more than one.
+        """
+        return _only(name, "MCP server", self._servers)
+
+
+def _only(name: str, kind: str, known: Mapping[str, list[T]]) -> T:
+    found = known.get(name, [])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        msg = f"this worker has {len(found)} different {kind}s named {name!r}; rename all but one"
+        raise AgentDefinitionError(msg)
+    names = ", ".join(sorted(known)) or "none"
+    msg = f"this worker has no {kind} {name!r}; it has: {names}"
+    raise AgentDefinitionError(msg)

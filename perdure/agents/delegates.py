@@ -1,0 +1,169 @@
+"""Delegates as an author gives them to an agent: other agents as tools, and clones of the agent itself."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from perdure.agents.tool import tool
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.delegates import AgentType, DelegateSettings, tool_name_of
+from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.values import JsonValue
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_PARAMETERS: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {
+        "query": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The task, with everything that is needed for it: the agent reads nothing else.",
+        }
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+
+
+class Named(Protocol):
+    """An agent, as far as its callers look at it."""
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+        ...
+
+    @property
+    def delegates(self) -> "tuple[Delegate, ...]":
+        """The delegates it has itself."""
+        ...
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """An agent that another one may call as a tool: a call is a turn of its own, which reads only the query.
+
+    Attributes:
+        agent: The agent, or the name of one that the same workers have.
+        description: What the calling model reads of it; the agent's own description by default.
+        interactive: Whether it may ask people and wait for approvals; otherwise its model is told that nobody is there.
+        requires_approval: Whether a call waits for somebody's approval, unless a rule of the caller says otherwise.
+    """
+
+    agent: "Named | str"
+    description: str = ""
+    interactive: bool = False
+    requires_approval: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no agent.
+
+        Raises:
+            ValueError: It is none, or has no name that an agent could have.
+        """
+        if isinstance(self.agent, str):
+            if not _NAME.fullmatch(self.agent):
+                msg = f"delegates: {self.agent!r} is no name of an agent"
+                raise ValueError(msg)
+        elif not hasattr(self.agent, "delegates"):
+            msg = f"delegates: give an agent, its name or Delegate(…) (got {self.agent!r})"
+            raise ValueError(msg)
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.agent if isinstance(self.agent, str) else self.agent.name
+
+    @property
+    def declaration(self) -> ToolDeclaration:
+        """The agent as the calling model sees it."""
+        own = "" if isinstance(self.agent, str) else self.agent.description
+        return ToolDeclaration(
+            name=tool_name_of(self.name),
+            description=cleandoc(self.description or own) or f"Have the agent {self.name} carry out a task.",
+            parameters=_PARAMETERS,
+            reference=f"agent:{self.name}",
+            requires_approval=self.requires_approval,
+            delegate=DelegateSettings(agent=self.name, interactive=self.interactive),
+        )
+
+
+@tool
+def spawn_agent(
+    task: Annotated[
+        str, Field(min_length=1), "The task, with everything that is needed for it: the agent reads nothing else"
+    ],
+    agent_type: Annotated[
+        AgentType,
+        "explore finds things out, plan works out steps, test tries whether things work, review looks for mistakes, "
+        "general does any task",
+    ] = "general",
+    custom_instructions: Annotated[str, "Further instructions, beside those of the type"] = "",
+) -> str:
+    """Have another agent, with your tools and a fresh memory, carry out a task, and read its result.
+
+    Several calls in one answer work at the same time.
+    """
+    raise NotImplementedError
+
+
+def check(name: str, delegates: Sequence[Delegate], spawns: bool, budgets: Budgets) -> None:
+    """Refuse what could never work, as far as the definition of the agent itself shows it.
+
+    Raises:
+        ValueError: The settings contradict each other.
+    """
+    if budgets.depth == 0 and (delegates or spawns):
+        msg = "budgets: depth=0 allows no delegates, and there are some; leave depth out, or the delegates"
+        raise ValueError(msg)
+    known = {name: tuple(one.name for one in delegates), **known_below(delegates)}
+    circle = cycle(known)
+    if circle is not None:
+        msg = f"delegates: {' calls '.join(circle)}: a circle of agents would never come to an end; take one out"
+        raise ValueError(msg)
+
+
+def known_below(delegates: Iterable[Delegate]) -> dict[str, tuple[str, ...]]:
+    """Who calls whom among the agents that are given as such, down to the last."""
+    return {agent.name: tuple(one.name for one in agent.delegates) for agent in below(delegates)}
+
+
+def below(delegates: Iterable[Delegate]) -> list[Named]:
+    """The agents that are given as such, and their delegates, each once."""
+    found: dict[int, Named] = {}
+    left = [one.agent for one in delegates if not isinstance(one.agent, str)]
+    while left:
+        agent = left.pop()
+        if id(agent) not in found:
+            found[id(agent)] = agent
+            left += [one.agent for one in agent.delegates if not isinstance(one.agent, str)]
+    return list(found.values())
+
+
+def cycle(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """The names along a circle of agents that call each other, the first one at both ends; None if there is none."""
+    done: set[str] = set()
+
+    def look(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for other in calls.get(name, ()):
+            found = look(other, [*path, name])
+            if found is not None:
+                return found
+        done.add(name)
+        return None
+
+    return next((found for name in calls if (found := look(name, [])) is not None), None)

@@ -1,0 +1,165 @@
+"""The hook decorator: a Python function becomes a hook of an agent, called with the events of its turns."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.events import Event, ToolEnd
+from perdure.contracts.messages import Message
+from perdure.contracts.reactions import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, HookDeclaration
+from perdure.contracts.stops import AnyCondition
+from perdure.contracts.values import Value
+
+_OF_HOOKS = frozenset({"react_step", "hook_end"})
+
+
+class HookDefinitionError(TypeError):
+    """A function cannot become a hook; the message names the cause and the fix."""
+
+
+class StepEnd(Value):
+    """A step has ended: the model's text, and the results of the calls it asked for. It stands in no log."""
+
+    type: Literal["step_end"] = "step_end"
+    output: str = ""
+    results: tuple[ToolEnd, ...] = ()
+
+
+HookedEvent = Event | StepEnd
+"""What a hook is called with."""
+
+
+class HookContext(ABC):
+    """What a hook may know of the turn it looks at: its second argument, if it takes two.
+
+    Attributes:
+        session: The session's id.
+        turn: The number of the turn.
+        step: The number of the step.
+        usage: Tokens that the turn has used so far, its delegates included.
+        cost_usd: US dollars that they have cost, as far as prices are known.
+    """
+
+    session: str
+    turn: int
+    step: int
+    usage: Usage
+    cost_usd: Decimal
+
+    @property
+    @abstractmethod
+    def cancelled(self) -> bool:
+        """Whether the turn was cancelled or the hook ran out of time; a blocking hook should look now and then."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> bool:
+        """Block until cancelled, at most so long; True if cancelled. For sync hooks, in place of ``time.sleep``."""
+
+    @abstractmethod
+    def messages(self, last: int = 20) -> tuple[Message, ...]:
+        """The last messages of the conversation, up to the model's answer. An async hook calls it with ``to_thread``.
+
+        The results of a step that has just ended are not among them; the events have them.
+        """
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function with its declaration. Calling it calls the function, as if it were not decorated."""
+
+    function: Callable[..., Any]
+    declaration: HookDeclaration
+
+    def __call__(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - the function's own
+        """Call the function."""
+        return self.function(*given, **named)
+
+    @property
+    def name(self) -> str:
+        """The name of the hook."""
+        return self.declaration.name
+
+    def arguments(self, event: HookedEvent, context: HookContext) -> tuple[object, ...]:
+        """What the function takes of the two."""
+        return (event, context)[: len(inspect.signature(self.function).parameters)]
+
+
+def hook(
+    *on: str | type[Value],
+    when: AnyCondition | None = None,
+    tool: str | None = None,
+    name: str | None = None,
+    timeout: timedelta = DEFAULT_HOOK_TIMEOUT,
+) -> Callable[[Callable[..., Any]], Hook]:
+    """Make a hook of a function: ``@hook("tool_end")``, or ``@hook(ToolEnd)``.
+
+    The function takes the event, and a :class:`HookContext` if it has a second parameter. It returns a reaction, or
+    None. Sync functions run in a thread, async ones on a loop of their own, like tools.
+
+    Args:
+        on: The events it is for: their types, or their classes.
+        when: A stop condition (``perdure.stop``) that must hold too.
+        tool: Of events of tools: a tool's name, or a pattern with ``*`` and ``?``.
+        name: By default the function's.
+        timeout: Longest time one call may take; a hook that takes longer has failed.
+
+    Raises:
+        HookDefinitionError: The function or a setting cannot be used.
+    """
+    if not on or not all(isinstance(one, str) or _is_value(one) for one in on):
+        msg = f"name the events: @hook('tool_end'); they are {', '.join(HOOK_EVENTS)}"
+        raise HookDefinitionError(msg)
+    events = [_event(one) for one in on]
+
+    def made(function: Callable[..., Any]) -> Hook:
+        called = name or str(getattr(function, "__name__", ""))
+        _check(function, called)
+        reference = f"{function.__module__}:{function.__qualname__}"
+        settings = {"name": called, "on": events, "tool": tool, "when": when, "timeout": timeout}
+        try:
+            declaration = HookDeclaration.model_validate({**settings, "reference": reference})
+        except ValueError as error:
+            msg = f"hook {called!r}: {' '.join(str(error).split())}"
+            raise HookDefinitionError(msg) from None
+        return Hook(function, declaration)
+
+    return made
+
+
+def _is_value(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, Value)
+
+
+def _event(given: str | type[Value]) -> str:
+    """The type of the events that are meant."""
+    if isinstance(given, str):
+        kind = given
+    else:
+        field = given.model_fields.get("type")
+        kind = str(field.default) if field is not None else given.__name__
+    if kind in HOOK_EVENTS:
+        return kind
+    if kind in _OF_HOOKS:
+        msg = f"no hook can be on {kind!r}: hooks would react to their own reactions"
+        raise HookDefinitionError(msg)
+    near = get_close_matches(kind, HOOK_EVENTS, n=1)
+    guess = f"; did you mean {near[0]!r}? The" if near else "; the"
+    msg = f"a hook cannot be on {kind!r}{guess} events are {', '.join(HOOK_EVENTS)}"
+    raise HookDefinitionError(msg)
+
+
+def _check(function: Callable[..., Any], name: str) -> None:
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        msg = f"hook {name or function!r}: decorate a function"
+        raise HookDefinitionError(msg)
+    parameters = list(inspect.signature(function).parameters.values())
+    plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+    if not plain or not 1 <= len(parameters) <= 2:
+        msg = f"hook {name!r} takes the event, and a HookContext if it needs one: def {name}(event, context)"
+        raise HookDefinitionError(msg)

@@ -1,0 +1,333 @@
+"""Hooks and their reactions as data: at which events an agent looks up, and what its turn then does.
+
+A hook is a rule, which the workflow decides by alone, or the declaration of a Python function, which an activity calls.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from perdure.contracts.budgets import Spent
+from perdure.contracts.stops import AnyCondition
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.values import Authored, Tagged, Value
+
+MAX_HOOKS = 50
+"""Most hooks of an agent: their declarations are in the history of each of its turns."""
+
+MAX_TEXT_BYTES = 64 * 1024
+"""Most that a reaction may say to the model, in UTF-8; it travels in Temporal payloads."""
+
+DEFAULT_HOOK_TIMEOUT = timedelta(seconds=30)
+"""A hook that runs longer has failed, unless its author says otherwise."""
+
+Boundary = Literal["start", "generation", "step", "error", "stalled", "end"]
+"""Where hooks are called: when the turn was opened, behind an answer, behind all results of a step, behind a model call
+that failed for good, where a turn would end stalled, and when it has ended."""
+
+RuleEvent = Literal[
+    "agent_start", "generation_end", "generation_error", "tool_end", "tool_error", "step_end", "agent_stalled"
+]
+"""The events that the workflow itself knows of."""
+
+FunctionEvent = Literal[
+    "compaction_event",
+    "user_message",
+    "generation_start",
+    "generation_retry",
+    "generation_content",
+    "generation_step",
+    "tool_start",
+    "tool_recovery",
+    "tool_progress",
+    "tool_step",
+    "user_input_required",
+    "user_input_received",
+    "agent_error",
+    "agent_end",
+]
+"""The events that stand in the log only, so that a Python function alone can react to them."""
+
+HookEvent = RuleEvent | FunctionEvent
+
+HOOK_EVENTS: tuple[str, ...] = (*get_args(RuleEvent), *get_args(FunctionEvent))
+"""Every event that a hook can be on. The events of hooks themselves are not among them."""
+
+EVENTS_AT: dict[Boundary, frozenset[str]] = {
+    "start": frozenset({"agent_start"}),
+    "generation": frozenset(
+        {
+            *("compaction_event", "user_message", "generation_start", "generation_retry", "generation_content"),
+            *("generation_end", "generation_error", "generation_step"),
+        }
+    ),
+    "step": frozenset(
+        {
+            *("tool_start", "tool_recovery", "tool_progress", "tool_end", "tool_error", "tool_step"),
+            *("user_input_required", "user_input_received", "step_end"),
+        }
+    ),
+    "error": frozenset({"compaction_event", "generation_start", "generation_retry", "generation_error"}),
+    "stalled": frozenset({"agent_stalled"}),
+    "end": frozenset({"agent_error", "agent_end"}),
+}
+"""Where each event is looked at."""
+
+
+def _one_or_many(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many)]
+"""User messages; a single text is one."""
+
+
+class Reaction(Tagged, Authored):
+    """What a hook wants the turn to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if not TYPE_CHECKING:  # each class says below what it takes
+
+        def __init__(self, *given, **fields) -> None:
+            first = next(name for name in type(self).model_fields if name != "type")
+            if len(given) > 1 or (given and first in fields):
+                msg = f"{type(self).__name__} takes one value without a name, its {first}"
+                raise TypeError(msg)
+            super().__init__(**({first: given[0]} if given else {}), **fields)
+
+        # Pydantic's own mark of an initialiser that it need not call for what it reads.
+        __init__.__pydantic_base_init__ = True
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it says to the model, as user messages."""
+        return ()
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> "Reaction":
+        size = sum(len(text.encode()) for text in self.texts)
+        if size > MAX_TEXT_BYTES:
+            msg = f"its messages are {size:,} bytes, the limit is {MAX_TEXT_BYTES:,}"
+            raise ValueError(msg)
+        return self
+
+
+class Finish(Reaction):
+    """The turn has ended, as ``finished``. Calls that have not run do not run."""
+
+    type: Literal["finish"] = "finish"
+    reason: str = Field(default="", max_length=2_000)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, reason: str = "") -> None: ...
+
+
+class Fail(Reaction):
+    """The turn has ended, with an error: the reason. Calls that have not run do not run."""
+
+    type: Literal["fail"] = "fail"
+    reason: str = Field(default="", max_length=2_000)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, reason: str = "") -> None: ...
+
+
+class Retry(Reaction):
+    """The step is taken back, and the model is asked again; calls that have not run do not run.
+
+    The messages replace those that the step had added to the conversation, results of tools excepted.
+    """
+
+    type: Literal["retry"] = "retry"
+    messages: Texts = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, messages: str | tuple[str, ...] | list[str] = ()) -> None: ...
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The messages."""
+        return self.messages
+
+
+class RetryWithFeedback(Reaction):
+    """The step stays, with an error for each call that has not run, and the model is asked again with the feedback."""
+
+    type: Literal["retry_with_feedback"] = "retry_with_feedback"
+    feedback: str = Field(min_length=1)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, feedback: str) -> None: ...
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The feedback."""
+        return (self.feedback,)
+
+
+class Continue(Reaction):
+    """The turn goes on, also where it would have ended; messages and feedback stand behind the step's results."""
+
+    type: Literal["continue"] = "continue"
+    messages: Texts = ()
+    feedback: str = ""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, messages: str | tuple[str, ...] | list[str] = (), *, feedback: str = "") -> None: ...
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The messages, and then the feedback."""
+        return (*self.messages, *([self.feedback] if self.feedback else []))
+
+
+AnyReaction = Annotated[Finish | Fail | Retry | RetryWithFeedback | Continue, Field(discriminator="type")]
+"""Any reaction; in JSON an object whose ``type`` says which."""
+
+
+class HookSettings(Tagged):
+    """What a rule and a function have in common.
+
+    Attributes:
+        name: Unique among the hooks of the agent; the event log and ``stopped_by`` name it.
+        on: The events it is for.
+        tool: Of events of tools: the tool's wire name, or a pattern with ``*`` and ``?``; None is any.
+        when: What must hold besides, counted over the turn as stop conditions are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, max_length=100)
+    tool: str | None = Field(default=None, min_length=1, max_length=100)
+    when: AnyCondition | None = None
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events it is for."""
+        raise NotImplementedError
+
+    def is_about(self, tool: str) -> bool:
+        """Whether an event of the tool is one it is for."""
+        return self.tool is None or fnmatchcase(tool, self.tool)
+
+
+class HookRule(HookSettings, Authored):
+    """A hook that is data: its reaction is always the same. The workflow decides by it, without an activity.
+
+    Attributes:
+        times: In how many steps of a turn at most its reaction is carried out; None is no limit.
+    """
+
+    type: Literal["rule"] = "rule"
+    on: Annotated[tuple[RuleEvent, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
+    reaction: AnyReaction
+    times: int | None = Field(default=None, ge=1)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            on: RuleEvent | Sequence[RuleEvent],
+            reaction: AnyReaction,
+            tool: str | None = None,
+            when: AnyCondition | None = None,
+            times: int | None = None,
+        ) -> None: ...
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events it is for."""
+        return self.on
+
+
+class HookDeclaration(HookSettings):
+    """A Python function as it is frozen with its agent.
+
+    Attributes:
+        timeout: Longest time one call of it may take.
+        reference: ``module:qualified.name`` of the function.
+    """
+
+    type: Literal["function"] = "function"
+    on: tuple[HookEvent, ...] = Field(min_length=1)
+    timeout: timedelta = Field(default=DEFAULT_HOOK_TIMEOUT, gt=timedelta(0))
+    reference: str
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events it is for."""
+        return self.on
+
+
+AnyHook = Annotated[HookRule | HookDeclaration, Field(discriminator="type")]
+"""Any hook of an agent."""
+
+Hooks = Annotated[tuple[AnyHook, ...], Field(max_length=MAX_HOOKS)]
+"""The hooks of an agent, in its order."""
+
+Rules = Annotated[tuple[HookRule, ...], Field(max_length=MAX_HOOKS)]
+"""The hook rules that a request brings in place of the agent's own."""
+
+OnHookError = Literal["fail", "ignore"]
+"""What a hook that raises does: ends the turn with an error, or nothing but an event."""
+
+
+def conditions_of(hooks: tuple[HookRule | HookDeclaration, ...]) -> Iterator[AnyCondition]:
+    """What has to hold for each hook that says so."""
+    return (hook.when for hook in hooks if hook.when is not None)
+
+
+class React(Value):
+    """The input of the activity ``react``: call these hooks with the events of a step.
+
+    Attributes:
+        step: The step whose events they are.
+        tip: The last step of the conversation.
+        calling: The names of the hooks.
+        spent: What the turn has used, for the hooks to see.
+        left: How many calls of hooks the turn's budget allows; None is no limit.
+        failed: Results that the event log does not have yet: only the workflow knows of them.
+    """
+
+    session: str
+    turn: int
+    step: int
+    tip: str
+    definition: str
+    boundary: Boundary
+    calling: tuple[str, ...]
+    spent: Spent = Spent()
+    left: int | None = None
+    failed: tuple[ToolOutcome, ...] = ()
+
+
+class HookReaction(Value):
+    """What a hook wants."""
+
+    hook: str
+    reaction: AnyReaction
+
+
+class Reacted(Value):
+    """The result of the activity ``react``.
+
+    Attributes:
+        reactions: Those of the hooks that had one, in the order in which they were called.
+        calls: How many calls of hooks were made.
+        refused: The hook for which the turn's budget had no call left.
+    """
+
+    reactions: tuple[HookReaction, ...] = ()
+    calls: int = 0
+    refused: str | None = None

@@ -1,0 +1,202 @@
+"""When hooks are called, and which: pure, and part of the workflow. What a reaction does stands in ``reactions``."""
+
+from datetime import datetime
+from typing import get_args
+
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Compact, Generate, Generation
+from perdure.contracts.reactions import (
+    EVENTS_AT,
+    AnyReaction,
+    Boundary,
+    HookDeclaration,
+    HookRule,
+    React,
+    Reacted,
+    RuleEvent,
+)
+from perdure.contracts.turns import CommitTurn, StopReason
+from perdure.engine import after, budgets, reactions, step, stops
+from perdure.engine.hook_state import HookState, WasRead
+from perdure.engine.state import Ending, Mailbox, TurnState
+
+_KNOWN = frozenset(get_args(RuleEvent))
+_OF_TOOLS = frozenset({"tool_end", "tool_error"})
+_FOLLOWING: dict[Boundary, Boundary] = {"start": "step", "generation": "step", "step": "stalled"}
+
+
+def generated(state: TurnState, action: Generate, generation: Generation) -> TurnState:
+    """The state after the model has answered, for hooks to look at."""
+    if not state.policy.hooks:
+        return state
+    answered = generation.retry_seconds is None
+    return _with(
+        state,
+        boundary="generation",
+        said=(),
+        read=WasRead(
+            parent=action.parent,
+            call_ids=action.call_ids,
+            said=(*action.said, *(message.prompt for message in action.steered)),
+        ),
+        calls=tuple((call.call_id, call.tool) for call in generation.calls),
+        happened=(
+            *(["generation_end"] if answered else []),
+            *(["generation_error"] if generation.rejected is not None else []),
+        ),
+    )
+
+
+def generation_failed(state: TurnState) -> TurnState:
+    """The state after a model call has failed: for hooks to look at, if that is to end the turn."""
+    fails = state.ending is not None and state.ending.stop_reason is StopReason.ERROR
+    if not state.policy.hooks or not fails or state.guidance is not None:
+        return state
+    return _with(state, boundary="error")
+
+
+def interrupted(state: TurnState) -> TurnState:
+    """The state of a turn that was stopped: no hook is called any more.
+
+    An end that hooks might have taken back is none yet, so that the stop is the end. An error stays one.
+    """
+    if state.hooks.boundary is None:
+        return state
+    ending = state.ending
+    undecided = ending is not None and ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
+    state = state.model_copy(update={"ending": None if undecided else ending})
+    return _with(state, boundary=None, calling=())
+
+
+def settle(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
+    """Go by the rules wherever one is due, until hooks written in Python are to be called, or no hook is."""
+    while not state.hooks.calling and _is_due(state, mail):
+        names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
+        state = _with(state, calling=names) if names else reacted(state, mail, Reacted(), now)
+    return state
+
+
+def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) -> TurnState:
+    """The hooks at this boundary have been called: what comes first among their reactions and the rules' is done."""
+    wanted = _in_order(state, outcome, now)
+    state = _charged(_with(state, calling=()), outcome)
+    at = state.hooks.boundary
+    assert at is not None, "hooks are called at a boundary"  # noqa: S101 - narrows the type
+    if outcome.refused is not None:
+        _, _, ending = budgets.admitted(
+            state.policy.budgets, state.spent, [budgets.Wanted(tool=outcome.refused, uses=("behavior_calls",))]
+        )
+        ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=ending)
+        state = reactions.ended(state, ended, "a budget of the turn was used up before it ran")
+    elif wanted:
+        state = reactions.carried_out(state, at, *reactions.first(wanted))
+    return _moved_on(state, mail, at, now)
+
+
+def failed(state: TurnState, error: ErrorDetail) -> TurnState:
+    """A hook has failed, and that ends the turn."""
+    ending = Ending(stop_reason=StopReason.ERROR, error=error)
+    state = reactions.ended(state, ending, f"the hook {error.title} failed before it ran")
+    return _with(state, boundary=None, calling=())
+
+
+def at_the_end(state: TurnState, commit: CommitTurn) -> React | None:
+    """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
+    names = tuple(hook.name for hook in state.policy.hooks if EVENTS_AT["end"].intersection(hook.events))
+    if not names:
+        return None
+    return React(
+        session=state.session,
+        turn=state.turn,
+        step=commit.steps,
+        tip=commit.tip,
+        definition=state.definition,
+        boundary="end",
+        calling=names,
+        spent=state.spent,
+    ).sparse()
+
+
+def _is_due(state: TurnState, mail: Mailbox) -> bool:
+    at = state.hooks.boundary
+    if at == "step":
+        following = step.next_action(state, mail)
+        waits = isinstance(following, CommitTurn) and following.stop_reason is StopReason.WAITING_FOR_INPUT
+        return isinstance(following, Generate | Compact | CommitTurn) and not waits
+    if at == "stalled":
+        return state.ending is not None and state.ending.stop_reason is StopReason.STALLED
+    return at is not None
+
+
+def _matching(state: TurnState, now: datetime) -> list[HookRule | HookDeclaration]:
+    """The hooks for what has happened at this boundary, in the agent's order."""
+    at, facts = state.hooks.boundary, after.facts(state, now)
+    assert at is not None, "hooks match at a boundary"  # noqa: S101 - narrows the type
+    happened = _happened(state, at)
+    conditions = state.policy.conditions
+    return [
+        hook
+        for hook in state.policy.hooks
+        if any(_is_for(hook, event, happened) for event in EVENTS_AT[at].intersection(hook.events))
+        and (hook.when is None or stops.holds(hook.when, facts, conditions))
+        and not _used_up(hook, state.hooks)
+    ]
+
+
+def _used_up(hook: HookRule | HookDeclaration, known: HookState) -> bool:
+    times = hook.times if isinstance(hook, HookRule) else None
+    return times is not None and known.carried_out.get(hook.name, 0) >= times
+
+
+def _is_for(hook: HookRule | HookDeclaration, event: str, happened: dict[str, frozenset[str]]) -> bool:
+    """Whether the hook is for the event, which has happened; of some only the event log knows whether they have."""
+    if event not in _KNOWN:
+        return True
+    return event in happened and (event not in _OF_TOOLS or any(map(hook.is_about, happened[event])))
+
+
+def _happened(state: TurnState, at: Boundary) -> dict[str, frozenset[str]]:
+    """The events that the workflow knows of, each with the tools it is about."""
+    none = frozenset[str]()
+    if at == "generation":
+        return dict.fromkeys(state.hooks.happened, none)
+    if at != "step":
+        return dict.fromkeys(EVENTS_AT[at], none)
+    tools = dict(state.hooks.calls)
+    told = {tools[outcome.call_id] for outcome in state.failed if outcome.error and outcome.call_id in tools}
+    errors = told.union(tool for tool, succeeded in state.tally.ended if not succeeded)
+    return {
+        "step_end": none,
+        **({"tool_end": frozenset(tools.values())} if tools else {}),
+        **({"tool_error": frozenset(errors)} if errors else {}),
+    }
+
+
+def _in_order(state: TurnState, outcome: Reacted, now: datetime) -> list[tuple[str, AnyReaction]]:
+    """What all hooks want, in the agent's order."""
+    rules = {hook.name: hook.reaction for hook in _matching(state, now) if isinstance(hook, HookRule)}
+    wanted: list[tuple[str, AnyReaction]] = []
+    for hook in state.policy.hooks:
+        if hook.name in rules:
+            wanted.append((hook.name, rules[hook.name]))
+        wanted += [(one.hook, one.reaction) for one in outcome.reactions if one.hook == hook.name]
+    return wanted
+
+
+def _charged(state: TurnState, outcome: Reacted) -> TurnState:
+    spent = state.spent.model_copy(update={"behavior_calls": state.spent.behavior_calls + outcome.calls})
+    return after.with_warnings(state.model_copy(update={"spent": spent}), state.spent)
+
+
+def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> TurnState:
+    """The state at the boundary after this one: a step that was taken back, and a turn that has ended, have none."""
+    following = _FOLLOWING.get(at) if state.hooks.boundary is not None else None
+    if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
+        following = None
+    if following == "stalled":  # the step stands
+        state = _with(state, retries_in_row=0)
+    return after.step_ended(_with(state, boundary=following), mail, now)
+
+
+def _with(state: TurnState, **changes: object) -> TurnState:
+    return state.model_copy(update={"hooks": state.hooks.model_copy(update=changes)})

@@ -1,0 +1,146 @@
+"""Trajectories: what a session or a turn came to, in the order of the conversation, as one value.
+
+Source: Dreadnode's agent API (``Trajectory``, its OpenAI format, JSONL records and dataset formats). Unlike there, what
+the provider reported is counted once, and the result of a call stands right behind it.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Self
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.conversations import read_openai
+from perdure.contracts.events import Envelope, Event, UnknownEvent, load_event
+from perdure.contracts.messages import AssistantMessage, Message
+from perdure.contracts.values import JsonValue, Value
+from perdure.engine.transcript import WireMessage, in_chat_order, openai_messages
+
+
+class TrajectoryStep(Value):
+    """A step: what it adds to the conversation, and what its model call used.
+
+    Attributes:
+        step: The number of the generation in its turn; 0 holds the prompt.
+        messages: Results and messages that are new, then the answer; none of a compaction.
+        cost_usd: None if nothing is known about the price, or no model was called.
+    """
+
+    turn: int = 1
+    step: int
+    messages: tuple[Message, ...]
+    finish_reason: str = ""
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+
+
+class Trajectory(Value):
+    """What a session, or one turn of it, came to.
+
+    Attributes:
+        session: Empty of a conversation from elsewhere.
+        turn: The turn, if it is of one turn only.
+        system_prompt: The agent's instructions, as its last turn had them; no message of the conversation.
+        tools: What the model was told of its tools, in OpenAI's format.
+        steps: In the order of the conversation.
+        events: The event log, in its order.
+        metadata: What else is known: how the last turn ended.
+    """
+
+    session: str = ""
+    turn: int | None = None
+    agent: str = ""
+    model: str = ""
+    system_prompt: str = ""
+    tools: tuple[JsonValue, ...] = ()
+    steps: tuple[TrajectoryStep, ...] = ()
+    events: tuple[Envelope, ...] = ()
+    metadata: dict[str, JsonValue] = {}
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation in chat order: the result of a call right behind the answer that asked for it."""
+        return tuple(in_chat_order([message for step in self.steps for message in step.messages]))
+
+    @property
+    def usage(self) -> Usage:
+        """What the providers reported, each call once."""
+        total = Usage()
+        for step in self.steps:
+            total = total.plus(step.usage)
+        return total
+
+    @property
+    def cost_usd(self) -> Decimal:
+        """US dollars, without calls of unknown price."""
+        return sum((step.cost_usd or Decimal(0) for step in self.steps), Decimal(0))
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """The trajectory as plain JSON; :meth:`from_dict` reads it."""
+        fields = self.model_dump(mode="json", exclude={"events"})
+        return {**fields, "events": [event_line(envelope) for envelope in self.events]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, JsonValue]) -> Self:
+        """The trajectory of :meth:`to_dict`. Events of types that this release does not know are kept as they are.
+
+        Raises:
+            pydantic.ValidationError: It is none.
+        """
+        events = data.get("events")
+        lines = [read_event_line(line) for line in events if isinstance(line, dict)] if isinstance(events, list) else []
+        return cls.model_validate({**data, "events": lines})
+
+    def to_openai(self) -> list[WireMessage]:
+        """The conversation as OpenAI's chat messages, the system prompt first."""
+        return openai_messages(self.messages, self.system_prompt)
+
+    @classmethod
+    def from_openai(cls, messages: Sequence[JsonValue], *, agent: str = "", session: str = "") -> Self:
+        """A conversation from elsewhere: a step for each answer, with what stands before it.
+
+        Raises:
+            ConversationError: They are no conversation; the message names the first that is wrong.
+        """
+        prompt, read = read_openai(messages)
+        steps: list[TrajectoryStep] = []
+        new: list[Message] = []
+        for message in read:
+            new.append(message)
+            if isinstance(message, AssistantMessage):
+                steps.append(TrajectoryStep(step=len(steps) + 1, messages=tuple(new)))
+                new = []
+        if new:
+            steps.append(TrajectoryStep(step=len(steps) + 1, messages=tuple(new)))
+        return cls(session=session, agent=agent, system_prompt=prompt, steps=tuple(steps))
+
+    def to_record(self, metadata: Mapping[str, JsonValue] | None = None) -> dict[str, JsonValue]:
+        """A record of a JSONL file for training: messages with the system prompt once, tools, metadata."""
+        about: dict[str, JsonValue] = {"session": self.session, "agent": self.agent, "model": self.model}
+        return {
+            "messages": [*self.to_openai()],
+            "tools": [*self.tools],
+            "metadata": {**about, **self.metadata, **(metadata or {})},
+        }
+
+
+def event_to_dict(event: Event | UnknownEvent) -> dict[str, JsonValue]:
+    """An event as plain JSON, with its ``type``; ``load_event`` reads it."""
+    return dict(event.body) if isinstance(event, UnknownEvent) else event.model_dump(mode="json")
+
+
+def event_line(envelope: Envelope) -> dict[str, JsonValue]:
+    """An event with what orders it, as plain JSON; :func:`read_event_line` reads it."""
+    about = envelope.model_dump(mode="json", exclude={"event"})
+    return {**about, "event": event_to_dict(envelope.event)}
+
+
+def read_event_line(line: Mapping[str, JsonValue]) -> Envelope:
+    """The event of :func:`event_line`; an unknown type loads as ``UnknownEvent``.
+
+    Raises:
+        pydantic.ValidationError: It is none.
+    """
+    body = line.get("event")
+    loaded = load_event(body if isinstance(body, dict) else {})
+    about = Envelope.model_validate({**line, "event": UnknownEvent(type="", body={})})
+    return about.model_copy(update={"event": loaded})

@@ -1,0 +1,180 @@
+"""The steps of a session as checkpoints: all that is told of them follows from what is stored anyway."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from sqlalchemy import Connection, bindparam, select
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, GenerationRetry, load_event
+from perdure.contracts.messages import AssistantMessage, ToolMessage
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.turns import StopReason
+from perdure.store import opening as openings
+from perdure.store import schema
+from perdure.store.generations import conversation
+from perdure.store.reads import session as find_session
+from perdure.store.reads import steps as all_steps
+from perdure.store.reads import turns as all_turns
+from perdure.store.records import StepRecord, TurnRecord
+from perdure.store.rows import load_tool_message
+
+_E = schema.events
+_EVENTS = (
+    select(_E.c.turn, _E.c.step, _E.c.body)
+    .where(
+        _E.c.session == bindparam("session"),
+        _E.c.type.in_(["agent_start", "agent_error", "generation_end", "generation_retry"]),
+    )
+    .order_by(_E.c.seq)
+)
+_C = schema.tool_calls
+_CALLS = select(_C.c.call_id, _C.c.state, _C.c.message).where(
+    _C.c.session == bindparam("session"),
+    _C.c.turn == bindparam("turn"),
+    _C.c.call_id.in_(bindparam("call_ids", expanding=True)),
+)
+
+
+@dataclass
+class _Log:
+    """What the event log says beside the steps, by turn or by turn and step."""
+
+    starts: dict[int, AgentStart] = field(default_factory=dict)
+    errors: dict[int, ErrorDetail] = field(default_factory=dict)
+    models: dict[tuple[int, int], str] = field(default_factory=dict)
+    retries: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @classmethod
+    def read(cls, connection: Connection, session: str) -> "_Log":
+        log = cls()
+        for row in connection.execute(_EVENTS, {"session": session}):
+            event = load_event(json.loads(row.body))
+            if isinstance(event, AgentStart):
+                log.starts[row.turn] = event
+            elif isinstance(event, AgentError):
+                log.errors[row.turn] = event.error
+            elif isinstance(event, GenerationEnd):
+                log.models[row.turn, row.step] = event.model
+            elif isinstance(event, GenerationRetry):
+                log.retries[row.turn, row.step] += not event.compaction
+        return log
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """How the calls of the last step stand: those without a result, and what there is while some have none."""
+
+    pending: tuple[PlannedCall, ...] = ()
+    results: tuple[ToolMessage, ...] = ()
+    waits: CheckpointStatus | None = None
+
+    @classmethod
+    def read(cls, connection: Connection, step: StepRecord, definition: str) -> "_Calls":
+        keys = {"session": step.session, "turn": step.turn, "call_ids": [call.call_id for call in step.calls]}
+        rows = {row.call_id: row for row in connection.execute(_CALLS, keys)} if step.calls else {}
+        pending = [call for call in step.calls if call.call_id in rows and rows[call.call_id].state != "ended"]
+        if not pending:
+            return cls()
+        tools = openings.definition(connection, definition).tools
+        delegates = {tool.name for tool in tools if tool.delegate is not None}
+        waits = {_waits_for(call, rows[call.call_id].state, delegates) for call in pending}
+        messages = (rows[call.call_id].message for call in step.calls if call not in pending)
+        results = tuple(load_tool_message(message) for message in messages)
+        return cls(tuple(pending), results, None if None in waits else min(waits, key=_FIRST.index))
+
+
+_FIRST = (CheckpointStatus.STOPPED_BY_DELEGATE, CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL)
+"""Calls that wait for both wait for delegates first."""
+
+
+def _waits_for(call: PlannedCall, state: str, delegates: Collection[str]) -> CheckpointStatus | None:
+    """Whom a call without a result waits for; None if it runs, or is about to."""
+    if call.tool in delegates:
+        return CheckpointStatus.STOPPED_BY_DELEGATE
+    return CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL if call.needs is not None and state != "claimed" else None
+
+
+def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
+    """Every checkpoint of the session, in order.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
+    find_session(connection, session)
+    turns = {record.turn: record for record in all_turns(connection, session)}
+    log = _Log.read(connection, session)
+    sizes: dict[str, int] = {}
+    by_turn: dict[int, list[StepRecord]] = {}
+    for step in all_steps(connection, session):
+        before = _messages_before(connection, step, sizes)
+        sizes[step.id] = len(step.messages) + (before if step.summarised is None else 0)
+        if step.turn in turns and _is_checkpoint(step):
+            by_turn.setdefault(step.turn, []).append(step)
+    return tuple(
+        checkpoint
+        for turn, steps in by_turn.items()
+        for checkpoint in _of_turn(connection, turns[turn], steps, log, sizes)
+    )
+
+
+def _messages_before(connection: Connection, step: StepRecord, sizes: dict[str, int]) -> int:
+    if step.parent is None:
+        return 0
+    if step.parent not in sizes:  # a fork: the conversation began in another session
+        sizes[step.parent] = len(conversation(connection, step.parent))
+    return sizes[step.parent]
+
+
+def _is_checkpoint(step: StepRecord) -> bool:
+    """Not the step that closes a turn: with the results of the calls before it, it is the end of that checkpoint."""
+    answers = any(isinstance(message, AssistantMessage) for message in step.messages)
+    return step.step == 0 or answers or step.finish_reason != "" or step.summarised is not None
+
+
+def _of_turn(
+    connection: Connection, turn: TurnRecord, steps: list[StepRecord], log: _Log, sizes: dict[str, int]
+) -> Iterator[Checkpoint]:
+    usage, cost = Usage(), Decimal(0)
+    start = log.starts.get(turn.turn)
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        usage, cost = usage.plus(step.usage), cost + (step.cost_usd or 0)
+        if after is not None and after.step == step.step:  # a compaction, and the generation that it made room for
+            continue
+        last = after is None
+        stands = _Calls.read(connection, step, turn.definition) if last else _Calls()
+        stop = turn.result.stop_reason if last and turn.result is not None else None
+        window = start.context_window if start is not None else None
+        tokens = 0 if step.summarised is not None else step.usage.total_tokens
+        yield Checkpoint(
+            id=step.id,
+            session=step.session,
+            turn=step.turn,
+            step=step.step,
+            status=_status(step, stop, stands),
+            agent=turn.agent,
+            model=log.models.get((step.turn, step.step)) or (start.model if start is not None else ""),
+            messages=sizes[step.id],
+            usage=usage,
+            cost_usd=cost,
+            context_tokens=tokens,
+            context_window=window,
+            context_used=round(tokens / window, 4) if window else None,
+            retries=log.retries[step.turn, step.step],
+            pending_calls=stands.pending,
+            partial_results=stands.results,
+            error=log.errors.get(step.turn) if last else None,
+        )
+
+
+def _status(step: StepRecord, stop: StopReason | None, stands: _Calls) -> CheckpointStatus:
+    if stop is not None:
+        return stop.checkpoint_status
+    if step.step == 0 and not step.calls:
+        return CheckpointStatus.INIT
+    return stands.waits or CheckpointStatus.PROCEEDING

@@ -1,0 +1,71 @@
+"""What the page on agents as data shows is run: its file is loaded, and its request is one that a worker takes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Fallback
+from perdure.agents.inline import InlineAgents
+from perdure.contracts.turns import TurnRequest
+from worker.agents import AgentLoadError, load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+(FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+(REQUEST,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+(PYTHON,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+OFFICE = """
+from perdure import tool
+
+def find_order(number: int) -> str:
+    "Find an order."
+    return f"order {number}"
+
+find_order = tool(find_order)
+
+@tool
+def pay_back(number: int) -> str:
+    "Pay an order back."
+    return "done"
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (tmp_path / "agents.yaml").write_text(FILE, encoding="utf-8")
+    (tmp_path / "office.py").write_text(OFFICE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return ["agents.yaml", "office"]
+
+
+def test_the_file_of_the_page_loads(files: list[str]) -> None:
+    agents = load(files).agents
+    assert sorted(agents) == ["clerk", "proofreader"]
+    clerk = agents["clerk"]
+    assert [tool.name for tool in clerk.tools] == ["find_order", "pay_back"]
+    assert [server.name for server in clerk.mcp_servers] == ["post"]
+    assert clerk.fallback_models == (Fallback(model="anthropic/claude-sonnet-4-5"),)
+
+
+def test_the_error_of_the_page_is_what_a_user_reads(files: list[str]) -> None:
+    (shown,) = re.findall(r"^    (agents\.yaml:.*)", PAGE, re.MULTILINE)
+    Path("agents.yaml").write_text(FILE.replace("max_retries: 3", "max_retries: -3"), encoding="utf-8")
+    with pytest.raises(AgentLoadError) as refusal:
+        load(files)
+    assert str(refusal.value) == shown
+
+
+def test_the_request_of_the_page_is_one_that_such_a_worker_takes(files: list[str]) -> None:
+    request = TurnRequest.model_validate(json.loads(REQUEST))
+    loaded = load(files)
+    agent = InlineAgents(loaded.registered, loaded.agents).agent(request.definition or {})
+    assert (agent.name, [tool.name for tool in agent.tools], agent.max_steps) == ("counter", ["find_order"], 20)
+
+
+def test_the_python_of_the_page_is_an_agent() -> None:
+    names: dict[str, Agent] = {}
+    exec(compile(PYTHON, "docs/agents.md", "exec"), names)
+    assert names["clerk"].models == ("openai/gpt-5-mini", "anthropic/claude-sonnet-4-5", "openai/gpt-5-nano")

@@ -1,0 +1,82 @@
+"""What hooks are called with at a boundary: each call once, also where the log does not have its result yet."""
+
+from datetime import UTC, datetime
+
+from activities.hooked_events import Hooked, hooked
+from perdure import StepEnd, hook
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import Envelope, Event, GenerationContent, ToolEnd, ToolError, ToolStart
+from perdure.contracts.reactions import Boundary, React
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.store import StepRecord
+
+BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken")
+STEP = StepRecord(
+    id="t1",
+    session="s",
+    turn=1,
+    step=1,
+    parent="t0",
+    messages=(),
+    calls=tuple(PlannedCall(call_id=call_id, tool=f"tool_{call_id}") for call_id in "abc"),
+)
+
+
+def at(boundary: Boundary, *events: Event, failed: tuple[ToolOutcome, ...] = ()) -> list[Hooked]:
+    request = React(
+        session="s", turn=1, step=1, tip="t1", definition="d", boundary=boundary, calling=("h",), failed=failed
+    )
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    log = [
+        Envelope(seq=seq, session="s", turn=1, step=1, at=now, event=event) for seq, event in enumerate(events, start=1)
+    ]
+    return hooked(request, log, STEP)
+
+
+def kinds(events: list[Hooked]) -> list[tuple[str, str]]:
+    return [(one.event.type, one.call_id) for one in events]
+
+
+def end(call_id: str, error: ErrorDetail | None = None) -> ToolEnd:
+    return ToolEnd(call_id=call_id, tool=f"tool_{call_id}", result="r", error=error, seconds=1)
+
+
+def test_a_caught_error_is_an_error_and_an_abort_is_an_end() -> None:
+    """S-36: one tool_end for each call, and one tool_error if it failed."""
+    aborted = ToolError(call_id="b", tool="tool_b", error=BROKEN)
+    assert kinds(at("step", end("a", BROKEN), aborted)) == [
+        *(("tool_end", "a"), ("tool_error", "a")),
+        *(("tool_error", "b"), ("tool_end", "b")),
+        ("step_end", ""),
+    ]
+
+
+def test_a_result_that_only_the_workflow_knows_is_there_too() -> None:
+    """S-36: a person's answer, or a call that is over a budget; not twice when the log has it."""
+    failed = (
+        ToolOutcome(call_id="a", preview="told", recorded=False),
+        ToolOutcome(call_id="b", preview="no", error=BROKEN, recorded=False),
+        ToolOutcome(call_id="c", preview="old", recorded=False),
+        ToolOutcome(call_id="of another step", preview="old", recorded=False),
+    )
+    events = at("step", end("c"), failed=failed)
+    assert kinds(events)[:-1] == [("tool_end", "c"), ("tool_end", "a"), ("tool_end", "b"), ("tool_error", "b")]
+    assert [one.seq for one in events] == [1, 0, 0, 0, 0]
+
+
+def test_the_end_of_a_step_has_its_text_and_all_results() -> None:
+    content = GenerationContent(content="I work")
+    last = at("step", content, ToolStart(call_id="a", tool="tool_a", arguments="{}"), end("a"), end("b"))[-1].event
+    assert isinstance(last, StepEnd)
+    assert (last.output, [one.call_id for one in last.results]) == ("I work", ["a", "b"])
+
+
+def test_events_of_another_place_are_left_out() -> None:
+    content = GenerationContent(content="I work")
+    assert kinds(at("generation", content, end("a"))) == [("generation_content", "")]
+    assert kinds(at("stalled", content)) == [("agent_stalled", "")]
+
+
+def test_a_hook_for_one_tool_is_not_for_others() -> None:
+    made = hook("tool_end", "step_end", tool="tool_a")(lambda event: event)
+    assert [one.call_id for one in at("step", end("a"), end("b")) if one.concerns(made)] == ["a", ""]

@@ -1,0 +1,72 @@
+"""Delegates where they are defined: what the model reads of them, and what can never work is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent, AgentDefinitionError, Budgets, Delegate, spawn_agent
+from worker.agents import AgentLoadError, load_agents
+
+
+def agent(name: str, **settings: Any) -> Agent:
+    return Agent(**{"name": name, "model": "openai/scripted", **settings})
+
+
+def test_a_delegate_is_a_tool_that_takes_a_query() -> None:
+    """S-62: by agent, by name, or with settings."""
+    lead = agent("lead", delegates=[agent("re.searcher", description="Finds."), "other", Delegate("third", "Third.")])
+    one, other, third = lead.definition.tools
+    assert (one.name, one.description) == ("re_searcher", "Finds.")
+    assert (other.name, other.description) == ("other", "Have the agent other carry out a task.")
+    assert third.description == "Third."
+    assert one.parameters["required"] == ["query"]
+    assert [tool.delegate.agent for tool in lead.definition.tools if tool.delegate] == ["re.searcher", "other", "third"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"delegates": ["lead"]}, "lead calls lead: a circle"),
+        ({"delegates": [agent("b", delegates=["lead"])]}, "lead calls b calls lead: a circle"),
+        ({"delegates": ["b"], "budgets": Budgets(depth=0)}, "depth=0 allows no delegates"),
+        ({"tools": [spawn_agent], "budgets": Budgets(depth=0)}, "depth=0 allows no delegates"),
+        ({"delegates": [5]}, "give an agent, its name or Delegate"),
+        ({"delegates": ["no name"]}, "'no name' is no name of an agent"),
+        ({"delegates": ["b", "b"]}, "two tools named b"),
+    ],
+)
+def test_what_can_never_work_is_refused_in_one_line(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(AgentDefinitionError, match="agent 'lead'") as caught:
+        agent("lead", **settings)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def module(folder: Path, text: str) -> list[str]:
+    (file := folder / "delegating_agents.py").write_text(f"from perdure import Agent\n{text}", encoding="utf-8")
+    return [str(file)]
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test has a module of its own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "delegating_agents", raising=False)
+
+
+def test_a_worker_loads_the_agents_below_an_agent_with_it(tmp_path: Path) -> None:
+    """S-62: no need to have each at the top of a module."""
+    text = "lead = Agent(name='lead', model='p/m', delegates=[Agent(name='b', model='p/m', delegates=[]) ])"
+    assert sorted(load_agents(module(tmp_path, text))) == ["b", "lead"]
+
+
+def test_a_worker_without_a_delegate_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(AgentLoadError, match="agent 'lead' has the delegate 'nobody', which no module has"):
+        load_agents(module(tmp_path, "lead = Agent(name='lead', model='p/m', delegates=['nobody'])"))
+
+
+def test_a_circle_that_only_names_make_is_found_when_a_worker_starts(tmp_path: Path) -> None:
+    text = "a = Agent(name='a', model='p/m', delegates=['b'])\nb = Agent(name='b', model='p/m', delegates=['a'])"
+    with pytest.raises(AgentLoadError, match="a calls b calls a: a circle"):
+        load_agents(module(tmp_path, text))

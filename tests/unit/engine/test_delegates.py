@@ -1,0 +1,266 @@
+"""What a turn grants its delegates and makes of their ends, without a clock, a model or a workflow."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import AgentDefinition, TurnPolicy
+from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.delegates import DelegateReport, DelegateSettings, delegate_session, tool_name_of
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.tools import WIRE_NAME_PATTERN, PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
+from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, StopReason, TurnRequest, TurnResult
+from perdure.engine import after
+from perdure.engine import step as engine
+from perdure.engine.delegates import CallDelegates, StartDelegate, call_delegates, charged, outcome_of, within
+from perdure.engine.spawning import SUB_AGENTS, spawned
+from perdure.engine.state import Mailbox, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+LOST = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
+HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper"))
+
+budgets = st.builds(
+    Budgets,
+    cost_usd=st.none() | st.decimals("0.01", 2, places=2),
+    llm_calls=st.none() | st.integers(1, 20),
+    tool_calls=st.none() | st.integers(0, 20),
+    behavior_calls=st.none() | st.integers(0, 10),
+    events=st.none() | st.integers(1, 40),
+    depth=st.none() | st.integers(0, 3),
+)
+
+
+def opened(**policy: Any) -> TurnState:
+    return TurnState(
+        session="s",
+        turn=1,
+        definition="d",
+        tip="t0",
+        started_at=NOW,
+        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", "tools": {"helper": HELPER}, **policy}),
+    )
+
+
+def answered(state: TurnState, *tools: str, cost: str = "0.01") -> TurnState:
+    """The state after an answer that calls these."""
+    step = state.step + 1
+    calls = tuple(PlannedCall(call_id=f"{step}/{number}", tool=tool) for number, tool in enumerate(tools))
+    return after.generation(state, Generation(tip=f"t{step}", calls=calls, cost_usd=Decimal(cost)))
+
+
+def ended(start: StartDelegate, spent: Spent, steps: int, reason: StopReason = StopReason.FINISHED) -> TurnResult:
+    return TurnResult(
+        session=start.session,
+        turn=1,
+        agent="helper",
+        stop_reason=reason,
+        output="helped",
+        steps=steps,
+        report=DelegateReport(spent=spent),
+    )
+
+
+def obedient(start: StartDelegate) -> TurnResult:
+    """A delegate that uses all it was granted, and no more."""
+    granted, most = start.request.budgets or Budgets(), start.request.max_steps or 1
+    calls = min(most, granted.llm_calls or most, 5)
+    tools, behaviours = (min(one or 0, 3) for one in (granted.tool_calls, granted.behavior_calls))
+    events = calls if granted.events is None else min(calls, granted.events)
+    spent = Spent(
+        llm_calls=calls,
+        cost_usd=granted.cost_usd or Decimal(0),
+        events=events,
+        tool_calls=tools,
+        behavior_calls=behaviours,
+    )
+    return ended(start, spent, calls)
+
+
+@given(budgets, st.integers(2, 30), st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_obedient_delegates_never_take_the_caller_over_a_limit(
+    limits: Budgets, max_steps: int, widths: list[int]
+) -> None:
+    """S-62 S-70: whole numbers hold exactly, the cost up to the calls that the caller made itself."""
+    state, mail = opened(budgets=limits, max_steps=max_steps), Mailbox()
+    for width in widths:
+        if not isinstance(engine.next_action(state, mail), Generate):
+            break
+        state = answered(state, *["helper"] * width)
+        action = engine.next_action(state, mail)
+        if isinstance(action, CallDelegates):
+            assert len(action.starts) + len(action.refused) == len(state.pending)
+            state = after.delegated(state, action, [obedient(start) for start in action.starts])
+    assert state.step + state.spent.delegated_steps <= max_steps
+    for name in ("llm_calls", "tool_calls", "behavior_calls"):
+        limit = getattr(limits, name)
+        assert limit is None or getattr(state.spent, name) <= limit
+    own = Decimal("0.01") * state.step
+    assert limits.cost_usd is None or state.spent.cost_usd <= limits.cost_usd + own + Decimal("1e-20")
+
+
+@given(budgets, st.integers(1, 30), st.integers(1, 20))
+def test_whatever_is_granted_is_enough_to_ask_a_model_and_no_more_than_is_left(
+    limits: Budgets, max_steps: int, width: int
+) -> None:
+    state = answered(opened(budgets=limits, max_steps=max_steps), *["helper"] * width)
+    action = call_delegates(state, state.pending)
+    granted = [start.request.budgets or Budgets() for start in action.starts]
+    for one in granted:
+        TurnRequest.model_validate_json(action.starts[0].request.model_dump_json(exclude_unset=True))
+        assert one.llm_calls != 0
+        assert one.events != 0
+        assert one.cost_usd is None or one.cost_usd > 0
+        assert one.depth is None or limits.depth is not None
+        assert one.depth is None or limits.depth is None or one.depth == limits.depth - 1
+    assert sum(start.request.max_steps or 0 for start in action.starts) <= max(0, max_steps - state.step)
+
+
+FATES = st.sampled_from(["finished", "error", "cancelled", "refused", "lost"])
+
+
+@given(st.lists(st.sampled_from(["helper", "work"]), min_size=1, max_size=6), st.data(), st.booleans())
+def test_every_call_of_a_mixed_answer_has_one_result_and_tools_come_first(
+    tools: list[str], data: st.DataObject, propagates: bool
+) -> None:
+    """S-63 S-65."""
+    state, mail = opened(on_child_error="propagate" if propagates else "return"), Mailbox()
+    state = answered(state, *tools)
+    results, order, failed = Counter[str](), list[str](), False
+    names = {f"1/{number}": tool for number, tool in enumerate(tools)}
+    while not isinstance(action := engine.next_action(state, mail), Generate | CommitTurn):
+        if isinstance(action, engine.CallTools):
+            order += [names[call.call_id] for call in action.calls]
+            assert set(order) == {"work"}
+            results.update(call.call_id for call in action.calls)
+            outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
+            state = after.tools(state, outcomes, None)
+        if isinstance(action, CallDelegates):
+            order += [names[start.call.call_id] for start in action.starts]
+            assert {start.call.tool for start in action.starts} == {"helper"}
+            ends = [_fate(start, data.draw(FATES)) for start in action.starts]
+            failed = any(isinstance(one, ErrorDetail) or one.stop_reason != "finished" for one in ends)
+            results.update(
+                start.call.call_id
+                for start, one in zip(action.starts, ends, strict=True)
+                if isinstance(one, TurnResult) and one.report is not None  # it has recorded its result itself
+            )
+            state = after.delegated(state, action, ends)
+    results.update(outcome.call_id for outcome in action.failed)
+    assert results == Counter(action.call_ids)
+    assert order == sorted(order, reverse=True)
+    assert isinstance(action, CommitTurn) is (failed and propagates)
+
+
+def _fate(start: StartDelegate, fate: str) -> TurnResult | ErrorDetail:
+    if fate == "lost":
+        return LOST
+    if fate == "refused":
+        return TurnResult(session=start.session, turn=None, agent="helper", stop_reason=StopReason.ERROR, error="no")
+    return ended(start, Spent(), 1, StopReason(fate))
+
+
+def test_delegates_do_not_begin_in_a_turn_that_a_tool_has_ended() -> None:
+    """S-65: their calls have error results that say so."""
+    state = answered(opened(), "helper", "work")
+    state = after.tools(state, (ToolOutcome(call_id="1/1", stop="enough"),), None)
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CommitTurn)
+    (withdrawn,) = action.failed
+    assert withdrawn.error is not None
+    assert (withdrawn.call_id, withdrawn.error.code) == ("1/0", "tool.cancelled")
+
+
+def test_a_cancel_still_charges_what_delegates_have_used() -> None:
+    """S-57 S-62."""
+    state = answered(opened(), "helper")
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    spent = Spent(usage=Usage(input_tokens=5), llm_calls=2, delegated_steps=3)
+    state = after.with_charges(state, [ended(action.starts[0], spent, 2, StopReason.CANCELLED)])
+    mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
+    commit = engine.next_action(after.cancel(state, mail), mail)
+    assert isinstance(commit, CommitTurn)
+    assert (commit.spent.delegated_steps, commit.spent.llm_calls) == (5, 3)
+
+
+def test_a_warning_says_when_delegates_have_used_a_share_of_a_budget() -> None:
+    """S-70."""
+    state = answered(opened(budgets=Budgets(llm_calls=10)), "helper")
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    state = after.delegated(state, action, [ended(action.starts[0], Spent(llm_calls=7), 7)])
+    assert [getattr(one.event, "dimension", None) for one in state.decided] == ["llm_calls"]
+
+
+def test_ten_delegates_that_fail_in_a_row_end_the_turn_as_ten_tools_do() -> None:
+    """S-19 S-63."""
+    state = answered(opened(), *["helper"] * 10)
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    state = after.delegated(state, action, [LOST] * 10)
+    assert state.ending is not None
+    assert state.ending.error is not None
+    assert state.ending.error.code == "tool.delegate_failed"
+
+
+@given(budgets, budgets)
+def test_a_delegate_is_held_to_the_smaller_limit_in_each_dimension(own: Budgets, share: Budgets) -> None:
+    """S-70."""
+    both = within(own, share)
+    for name in ("cost_usd", "llm_calls", "tool_calls", "behavior_calls", "events", "depth"):
+        known = [one for one in (getattr(own, name), getattr(share, name)) if one is not None]
+        assert getattr(both, name) == min(known, default=None)
+    assert both.warn_at == own.warn_at
+
+
+def test_what_was_never_committed_charges_nothing() -> None:
+    assert charged(Spent(llm_calls=1), [LOST]) == Spent(llm_calls=1)
+
+
+def test_the_outcome_of_a_delegate_names_its_session() -> None:
+    """S-63: so that a person finds it."""
+    start = call_delegates(state := answered(opened(), "helper"), state.pending).starts[0]
+    for fate in ("error", "lost", "refused"):
+        outcome = outcome_of(start, _fate(start, fate))
+        assert outcome.error is not None
+        assert start.session in outcome.error.message
+
+
+@given(st.from_regex(SESSION_ID_PATTERN, fullmatch=True), st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True))
+def test_the_session_of_a_delegate_is_a_session_id_and_its_own(root: str, tool: str) -> None:
+    """S-62: also below one whose id is as long as it may be."""
+    names = {delegate_session(root, tool, session, call) for session in ("a", "b") for call in ("c", "d")}
+    assert len(names) == 4
+    for name in names:
+        assert len(name) <= 200
+        TurnRequest(agent="a", prompt="p", request_id=name)
+
+
+@pytest.mark.parametrize("name", ["helper", "re.searcher", "x" * 100])
+def test_any_name_of_an_agent_is_a_name_that_providers_take(name: str) -> None:
+    st.from_regex(WIRE_NAME_PATTERN)
+    ToolDeclaration(name=tool_name_of(name), description="", parameters={}, reference="")
+
+
+@pytest.mark.parametrize("kind", list(SUB_AGENTS))
+def test_a_clone_keeps_the_callers_tools_and_model_but_for_the_spawner(kind: str) -> None:
+    """S-64."""
+    spawner = ToolDeclaration(
+        name="spawn_agent", description="", parameters={}, reference="", delegate=DelegateSettings(spawns=True)
+    )
+    work = ToolDeclaration(name="work", description="", parameters={}, reference="m:work")
+    caller = AgentDefinition(
+        name="a", model="p/m", tools=(spawner, work), finish_tool="work", instructions="mine", max_steps=500
+    )
+    clone = spawned(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
+    assert (clone.name, clone.model, clone.tools, clone.finish_tool) == ("a", "p/m", (work,), None)
+    assert clone.instructions.startswith("You ")
+    assert clone.instructions.endswith("\n\nBe brief.")
+    assert clone.max_steps == {"explore": 20, "plan": 15, "test": 25, "review": 15, "general": 30}[kind]

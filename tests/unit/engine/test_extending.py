@@ -1,0 +1,74 @@
+"""Other limits for a running turn: what is set, what is refused, and what is told of it."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.decisions import BudgetChanged
+from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.turns import StopReason
+from perdure.engine.budgets import Wanted, admitted
+from perdure.engine.extending import ExtendError, extended
+from perdure.engine.state import Ending, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def running(**fields: Any) -> TurnState:
+    policy = TurnPolicy(agent="a", model="p/m", max_steps=5, budgets=Budgets(cost_usd=Decimal(2), tool_calls=3))
+    spent = Spent(cost_usd=Decimal("1.5"), tool_calls=3, llm_calls=2)
+    base: dict[str, Any] = {"policy": policy, "spent": spent, "step": 2}
+    return TurnState(session="s", turn=1, definition="d", tip="t0", started_at=NOW, **{**base, **fields})
+
+
+def test_limits_are_set_as_a_whole_and_each_change_is_told_once() -> None:
+    asked = ExtendRequest(max_steps=9, cost_usd=Decimal(3), seconds=timedelta(minutes=5))
+    state = extended(running(), asked, NOW)
+    assert (state.policy.max_steps, state.policy.budgets.cost_usd) == (9, Decimal(3))
+    told = [one.event for one in state.decided if isinstance(one.event, BudgetChanged)]
+    assert [(one.dimension, one.before, one.after) for one in told] == [
+        ("max_steps", "5", "9"),
+        ("cost_usd", "2", "3"),
+        ("seconds", None, "300"),
+    ]
+    assert extended(state, asked, NOW) == state
+
+
+REFUSED = {
+    "max_steps": (ExtendRequest(max_steps=2), "max_steps: 2 is used already"),
+    "cost_usd": (ExtendRequest(cost_usd=Decimal("1.5")), "cost_usd: 1.5 is used already"),
+    "llm_calls": (ExtendRequest(llm_calls=1), "llm_calls: 2 is used already"),
+    "tool_calls": (ExtendRequest(tool_calls=2), "tool_calls: 3 is used already"),
+    "seconds": (ExtendRequest(seconds=timedelta(seconds=60)), "seconds: 60 is used already"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_limit_that_is_used_up_is_refused_unless_it_is_said_that_the_turn_ends(name: str) -> None:
+    asked, told = REFUSED[name]
+    with pytest.raises(ExtendError, match=told):
+        extended(running(), asked, NOW + timedelta(minutes=1))
+    state = extended(running(), asked.model_copy(update={"end": True}), NOW)
+    limit = state.policy.max_steps if name == "max_steps" else getattr(state.policy.budgets, name)
+    assert limit == getattr(asked, name)
+
+
+def test_a_lower_limit_with_something_left_is_taken() -> None:
+    assert extended(running(), ExtendRequest(max_steps=3, tool_calls=3), NOW).policy.max_steps == 3
+
+
+def test_a_budget_that_was_about_to_end_the_turn_does_not_once_it_is_raised() -> None:
+    _, _, exhausted = admitted(Budgets(tool_calls=3), Spent(tool_calls=3), [Wanted(tool="work")])
+    state = running(exhausted=exhausted)
+    assert extended(state, ExtendRequest(max_steps=9), NOW).exhausted == exhausted
+    assert extended(state, ExtendRequest(tool_calls=4), NOW).exhausted is None
+
+
+def test_a_turn_that_has_ended_is_left_as_it_is() -> None:
+    state = running(ending=Ending(stop_reason=StopReason.FINISHED))
+    with pytest.raises(ExtendError, match=r"turn 1 has ended \(finished\); the next message begins another one"):
+        extended(state, ExtendRequest(max_steps=9), NOW)

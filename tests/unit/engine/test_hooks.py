@@ -1,0 +1,317 @@
+"""Turns whose hooks do what they want, played without a server: they end, lose no call, and keep to every limit."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.reactions import (
+    AnyReaction,
+    Continue,
+    Fail,
+    Finish,
+    HookDeclaration,
+    HookReaction,
+    HookRule,
+    React,
+    Reacted,
+    Retry,
+    RetryWithFeedback,
+    RuleEvent,
+)
+from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
+from perdure.engine import after, hooks
+from perdure.engine import step as engine
+from perdure.engine.hook_state import HookState
+from perdure.engine.state import Mailbox, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
+BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
+HOOK_FAILED = ErrorDetail(code="runtime.hook_failed", title="python", message="raised")
+
+MOST_MOVES = 30
+REACTIONS: tuple[AnyReaction | None, ...] = (
+    *(None, None, None),
+    *(Finish("f"), Fail("f"), Retry(), Retry("m"), RetryWithFeedback("b"), Continue(), Continue("m")),
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One answer, or a failure: the fates of its calls (ok, caught, lost, abort), and what the hooks then want."""
+
+    kind: str = "answer"
+    calls: tuple[str, ...] = ()
+    wanted: tuple[AnyReaction | None, ...] = ()
+    steered: int = 0
+
+
+@dataclass
+class Played:
+    """What happened. ``chain`` has each step's parent, the calls whose results it read, and its own calls."""
+
+    state: TurnState
+    mail: Mailbox = field(default_factory=Mailbox)
+    chain: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    told: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+    results: Counter[str] = field(default_factory=Counter)
+    hook_calls: int = 0
+    end: CommitTurn | None = None
+
+    @property
+    def commit(self) -> CommitTurn:
+        assert self.end is not None
+        return self.end
+
+
+def opened(**policy: Any) -> TurnState:
+    state = TurnState(
+        session="s",
+        turn=1,
+        definition="d",
+        tip="t0",
+        started_at=NOW,
+        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", **policy}),
+    )
+    return state.model_copy(update={"hooks": HookState(boundary="start" if state.policy.hooks else None)})
+
+
+def play(script: list[Move], **policy: Any) -> Played:
+    """Play the turn as the workflow does; when the script is used up, the model answers with text."""
+    played = Played(opened(**policy))
+    moves = iter(script)
+    move = Move()
+    for _ in range(20 * MOST_MOVES):
+        action = _next_action(played)
+        if isinstance(action, CommitTurn):
+            played.results.update(outcome.call_id for outcome in action.failed)
+            played.end = action
+            return played
+        if isinstance(action, React):
+            _react(played, action, move)
+        elif isinstance(action, Generate):
+            move = next(moves, Move())
+            _generate(played, action, move)
+        elif isinstance(action, engine.CallTools):
+            _call_tools(played, action)
+        played.state = after.step_ended(played.state, played.mail, NOW)
+    pytest.fail("the turn does not end")
+
+
+def _next_action(played: Played) -> engine.Action:
+    if played.mail.cancel is not None:
+        played.state = hooks.interrupted(played.state)
+        if played.state.ending is None:
+            played.state = after.cancel(played.state, played.mail)
+    played.state = hooks.settle(after.step_ended(played.state, played.mail, NOW), played.mail, NOW)
+    return engine.next_action(played.state, played.mail)
+
+
+def _react(played: Played, action: React, move: Move) -> None:
+    if move.kind == "cancel in hook":
+        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+        return
+    if move.kind == "hook fails":
+        played.state = hooks.failed(played.state, HOOK_FAILED)
+        return
+    if action.left == 0:
+        played.state = hooks.reacted(played.state, played.mail, Reacted(refused="python"), NOW)
+        return
+    place = ("start", "generation", "step", "stalled", "error").index(action.boundary)
+    wanted = move.wanted[place] if place < len(move.wanted) else None
+    played.hook_calls += 1
+    reactions = () if wanted is None else (HookReaction(hook="python", reaction=wanted),)
+    played.state = hooks.reacted(played.state, played.mail, Reacted(reactions=reactions, calls=1), NOW)
+
+
+def _generate(played: Played, action: Generate, move: Move) -> None:
+    steered = tuple(
+        SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True) for number in range(move.steered)
+    )
+    played.mail = played.mail.model_copy(update={"steered": (*played.mail.steered, *steered)})
+    if move.kind == "cancel":
+        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+        played.state = after.aborted_generation(played.state)
+        return
+    if move.kind == "fail":
+        played.state = hooks.generation_failed(after.failure(played.state, FAILURE))
+        return
+    played.results.update(outcome.call_id for outcome in action.failed)
+    calls = tuple(
+        PlannedCall(call_id=f"{action.step}/{number}/{fate}", tool="work", needs=None)
+        for number, fate in enumerate(move.calls)
+    )
+    tip = f"t{action.step}"
+    played.chain[tip] = (action.parent, action.call_ids, tuple(call.call_id for call in calls))
+    played.told[tip] = (*action.said, *(message.prompt for message in action.steered))
+    played.mail = played.mail.read(len(action.steered))
+    generation = Generation(tip=tip, preview="text", calls=calls, cost_usd=Decimal("0.25"))
+    played.state = hooks.generated(after.generation(played.state, generation), action, generation)
+
+
+def _call_tools(played: Played, action: engine.CallTools) -> None:
+    outcomes: list[ToolOutcome] = []
+    aborted: ErrorDetail | None = None
+    for call in action.calls:
+        fate = call.call_id.rpartition("/")[2]
+        played.ran.append(call.call_id)
+        played.results[call.call_id] += fate != "lost"
+        error = None if fate == "ok" else BROKEN
+        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=fate != "lost"))
+        aborted = aborted or (BROKEN if fate == "abort" else None)
+    played.state = after.tools(played.state, tuple(outcomes), aborted)
+
+
+def rule(name: str, on: RuleEvent, reaction: AnyReaction, **settings: Any) -> HookRule:
+    return HookRule(name=name, on=on, reaction=reaction, **settings)
+
+
+PYTHON = HookDeclaration(
+    name="python",
+    on=("agent_start", "generation_end", "generation_error", "step_end", "agent_stalled"),
+    reference="m:python",
+)
+
+RULES = st.builds(
+    rule,
+    st.just("rule"),
+    st.sampled_from(["agent_start", "generation_end", "tool_end", "tool_error", "step_end", "generation_error"]),
+    st.sampled_from([one for one in REACTIONS if one is not None]),
+    times=st.sampled_from([None, 1, 2]),
+)
+MOVES = st.builds(
+    Move,
+    kind=st.sampled_from([*["answer"] * 10, "fail", "cancel", "cancel in hook", "hook fails"]),
+    calls=st.lists(st.sampled_from(["ok", "ok", "caught", "lost", "abort"]), max_size=3).map(tuple),
+    wanted=st.lists(st.sampled_from(REACTIONS), max_size=5).map(tuple),
+    steered=st.integers(0, 1),
+)
+SCRIPTS = st.lists(MOVES, min_size=1, max_size=MOST_MOVES)
+RARELY = [None] * 4
+POLICIES = st.fixed_dictionaries(
+    {
+        "max_steps": st.integers(1, 12),
+        "finish_tool": st.sampled_from([None, "finish"]),
+        "hooks": st.sampled_from([(PYTHON,)]) | RULES.map(lambda one: (one, PYTHON)) | RULES.map(lambda one: (one,)),
+        "budgets": st.builds(
+            Budgets,
+            tool_calls=st.sampled_from([*RARELY, 0, 1, 5]),
+            behavior_calls=st.sampled_from([*RARELY, 0, 2, 7]),
+        ),
+    }
+)
+
+
+@given(SCRIPTS, POLICIES)
+def test_a_turn_with_hooks_ends_once_and_passes_no_limit(script: list[Move], policy: dict[str, Any]) -> None:
+    """S-36 S-38 S-70: whatever hooks want, N allows at most N."""
+    played = play(script, **policy)
+    budgets: Budgets = policy["budgets"]
+    assert len(played.chain) <= played.commit.steps <= policy["max_steps"]
+    stopped = played.mail.cancel is not None  # with calls that were counted and do not run any more
+    assert played.commit.spent.tool_calls == len(played.ran) or (stopped and played.commit.spent.tool_calls)
+    assert budgets.tool_calls is None or len(played.ran) <= budgets.tool_calls
+    assert played.commit.spent.behavior_calls == played.hook_calls
+    assert budgets.behavior_calls is None or played.hook_calls <= budgets.behavior_calls
+    assert engine.next_action(played.state, played.mail) == played.commit
+    assert (played.commit.stop_reason is StopReason.CANCELLED) <= (played.mail.cancel is not None)
+
+
+@given(SCRIPTS, POLICIES)
+def test_every_call_has_one_result_also_of_a_step_that_was_taken_back(
+    script: list[Move], policy: dict[str, Any]
+) -> None:
+    """S-36 S-54: nothing stays open in the ledger, and what the model reads has a result for each call."""
+    played = play(script, **policy)
+    planned = [call for _, _, calls in played.chain.values() for call in calls]
+    assert len(played.ran) == len(set(played.ran))
+    given_by_commit = Counter(call for call in played.commit.call_ids if not played.results[call])
+    assert dict(played.results + given_by_commit) == dict.fromkeys(planned, 1)
+    assert played.commit.stop_reason is StopReason.CANCELLED or not given_by_commit
+    tip, read = played.commit.tip, played.commit.call_ids
+    while tip != "t0":
+        parent, results, calls = played.chain[tip]
+        assert read == calls
+        tip, read = parent, results
+    assert read == ()
+
+
+def test_a_step_that_is_taken_back_is_read_by_nobody() -> None:
+    """S-36: Retry replaces: the next generation has the parent, the results and the messages of the one before."""
+    work = Move(calls=("ok",))
+    played = play(
+        [work, Move(calls=("ok",), wanted=(None, Retry()), steered=0), work],
+        hooks=[PYTHON],
+    )
+    assert played.chain["t3"] == ("t1", ("1/0/ok",), ("3/0/ok",))
+    assert played.ran == ["1/0/ok", "3/0/ok"]
+    assert played.results == Counter({"1/0/ok": 1, "2/0/ok": 1, "3/0/ok": 1})
+
+
+def test_what_people_have_said_is_said_again_when_its_answer_is_taken_back() -> None:
+    """S-36: a message of a person is not lost with the step that read it; a Retry's own messages replace it."""
+    first = Move(calls=("ok",), steered=1)
+    again = play([first, Move(wanted=(None, Retry()))], hooks=[PYTHON])
+    other = play([first, Move(wanted=(None, Retry("other")))], hooks=[PYTHON])
+    assert again.told["t3"] == again.told["t2"] == ("more",)
+    assert other.told["t3"] == ("other",)
+
+
+def test_a_generation_that_is_asked_for_again_is_another_step() -> None:
+    """S-36 S-38: so that max_steps bounds what a hook makes of a provider that is away."""
+    again = Move(kind="fail", wanted=(None, None, None, None, Retry()))
+    played = play([again, again], hooks=[PYTHON])
+    assert (played.commit.steps, len(played.chain)) == (3, 1)
+
+
+def test_a_rule_is_carried_out_so_many_times_at_most() -> None:
+    """S-36."""
+    played = play([], hooks=[rule("more", "step_end", Continue("more"), times=3)])
+    assert (played.commit.steps, played.commit.stop_reason) == (4, StopReason.FINISHED)
+
+
+def test_a_hook_that_never_agrees_ends_the_turn() -> None:
+    """S-36: ten retries in a row are made."""
+    played = play([], hooks=[rule("picky", "generation_end", Retry())])
+    assert (played.commit.steps, played.commit.error is not None) == (11, True)
+
+
+def test_steps_without_a_retry_begin_the_count_anew() -> None:
+    """S-36."""
+    picky = [Move(calls=("ok",), wanted=(None, RetryWithFeedback("b")))] * 8
+    fine = [Move(calls=("ok",))]
+    played = play([*picky, *fine, *picky], hooks=[PYTHON])
+    assert played.commit.stop_reason is StopReason.FINISHED
+
+
+def test_a_turn_without_hooks_has_nothing_to_remember_of_them() -> None:
+    """Its carried state is the one that it was."""
+    played = play([Move(calls=("ok",))])
+    assert played.state.hooks == HookState()
+
+
+@pytest.mark.parametrize("boundary", ["generation", "step"])
+def test_a_stop_in_a_hook_ends_the_turn_as_cancelled(boundary: str) -> None:
+    """S-40 S-36: also where the model had given its last answer: a hook might have gone on."""
+    only = PYTHON.model_copy(update={"on": ("generation_end",) if boundary == "generation" else ("step_end",)})
+    played = play([Move(kind="cancel in hook")], hooks=[only])
+    assert played.commit.stop_reason is StopReason.CANCELLED
+
+
+@given(SCRIPTS, POLICIES)
+def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict[str, Any]) -> None:
+    """S-86: all that hooks have decided is carried."""
+    state = play(script, **policy).state
+    assert TurnState.model_validate(state.model_dump(mode="json")) == state

@@ -1,0 +1,179 @@
+"""What a tree of delegates may spend: the caller's limits count for all of them, and what is unused comes back."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from perdure import Agent, Budgets, tool
+from perdure.testing import ScriptedProvider, call, say
+from tests.house import House
+from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
+from tests.workflow.killing import result_of
+from worker.sandbox import production_runner
+
+PRICED = "openai/gpt-4o-mini"
+"""A model whose price litellm knows."""
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "made"),
+    [
+        ({"behavior_calls": 2}, "budget.behavior_calls_exhausted", 2),
+        ({"tool_calls": 1}, "budget.tool_calls_exhausted", 1),
+        ({"depth": 0}, "budget.depth_exhausted", 0),
+    ],
+)
+async def test_n_calls_of_delegates_are_allowed_and_the_next_ends_the_turn(
+    house: House, limits: dict[str, Any], code: str, made: int
+) -> None:
+    """S-70: behavior_calls, tool_calls and depth, which a request may lower."""
+    lead, helper = agent("tester", delegates=["helper"]), agent("helper")
+    answers = played(tester=lambda _: asks("one", "two", "three"), helper=lambda _: say("helped"))
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
+        house.use(provider)
+        result = await house.run(budgets=limits)
+    assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", code)
+    assert len(await children(house)) == made
+    transcript = await house.store.transcript(house.session)
+    assert [message.role for message in transcript].count("tool") == 3
+
+
+async def test_the_levels_below_an_agent_are_counted_from_it(house: House) -> None:
+    """S-70: depth 1 allows delegates, and none of theirs."""
+    lead, helper = agent("tester", delegates=["helper"]), agent("helper", delegates=["deep"])
+    answers = played(
+        tester=in_order(asks("one"), DONE), helper=in_order(asks("two", tool="deep"), DONE), deep=lambda _: DONE
+    )
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper, agent("deep")):
+        house.use(provider)
+        result = await house.run(budgets={"depth": 1})
+        (read,) = results_in(provider.requests[-1].request)
+    assert result["stop_reason"] == "finished"
+    assert "budget.depth_exhausted" in read
+    assert len(await children(house)) == 1
+
+
+async def test_the_steps_of_the_tree_are_the_callers_steps(house: House) -> None:
+    """S-62 S-66: max_steps counts those of delegates."""
+    lead, helper = agent("tester", delegates=["helper"], max_steps=5), agent("helper", delegates=["deep"])
+    answers = played(
+        tester=lambda _: asks("one"),
+        helper=in_order(asks("two", tool="deep"), DONE),
+        deep=lambda _: say("deep"),
+    )
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper, agent("deep")):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count == 5
+    assert (result["stop_reason"], result["steps"], result["delegated_steps"]) == ("max_steps_reached", 2, 3)
+
+
+async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(house: House) -> None:
+    """S-70: whatever its own agent says."""
+    generous, modest = Budgets(llm_calls=100), Budgets(llm_calls=1)
+    lead = agent("tester", delegates=["generous", "modest"], budgets=Budgets(llm_calls=7))
+    helpers = [
+        agent("generous", budgets=generous, delegates=["deep"]),
+        agent("modest", budgets=modest, delegates=["deep"]),
+        agent("deep"),
+    ]
+    both = asks("one", tool="generous").calls + asks("one", tool="modest").calls
+    working = asks("more", tool="deep")
+    answers = played(
+        tester=in_order(say("").model_copy(update={"text": None, "calls": both}), DONE),
+        generous=lambda _: working,
+        modest=lambda _: working,
+        deep=lambda _: say("deep"),
+    )
+    async with ScriptedProvider(answers) as provider, house.worker(lead, *helpers):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count <= 7
+    spent = {
+        record.agent: turn.result.report.spent.llm_calls
+        for record, turn in await children(house)
+        if turn.result is not None and turn.result.report is not None and record.agent != "deep"
+    }
+    assert spent == {"generous": 3, "modest": 1}
+    assert result["stop_reason"] == "finished"
+
+
+async def test_what_is_left_goes_to_as_many_delegates_as_can_use_it(house: House) -> None:
+    """S-70: three model calls are three delegates, and the others read why they did not start."""
+    lead = agent("tester", delegates=["helper"], budgets=Budgets(llm_calls=4))
+    answers = played(tester=in_order(asks("1", "2", "3", "4", "5"), DONE), helper=lambda _: say("helped"))
+    async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count == 4
+    assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.llm_calls_exhausted")
+    results = [message for message in await house.store.transcript(house.session) if message.role == "tool"]
+    assert [message.content for message in results[:3]] == ["helped"] * 3
+    assert all("it did not start" in message.content for message in results[3:])
+
+
+async def test_a_tree_of_73_agents_stays_within_one_cost_budget(house: House) -> None:
+    """S-70: 1 + 8 + 64 agents with just enough for all of them."""
+    limit = Decimal("0.012")
+    lead = priced("tester", delegates=["middle"], budgets=Budgets(cost_usd=limit))
+    eight = [str(number) for number in range(8)]
+    answers = played(
+        tester=in_order(asks(*eight, tool="middle"), say("done")),
+        middle=in_order(asks(*eight, tool="leaf"), say("middle " * 20)),
+        leaf=lambda _: say("leaf " * 40),
+    )
+    async with (
+        ScriptedProvider(answers) as provider,
+        house.worker(lead, priced("middle", delegates=["leaf"]), priced("leaf"), runner=production_runner()),
+    ):
+        house.use(provider)
+        result = await result_of(await house.start())
+        assert provider.request_count == 2 + 8 * 2 + 64
+    assert (result["stop_reason"], result["delegated_steps"]) == ("finished", 80)
+    await costs_at_most(house, result, limit)
+
+
+async def test_a_tree_whose_agents_never_stop_is_stopped_by_its_cost_budget(house: House) -> None:
+    """S-70: nine agents at the bottom go on for as long as they are let."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    limit = Decimal("0.0025")
+    lead = priced("tester", delegates=["middle"], budgets=Budgets(cost_usd=limit))
+    answers = played(
+        tester=lambda _: asks("1", "2", "3", tool="middle"),
+        middle=lambda _: asks("1", "2", "3", tool="leaf"),
+        leaf=lambda _: call(("look", {})),
+    )
+    async with (
+        ScriptedProvider(answers) as provider,
+        house.worker(lead, priced("middle", delegates=["leaf"]), priced("leaf", tools=[look])),
+    ):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count > 2 * 13
+    assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.cost_exhausted")
+    assert await costs_at_most(house, result, limit) > limit / 4
+
+
+def priced(name: str, **settings: Any) -> Agent:
+    """An agent whose model has a price, and whose answers have a longest length."""
+    return agent(name, model=PRICED, generate_params={"max_tokens": 100}, **settings)
+
+
+async def costs_at_most(house: House, result: dict[str, Any], limit: Decimal) -> Decimal:
+    """What the whole tree has cost, which is what its top says."""
+    total = sum([step.cost_usd or Decimal(0) for step in await steps(house)], Decimal(0))
+    assert Decimal(result["cost_usd"]) == total
+    assert total <= limit
+    return total
+
+
+async def steps(house: House) -> list[Any]:
+    """The steps of every session in the tree."""
+    sessions = [house.session, *(record.session for record, _ in await children(house))]
+    return [step for session in sessions for step in await house.store.steps(session)]

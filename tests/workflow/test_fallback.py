@@ -1,0 +1,210 @@
+"""A model that has failed for good: the next one of the agent goes on with the turn, and stays at work."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Agent, Fallback, RetryPolicy, tool
+from perdure.cli.render import lines
+from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing.script import Answers
+from tests.house import House
+
+ONCE = RetryPolicy(max_retries=0)
+TWICE = RetryPolicy(max_retries=1, base=timedelta(milliseconds=10), jitter=timedelta(0))
+QUOTA = faults.error(429, "no more", name="insufficient_quota")
+
+
+@tool
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place}: nothing"
+
+
+def agent(*others: str | Fallback, **settings: Any) -> Agent:
+    defaults = {"name": "tester", "model": "openai/first", "retry": ONCE, "tools": [look]}
+    return Agent(**{**defaults, "fallback_models": others, **settings})
+
+
+async def played(house: House, using: Agent, **models: Answers) -> tuple[Mapping[str, Any], list[str]]:
+    """The result of a turn, and the models that were asked, in order."""
+    async with ScriptedProvider(models=models) as provider, house.worker(using):
+        house.use(provider)
+        result = await house.run(using.name)
+        return result, [one.request.model for one in provider.requests]
+
+
+FAILING: dict[str, Any] = {
+    "bad key": (faults.error(401, "Incorrect API key provided", name="invalid_api_key"), "llm.auth_error"),
+    "unknown model": (faults.error(404, "no such model", name="model_not_found"), "llm.request_error"),
+    "overloaded": (faults.status(503), "llm.network_error"),
+    "quota used up": (QUOTA, "llm.quota_exhausted"),
+    "rate": (faults.status(429), "llm.rate_limited"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_a_failure_of_the_provider_has_the_next_model_answer_in_the_same_step(house: House, name: str) -> None:
+    fault, code = FAILING[name]
+    first = Script(replies=(say("never").after(fault),))
+    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "fine", 1)
+    assert asked == ["first", "second"]
+    (event,) = await house.events("model_fallback")
+    assert (event["failed"], event["code"], event["model"]) == ("openai/first", code, "openai/second")
+    assert [line["model"] for line in await house.events("generation_end")] == ["openai/second"]
+
+
+@pytest.mark.parametrize("name", ["bad request", "content policy"])
+async def test_a_failure_of_what_was_asked_ends_the_turn(house: House, name: str) -> None:
+    fault = {
+        "bad request": faults.status(400),
+        "content policy": faults.error(400, "rejected", name="content_policy_violation"),
+    }[name]
+    first = Script(replies=(say("never").after(fault),))
+    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    assert (result["stop_reason"], asked) == ("error", ["first"])
+    assert await house.events("model_fallback") == []
+
+
+async def test_an_author_may_name_further_failures(house: House) -> None:
+    first = Script(replies=(say("never").after(faults.error(400, "no", name="content_policy_violation")),))
+    second = Fallback(model="openai/second", also_on=("llm.content_filtered",))
+    result, asked = await played(house, agent(second), first=first, second=Script(replies=(say("fine"),)))
+    assert (result["output"], asked) == ("fine", ["first", "second"])
+
+
+async def test_the_next_model_stays_for_the_rest_of_the_turn_and_the_next_turn_begins_with_the_first(
+    house: House,
+) -> None:
+    first = Script(replies=(call(("look", {"place": "here"})), say("no").after(QUOTA), say("back again")))
+    second = Script(replies=(say("?"), call(("look", {"place": "there"})), say("fine")))
+    tester = agent("openai/second")
+    async with ScriptedProvider(models={"first": first, "second": second}) as provider, house.worker(tester):
+        house.use(provider)
+        result = await house.run("tester")
+        assert [one.request.model for one in provider.requests] == ["first", "first", "second", "second"]
+        assert (result["output"], result["steps"]) == ("fine", 3)
+        again = await house.run("tester", "and now?")
+        assert provider.requests[4].request.model == "first"
+    assert again["turn"] == 2
+
+
+async def test_each_model_has_its_own_retries(house: House) -> None:
+    """The retries of the first use up none of the second's; the events tell them apart."""
+    down = faults.status(503)
+    first = Script(replies=(say("never").after(down, down),))
+    second = Script(replies=(say("fine").after(down, down, down),))
+    retry = RetryPolicy(max_retries=3, base=timedelta(milliseconds=10), jitter=timedelta(0))
+    other = Fallback(model="openai/second", retry=retry)
+    result, asked = await played(house, agent(other, retry=TWICE), first=first, second=second)
+    assert result["output"] == "fine"
+    assert asked == ["first"] * 2 + ["second"] * 4
+    retries = await house.events("generation_retry")
+    assert [(one["fallback"], one["attempt"], one["max_attempts"]) for one in retries] == [
+        (0, 1, 1),
+        (1, 1, 3),
+        (1, 2, 3),
+        (1, 3, 3),
+    ]
+
+
+async def test_when_the_last_model_fails_its_error_ends_the_turn(house: House) -> None:
+    """Every model is tried, in order, and each failure stands in the log."""
+    script = Script(replies=(say("never").after(QUOTA),))
+    using = agent("openai/second", Fallback(model="openai/third"))
+    result, asked = await played(house, using, first=script, second=script, third=script)
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.quota_exhausted")
+    assert "openai/third" in result["error"]
+    assert asked == ["first", "second", "third"]
+    errors = [line["error"]["message"].split(":")[0] for line in await house.events("generation_error")]
+    assert errors == ["step 1, openai/first", "step 1, openai/second", "step 1, openai/third"]
+    assert len(await house.events("generation_start")) == 3
+
+
+async def test_a_model_of_another_provider_goes_on_with_the_conversation(house: House) -> None:
+    """What only one provider understands, its signed blocks, is not sent to another one."""
+    block: Any = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    reply = Reply(calls=(("look", {"place": "here"}),), message={"thinking_blocks": [block]})
+    first = Script(replies=(reply, say("no").after(faults.status(529))))
+    second = Script(replies=(say("?"), say("fine")))
+    using = agent("openai/second", model="anthropic/first", generate_params={"temperature": 0.5})
+    async with ScriptedProvider(models={"first": first, "second": second}) as provider, house.worker(using):
+        house.use(provider)
+        result = await house.run("tester")
+        sent = provider.requests[-1]
+    assert result["output"] == "fine"
+    assert isinstance(sent.body, dict)
+    assert sent.body["temperature"] == 0.5
+    assert [message["role"] for message in sent.request.messages] == ["user", "assistant", "tool"]
+    assert not any("thinking_blocks" in message for message in sent.request.messages)
+
+
+async def test_what_was_steered_in_is_told_to_the_next_model_and_noted_once(house: House) -> None:
+    @tool
+    async def wait(place: str) -> str:
+        """Wait at a place."""
+        await asyncio.wait_for(asyncio.to_thread(steered.wait), 30)
+        return place
+
+    steered = threading.Event()
+    first = Script(replies=(call(("wait", {"place": "here"})), say("no").after(QUOTA)))
+    second = Script(replies=(say("?"), say("fine")))
+    using = agent("openai/second", tools=[wait])
+    async with ScriptedProvider(models={"first": first, "second": second}) as provider, house.worker(using):
+        house.use(provider)
+        handle = await house.start("tester")
+        await house.wait_for_event("tool_start")
+        await handle.execute_update("send", {"prompt": "look behind you", "steer": True, "request_id": "s"})
+        steered.set()
+        result = await handle.result()
+        told = provider.requests[-1].request.messages[-1]
+    assert (result["output"], told["content"]) == ("fine", "look behind you")
+    assert len(await house.events("user_message")) == 1
+
+
+async def test_a_context_too_long_for_the_next_model_is_compacted_once_more(house: House) -> None:
+    """The window is that of the model at work: the compaction of a step begins anew with it."""
+    long = "x" * 4_000
+    calls = [call(("look", {"place": f"{at} {long}"})) for at in range(6)]
+    first = Script(replies=(*calls, say("no").after(QUOTA)))
+    too_long = faults.error(400, "too long", name="context_length_exceeded")
+
+    def second(request: Any) -> Reply:
+        if "You summarise the conversation" in request.system:
+            return say("<summary>we looked</summary>")
+        return say("fine") if len(request.messages) < 8 else say("never").after(too_long)
+
+    using = agent("openai/second", compaction={"keep": 2, "threshold": None})
+    result, asked = await played(house, using, first=first, second=second)
+    assert result["output"] == "fine"
+    assert asked == ["first"] * 7 + ["second"] * 3
+    done = [one for one in await house.events("compaction_event") if one["compaction_status"] == "completed"]
+    assert [one["model"] for one in done] == ["openai/second"]
+
+
+async def test_a_recording_of_a_turn_that_fell_back_replays(house: House) -> None:
+    first = Script(replies=(say("never").after(QUOTA),))
+    using = agent("openai/second")
+    outputs: list[str] = []
+    for mode in ("record", "replay"):
+        changes = {"recordings": house.folder / "recordings", "recording_mode": mode}
+        house.settings = house.settings.model_copy(update=changes)
+        models = {"first": first, "second": Script(replies=(say("fine"),))}
+        async with ScriptedProvider(models=models) as provider, house.worker(using):
+            house.use(provider)
+            house.session += mode
+            outputs.append((await house.run("tester"))["output"])
+            assert provider.request_count == (2 if mode == "record" else 0)
+    assert outputs == ["fine", "fine"]
+
+
+async def test_people_read_that_another_model_goes_on(house: House) -> None:
+    first = Script(replies=(say("never").after(QUOTA),))
+    await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    shown = [line.text for one in await house.store.events(house.session, after=0, limit=100) for line in lines(one)]
+    assert "↪ openai/first failed (llm.quota_exhausted); openai/second goes on" in shown

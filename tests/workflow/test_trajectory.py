@@ -1,0 +1,194 @@
+"""What a session came to, as one value; and conversations from elsewhere with which one begins."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from perdure import Agent, Budgets, Compaction, Fallback, RetryPolicy, ToolContext, Trajectory, tool
+from perdure.cli.main import cli
+from perdure.client import RequestRefusedError
+from perdure.contracts.conversations import MAX_HISTORY_BYTES
+from perdure.contracts.events import load_event
+from perdure.engine.trajectory import event_to_dict
+from perdure.stop import step_count
+from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from tests.house import House
+
+
+@tool
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place}: nothing"
+
+
+AGENT = Agent(name="tester", model="openai/scripted", instructions="Be brief.", tools=[look])
+
+CALL = {"id": "old_1", "type": "function", "function": {"name": "look", "arguments": '{"place": "there"}'}}
+
+HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are somebody else."},
+    {"role": "user", "content": "look there"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "old_1", "content": "there: a cat"},
+    {"role": "assistant", "content": "a cat"},
+]
+
+AFTER_HISTORY = Script(replies=(say("?"), say("?"), call(("look", {"place": "here"})), say("nothing"), say("bye")))
+
+
+async def test_a_trajectory_has_the_messages_in_order_and_counts_usage_once(house: House) -> None:
+    """S-54: over two turns, the sum of what the provider reported is what both results say."""
+    script = Script(replies=(call(("look", {"place": "a"}), ("look", {"place": "b"})), say("one"), say("two")))
+    async with ScriptedProvider(script) as provider, house.worker(AGENT):
+        house.use(provider)
+        first = await house.run()
+        second = await house.run(prompt="again")
+    whole = await house.client.trajectory(house.session)
+    assert [message.role for message in whole.messages] == [
+        *("user", "assistant", "tool", "tool", "assistant", "user", "assistant")
+    ]
+    used = [result["usage"]["input_tokens"] + result["usage"]["output_tokens"] for result in (first, second)]
+    assert whole.usage.total_tokens == sum(used)
+    alone = await house.client.trajectory(house.session, turn=2)
+    assert (alone.usage.total_tokens, [message.role for message in alone.messages]) == (used[1], ["user", "assistant"])
+    assert [envelope.seq for envelope in whole.events] == list(range(1, len(whole.events) + 1))
+    assert Trajectory.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    assert (whole.agent, whole.system_prompt, whole.metadata["stop_reason"]) == ("tester", "Be brief.", "finished")
+
+
+async def test_a_session_may_begin_with_a_conversation_from_elsewhere(house: House) -> None:
+    """The model reads it, the agent's own instructions in front; the transcript has it, and its calls are answered."""
+    async with ScriptedProvider(AFTER_HISTORY) as provider, house.worker(AGENT):
+        house.use(provider)
+        turn = await house.client.start("tester", "and here?", session=house.session, history=HISTORY)
+        assert (await turn.result()).output == "nothing"
+        read = provider.requests[0].request.messages
+        assert [message.get("content") for message in read] == [
+            *("Be brief.", "look there", None, "there: a cat", "a cat", "and here?")
+        ]
+        again = await house.client.send(house.session, "thanks")
+        assert (await again.result()).output == "bye"
+    exported = (await house.client.trajectory(house.session)).to_openai()
+    assert exported[1:6] == [*HISTORY[1:], {"role": "user", "content": "and here?"}]
+
+
+async def test_what_a_session_said_can_begin_another_one(house: House) -> None:
+    """S-55: out of one session and into the next, and nothing is lost on the way."""
+    async with ScriptedProvider(AFTER_HISTORY) as provider, house.worker(AGENT):
+        house.use(provider)
+        turn = await house.client.start("tester", "and here?", session=house.session, history=HISTORY)
+        await turn.result()
+        said = (await house.client.trajectory(house.session)).to_openai()
+        other = await house.client.start("tester", "thanks", session=house.session + "-b", history=said)
+        assert (await other.result()).output == "bye"
+    assert (await house.client.trajectory(house.session + "-b")).to_openai()[: len(said)] == said
+
+
+async def test_a_conversation_cannot_begin_a_session_that_has_begun(house: House) -> None:
+    async with ScriptedProvider(Script(replies=(say("hi"),), repeat=True)) as provider, house.worker(AGENT):
+        house.use(provider)
+        await house.run()
+        result = await house.run(history=HISTORY)
+    assert result["reason_code"] == "request.invalid"
+    assert result["error"].endswith("has begun already; a history begins a new one, so name no session")
+
+
+@pytest.mark.parametrize(
+    ("history", "cause"),
+    [
+        (HISTORY[:3], "history: the conversation ends before call 'old_1' has its result"),
+        (HISTORY[3:], "history: message 1: it is the result of call 'old_1', which no message before it asks for"),
+        ([{"role": "user", "content": "x" * MAX_HISTORY_BYTES}], "the limit is 1,048,576"),
+    ],
+)
+async def test_a_conversation_that_cannot_go_on_is_refused_before_it_is_sent(
+    house: House, history: list[dict[str, Any]], cause: str
+) -> None:
+    with pytest.raises(RequestRefusedError, match=cause):
+        await house.client.start("tester", "go", history=history)
+
+
+def test_the_command_line_refuses_a_file_that_holds_no_conversation(house: House) -> None:
+    path = house.folder / "history.json"
+    for text, cause in (
+        ("{", "it is no JSON"),
+        ("{}", "it holds no conversation; write a list of OpenAI chat messages"),
+        (json.dumps(HISTORY[:3]), "the conversation ends before call 'old_1' has its result"),
+        ('{"steps": 1}', "it is no trajectory: steps: "),
+    ):
+        path.write_text(text, encoding="utf-8")
+        ended = CliRunner().invoke(cli, ["run", "tester", "go", "--history", str(path)])
+        assert ended.exit_code == 2, ended.output
+        assert cause in ended.stderr
+        assert ended.stderr.count("\n") == 1
+
+
+EVENTS = {
+    "agent_start",
+    "user_message",
+    "generation_start",
+    "generation_retry",
+    "generation_content",
+    "generation_end",
+    "generation_step",
+    "generation_error",
+    "model_fallback",
+    "compaction_event",
+    "tool_start",
+    "tool_progress",
+    "tool_end",
+    "tool_error",
+    "tool_step",
+    "user_input_required",
+    "user_input_received",
+    "budget_warning",
+    "stop_condition_met",
+    "agent_end",
+}
+"""What the run below writes. A lost worker (``tool_recovery``) and the endings without success are elsewhere."""
+
+
+async def test_one_run_writes_every_kind_of_event_and_each_goes_through_json_and_back(house: House) -> None:
+    """S-45: with its type key; an unknown type loads as the base event."""
+
+    @tool(requires_approval=True)
+    async def dig(place: str, context: ToolContext) -> str:
+        """Dig a hole."""
+        context.report_progress(1, 2, "half-way")
+        return place
+
+    def second(request: ChatRequest) -> Reply:
+        if "You summarise the conversation" in request.system:
+            return say("<summary>they dug</summary>")
+        return say("all is done") if len(request.messages) < 9 else say("?").after(too_long)
+
+    too_long = faults.error(400, "too long", name="context_length_exceeded")
+    quota = faults.error(429, "no more", name="insufficient_quota")
+    calls = call(("dig", {"place": "here"}), ("nobody", {}))
+    first = Script(
+        replies=(calls.after(faults.status(503)), *[call(("look", {"place": "a"}))] * 4, say("no").after(quota))
+    )
+    agent = AGENT.clone(
+        tools=[look, dig],
+        retry=RetryPolicy.dreadnode(),
+        fallback_models=[Fallback(model="openai/second")],
+        compaction=Compaction(threshold=None, keep=2),
+        budgets=Budgets(tool_calls=6),
+        stop_conditions=[step_count(6)],
+    )
+    async with ScriptedProvider(models={"scripted": first, "second": second}) as provider, house.worker(agent):
+        house.use(provider)
+        handle = await house.start()
+        (request,) = await house.wait_for_event("user_input_required")
+        await handle.execute_update("send", {"prompt": "hurry", "steer": True, "request_id": "s"})
+        await house.client.approve(house.session, request["request_id"], by="me")
+        result = await handle.result()
+    assert (result["stop_reason"], result["stopped_by"]) == ("finished", "step_count(count=6)")
+    events = (await house.client.trajectory(house.session)).events
+    assert {one.event.type for one in events} == EVENTS
+    for one in events:
+        body = json.loads(json.dumps(event_to_dict(one.event)))
+        assert body["type"] == one.event.type
+        assert load_event(body) == one.event

@@ -1,0 +1,64 @@
+"""The door for other limits: the update ``extend``. They hold from the turn's next action on; its time at once."""
+
+from pydantic import ValidationError
+from temporalio import workflow
+
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.names import Update
+from perdure.contracts.turns import BudgetStatus
+from perdure.contracts.values import JsonValue
+from perdure.engine.extending import ExtendError, extended
+from perdure.engine.state import TurnState
+from workflows.deadline import Deadline
+from workflows.inbox import budget_of, one_line, refuse
+from workflows.people import Counter
+
+
+class Extending(Counter):
+    """Where the limits of the running turn are changed. The same limits twice are harmless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deadline = Deadline()
+
+    @workflow.update(name=Update.EXTEND)
+    async def extend(self, request: JsonValue = None) -> BudgetStatus:
+        """Set limits; those that are not named stay."""
+        asked = _parse(request)
+        await workflow.wait_condition(lambda: self.opened is not None)
+        # No await stands in between: whatever the turn does with its state, it does it with this one.
+        self.state = self._extended(asked)
+        self._deadline.changed(self.state)
+        return budget_of(self.state)
+
+    @extend.validator
+    def _check_extend(self, request: JsonValue = None) -> None:
+        asked = _parse(request)
+        if self.state is not None:
+            self._extended(asked)
+
+    def _extended(self, asked: ExtendRequest) -> TurnState:
+        if self.state is None:
+            raise refuse(ReasonCode.REQUEST_INVALID, "no turn runs whose limits could be changed")
+        if self._deadline.past or self.mail.cancel is not None:
+            raise refuse(
+                ReasonCode.REQUEST_INVALID, f"turn {self.state.turn} is ending; the next message begins another"
+            )
+        try:
+            return extended(self.state, asked, workflow.now())
+        except ExtendError as error:
+            raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
+
+
+def _parse(request: JsonValue) -> ExtendRequest:
+    known = ", ".join(name for name in ExtendRequest.model_fields if name not in {"turn", "end"})
+    try:
+        asked = ExtendRequest.model_validate(request or {})
+    except ValidationError as error:
+        named = f"; the limits are {known}" if error.errors()[0]["type"] == "extra_forbidden" else ""
+        raise refuse(ReasonCode.REQUEST_INVALID, f"the input sets no limits: {one_line(error)}{named}") from None
+    if not asked.limits:
+        message = f'name at least one limit, as in {{"max_steps": 50}}; there are {known}'
+        raise refuse(ReasonCode.REQUEST_INVALID, message)
+    return asked
