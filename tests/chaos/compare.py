@@ -29,6 +29,7 @@ def differences(calm: Outcome, found: Outcome, fault: Fault) -> list[str]:
     unknown = _effects_unknown(found)
     return [
         *_unjustified(unknown, fault, found.trace),
+        *_recovered(unknown, found),
         *_records(_with_unknown(calm, found, unknown), found),
         *_log(found),
         *_calls(found),
@@ -67,6 +68,16 @@ def _unjustified(unknown: dict[str, str], fault: Fault, trace: list[Line]) -> It
         interrupted = any(claims[0].at <= _carried_out(strike, trace) and strike.at < ended for strike in strikes)
         if not interrupted and not any(line.pid in lingering for line in claims):
             yield f"{call}: the effect is unknown, although the fault did not strike while it ran"
+
+
+def _recovered(unknown: dict[str, str], found: Outcome) -> Iterator[str]:
+    """Calls that a lost attempt held are given up if their effect is unknown, and only the idempotent run again."""
+    tools = {message["call_id"]: message["name"] for message in found.transcript if message["role"] == "tool"}
+    for call, decision in found.recoveries:
+        if decision == "given_up" and call not in unknown:
+            yield f"{call}: was given up, and the model was not told so"
+        if decision == "run_again" and tools.get(call) not in IDEMPOTENT:
+            yield f"{call}: {tools.get(call)} was run again"
 
 
 def _carried_out(strike: Line, trace: list[Line]) -> float:

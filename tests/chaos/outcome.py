@@ -31,6 +31,10 @@ class Asked:
     at: float
 
 
+APART = frozenset({"generation_retry", "tool_recovery"})
+"""Events that a fault adds."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A session that has ended.
@@ -38,7 +42,8 @@ class Outcome:
     Attributes:
         results: Of each turn: the stop record, with usage, cost and steps.
         result: Of the last workflow run, as Temporal has it.
-        events: The log, by turn, step and call; retries are counted apart.
+        events: The log, by turn, step and call; retries and recoveries stand apart.
+        recoveries: Of each call that a lost attempt held: its id and what was decided.
         retries: The number of the try in each recorded retry, in order.
         answered: When each of the model's answers was stored.
         effects: How often each tool's body ran, by tool and idempotency key.
@@ -52,6 +57,7 @@ class Outcome:
     result: Json
     transcript: list[Json]
     events: list[Json]
+    recoveries: list[tuple[str, str]]
     retries: list[int]
     answered: list[float]
     asked: tuple[Asked, ...]
@@ -87,7 +93,10 @@ async def outcome_of(store: Store, session: str, folder: Path, heard: Heard) -> 
         ],
         result=neutral(heard.result),
         transcript=[neutral(message.model_dump(mode="json")) for message in await store.transcript(session)],
-        events=sorted((neutral(_timeless(line)) for line in lines if line["type"] != "generation_retry"), key=_place),
+        events=sorted((neutral(_timeless(line)) for line in lines if line["type"] not in APART), key=_place),
+        recoveries=[
+            (neutral(line["call_id"]), str(line["decision"])) for line in lines if line["type"] == "tool_recovery"
+        ],
         retries=[int(str(line["attempt"])) for line in lines if line["type"] == "generation_retry"],
         answered=[envelope.at.timestamp() for envelope in envelopes if envelope.event.type == "generation_end"],
         asked=heard.asked,

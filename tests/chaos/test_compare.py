@@ -40,6 +40,7 @@ def outcome(*, unknown: str = "") -> Outcome:
         result={"stop_reason": "finished"},
         transcript=[{"role": "assistant", "tool_calls": [{"id": call} for call in calls]}, *results],
         events=ends,
+        recoveries=[],
         retries=[1],
         answered=[1.0, 9.0],
         asked=(Asked(0, 0.5), Asked(1, 8.0)),
@@ -65,6 +66,15 @@ def test_the_effect_of_an_unsafe_tool_that_was_interrupted_may_be_unknown() -> N
     found = outcome(unknown="pay-1")
     assert broken(found) == []
     assert broken(replace(found, effects=Counter({"put SESSION/1/put-2": 2}))) == []
+
+
+def test_a_call_that_a_lost_attempt_held_is_recovered_as_its_tool_allows() -> None:
+    given_up = replace(outcome(unknown="pay-1"), recoveries=[("pay-1", "given_up"), ("put-2", "run_again")])
+    assert broken(given_up) == []
+    assert "pay-1: was given up, and the model was not told so" in broken(
+        replace(outcome(), recoveries=[("pay-1", "given_up")])
+    )
+    assert "pay-1: pay was run again" in broken(replace(outcome(), recoveries=[("pay-1", "run_again")]))
 
 
 def _claimed_after_the_mark(*blow: Line, by: int = 0) -> Outcome:
