@@ -334,7 +334,7 @@ class AgentTurn(Extending):
             )
         )
         visibility.ended(self._state, result)
-        for calls in reacting.at_the_end(self._state, action):  # which change nothing, also where they fail
+        for calls in reacting.at_the_end(self._state, action, result):  # which change nothing, also where they fail
             with contextlib.suppress(ActivityError):
                 await self._uninterrupted(calls)
         return result

@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.reactions import React, Reacted
-from perdure.contracts.turns import CommitTurn
+from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.engine import hooks
 from perdure.engine.state import Mailbox, TurnState
 from workflows import failures, options, stubs, visibility
@@ -32,7 +32,7 @@ def heard(state: TurnState, mail: Mailbox, outcome: Reacted | BaseException, *, 
     return hooks.failed(state, error)
 
 
-def at_the_end(state: TurnState, commit: CommitTurn) -> list[workflow.ActivityHandle[Any]]:
+def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> list[workflow.ActivityHandle[Any]]:
     """Have the hooks for the end of the turn called, if there are any."""
-    last = hooks.at_the_end(state, commit)
+    last = hooks.at_the_end(state, commit, result)
     return [] if last is None else [called(state, last)]

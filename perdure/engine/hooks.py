@@ -15,7 +15,7 @@ from perdure.contracts.reactions import (
     Reacted,
     RuleEvent,
 )
-from perdure.contracts.turns import CommitTurn, StopReason
+from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.engine import after, budgets, reactions, step, stops
 from perdure.engine.hook_state import HookState, WasRead
 from perdure.engine.state import Ending, Mailbox, TurnState
@@ -100,7 +100,7 @@ def failed(state: TurnState, error: ErrorDetail) -> TurnState:
     return _with(state, boundary=None, calling=())
 
 
-def at_the_end(state: TurnState, commit: CommitTurn) -> React | None:
+def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> React | None:
     """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
     names = tuple(hook.name for hook in state.policy.hooks if EVENTS_AT["end"].intersection(hook.events))
     if not names:
@@ -108,7 +108,7 @@ def at_the_end(state: TurnState, commit: CommitTurn) -> React | None:
     return React(
         session=state.session,
         turn=state.turn,
-        step=commit.steps,
+        step=result.steps,  # one more than the workflow knows of, where a stop came with an answer
         tip=commit.tip,
         definition=state.definition,
         boundary="end",

@@ -107,10 +107,13 @@ def _going_on(state: TurnState, reaction: AnyReaction) -> TurnState:
 
 
 def _withdrawn(state: TurnState, why: str) -> TurnState:
-    """The state with an error for each call that has not run; they use up no budget."""
+    """The state with an error for each call that has not run; they use up no budget.
+
+    Calls that stood open when the turn began were paid for by the one before.
+    """
     calls: tuple[PlannedCall, ...] = (*state.pending, *state.asking, *state.builtins)
     spent = state.spent
-    for call in calls:
+    for call in calls if state.step else ():
         uses = (builtins.wanted(call) or delegates.wanted(state.policy, call)).uses
         spent = spent.model_copy(update={str(name): getattr(spent, name) - 1 for name in uses})
     outcomes = tuple(

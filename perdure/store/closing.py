@@ -251,7 +251,7 @@ def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
 
 def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:
     """The last answer of the turn: in the tip, which a correction or a summary may follow or hold too."""
-    if commit.steps == 0:
+    if commit.steps == 0 or tip.step == 0:  # the prompt's step may hold a conversation from elsewhere
         return None
     return next((message for message in reversed(tip.messages) if isinstance(message, AssistantMessage)), None)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from perdure import Agent, Budgets, Compaction, Fallback, RetryPolicy, ToolContext, Trajectory, tool
+from perdure import Agent, Budgets, Compaction, Fallback, HookRule, Retry, RetryPolicy, ToolContext, Trajectory, tool
 from perdure.cli.main import cli
 from perdure.client import RequestRefusedError
 from perdure.contracts.conversations import MAX_HISTORY_BYTES
@@ -192,3 +192,13 @@ async def test_one_run_writes_every_kind_of_event_and_each_goes_through_json_and
         body = json.loads(json.dumps(event_to_dict(one.event)))
         assert body["type"] == one.event.type
         assert load_event(body) == one.event
+
+
+async def test_what_was_said_elsewhere_is_no_answer_of_the_turn(house: House) -> None:
+    """The turn's one answer is taken back, so that the conversation ends with its prompt."""
+    hook = HookRule(name="no", on=("generation_end",), reaction=Retry())
+    agent = Agent(name="tester", model="openai/scripted", hooks=[hook], max_steps=1)
+    async with ScriptedProvider(Script(replies=(*(say("?"),) * 2, say("taken back")))) as provider, house.worker(agent):
+        house.use(provider)
+        result = await house.run(history=HISTORY)
+    assert (result["stop_reason"], result["output"]) == ("max_steps_reached", "")

@@ -29,11 +29,11 @@ from perdure.contracts.reactions import (
     RuleEvent,
 )
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
+from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason, TurnResult
 from perdure.engine import after, hooks
 from perdure.engine import step as engine
 from perdure.engine.hook_state import HookState
-from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.state import Ending, Mailbox, TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
@@ -315,3 +315,23 @@ def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict
     """S-86: all that hooks have decided is carried."""
     state = play(script, **policy).state
     assert TurnState.model_validate(state.model_dump(mode="json")) == state
+
+
+def test_a_call_that_the_turn_before_has_paid_for_gives_no_budget_back() -> None:
+    """S-70: of a turn that begins with somebody's reply."""
+    rule = HookRule(name="again", on=("agent_start",), reaction=RetryWithFeedback("not that"))
+    waiting = PlannedCall(call_id="c", tool="work", needs="approval")
+    state = opened(hooks=[rule]).model_copy(update={"asking": (waiting,), "call_ids": ("c",)})
+    settled = hooks.settle(state, Mailbox(), NOW)
+    assert settled.asking == ()
+    assert (settled.spent.tool_calls, settled.spent.events) == (0, 0)
+
+
+def test_hooks_for_the_end_look_where_its_events_were_written() -> None:
+    """A stop may come with an answer that the workflow never hears of, and that the store counts as a step."""
+    state = opened(hooks=[HookDeclaration(name="log", reference="m:f", on=("agent_end",))])
+    commit = engine.commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
+    result = TurnResult(session="s", turn=1, agent="a", stop_reason=StopReason.CANCELLED, steps=1)
+    last = hooks.at_the_end(state, commit, result)
+    assert last is not None
+    assert (commit.steps, last.step) == (0, 1)
