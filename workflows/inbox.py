@@ -168,7 +168,7 @@ class Inbox:
 
 def budget_of(state: TurnState) -> BudgetStatus:
     """The limits, and what counts against them."""
-    steps = state.step + state.earlier.delegated_steps
+    steps = state.step + state.spent.delegated_steps
     return BudgetStatus(max_steps=state.policy.max_steps, steps=steps, limits=state.policy.budgets, spent=state.spent)
 
 

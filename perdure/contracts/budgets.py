@@ -45,6 +45,13 @@ DEFAULT_WARNINGS = (Decimal("0.8"),)
 """Shares of a budget at which the event log says how much of it is used, when the author says nothing."""
 
 
+MOST_USD = Decimal(10) ** 12
+"""No budget is so large: sums of what is larger could not be exact."""
+
+LONGEST_TURN = timedelta(days=36_500)
+"""No time budget is longer: timers end somewhere."""
+
+
 class Budgets(Authored):
     """Limits of one turn beside ``max_steps``; None is no limit, and N allows exactly N.
 
@@ -65,12 +72,12 @@ class Budgets(Authored):
             ``session``; None is a turn. ``seconds`` and ``depth`` are each turn's own.
     """
 
-    cost_usd: Decimal | None = Field(default=None, gt=0)
+    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1)
     tool_calls: int | None = Field(default=None, ge=0)
     behavior_calls: int | None = Field(default=None, ge=0)
     events: int | None = Field(default=None, ge=1)
-    seconds: timedelta | None = Field(default=None, gt=timedelta(0))
+    seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
     patches: int | None = Field(default=None, ge=0)
     depth: int | None = Field(default=None, ge=0)
     warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from pydantic import ConfigDict, Field
 
+from perdure.contracts.budgets import LONGEST_TURN, MOST_USD
 from perdure.contracts.values import Value
 
 
@@ -34,12 +35,12 @@ class ExtendRequest(Value):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_steps: int | None = Field(default=None, ge=1)
-    cost_usd: Decimal | None = Field(default=None, gt=0)
+    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1)
     tool_calls: int | None = Field(default=None, ge=0)
     behavior_calls: int | None = Field(default=None, ge=0)
     events: int | None = Field(default=None, ge=1)
-    seconds: timedelta | None = Field(default=None, gt=timedelta(0))
+    seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
     patches: int | None = Field(default=None, ge=0)
     depth: int | None = Field(default=None, ge=0)
     turn: int | None = Field(default=None, ge=1)

@@ -130,7 +130,7 @@ def share(budgets: Budgets, spent: Spent, children: int) -> Budgets:
     if budgets.cost_usd is not None:
         left["cost_usd"] = max(Decimal(0), budgets.cost_usd - spent.cost_usd) / children
     if budgets.depth is not None:
-        left["depth"] = budgets.depth - 1
+        left["depth"] = max(0, budgets.depth - 1)
     return budgets.model_copy(update=left)
 
 

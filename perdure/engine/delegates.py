@@ -82,6 +82,8 @@ def _too_little(limits: Budgets, spent: Spent, left: int, count: int) -> ErrorDe
             f"{max(0, left)} of the turn's steps are left, which is too little for this delegate; it did not start"
         )
         return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
+    if limits.depth == 0:  # the limit was lowered since the call was admitted
+        return budgets.used_up("depth", "0 of 0 levels of delegates")
     forbidden = budgets.forbids_generation(budgets.share(limits, spent, count), Spent())
     if forbidden is None:
         return None

@@ -27,6 +27,9 @@ def extended(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState
     if asked.turn is not None and asked.turn != state.turn:
         msg = f"turn {state.turn} is the one that runs, and not turn {asked.turn}"
         raise ExtendError(msg)
+    if state.delegated is not None:
+        msg = f"the limits of a delegate are its share of its caller's; extend session {state.delegated.session}"
+        raise ExtendError(msg)
     if state.ending is not None:
         msg = f"turn {state.turn} has ended ({state.ending.stop_reason}); the next message begins another one"
         raise ExtendError(msg)

@@ -86,7 +86,9 @@ def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) ->
         _, _, ending = budgets.admitted(
             state.policy.budgets, state.spent, [budgets.Wanted(tool=outcome.refused, uses=("behavior_calls",))]
         )
-        ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=ending)
+        # A limit that was raised while the hooks ran comes too late for the one that was refused.
+        error = ending or budgets.used_up("behavior_calls", f"hook {outcome.refused} was not called")
+        ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
         state = reactions.ended(state, ended, "a budget of the turn was used up before it ran")
     elif wanted:
         state = reactions.carried_out(state, at, *reactions.first(wanted))

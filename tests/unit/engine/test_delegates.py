@@ -177,6 +177,18 @@ def test_delegates_do_not_begin_in_a_turn_that_a_tool_has_ended() -> None:
     assert (withdrawn.call_id, withdrawn.error.code) == ("1/0", "tool.cancelled")
 
 
+def test_a_depth_that_was_lowered_meanwhile_refuses_the_delegate() -> None:
+    """S-70: an update may come between the answer and its delegates."""
+    state = answered(opened(budgets=Budgets(depth=1)), "helper")
+    lowered = state.policy.model_copy(update={"budgets": Budgets(depth=0)})
+    action = engine.next_action(state.model_copy(update={"policy": lowered}), Mailbox())
+    assert isinstance(action, CallDelegates)
+    assert action.starts == ()
+    (refused,) = action.refused
+    assert refused.error is not None
+    assert refused.error.code == "budget.depth_exhausted"
+
+
 def test_a_cancel_still_charges_what_delegates_have_used() -> None:
     """S-57 S-62."""
     state = answered(opened(), "helper")

@@ -5,10 +5,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.decisions import BudgetChanged
+from perdure.contracts.delegates import Delegated
 from perdure.contracts.limits import ExtendRequest
 from perdure.contracts.turns import StopReason
 from perdure.engine.budgets import Wanted, admitted
@@ -66,6 +68,24 @@ def test_a_budget_that_was_about_to_end_the_turn_does_not_once_it_is_raised() ->
     state = running(exhausted=exhausted)
     assert extended(state, ExtendRequest(max_steps=9), NOW).exhausted == exhausted
     assert extended(state, ExtendRequest(tool_calls=4), NOW).exhausted is None
+
+
+@pytest.mark.parametrize("limit", [{"cost_usd": "1e9999999"}, {"cost_usd": "Infinity"}, {"seconds": 1e12}])
+def test_a_limit_that_nothing_can_be_counted_against_is_refused(limit: dict[str, Any]) -> None:
+    """What it is compared with, in the workflow, would raise there."""
+    with pytest.raises(ValidationError):
+        ExtendRequest.model_validate(limit)
+    with pytest.raises(ValidationError):
+        Budgets.model_validate(limit)
+
+
+def test_the_limits_of_a_delegate_are_its_callers() -> None:
+    """S-70: else the tree could use more than its caller was given."""
+    above = Delegated(
+        session="lead", turn=1, step=1, call_id="c", tool="helper", definition="d", root="lead", depth=1, approval=None
+    )
+    with pytest.raises(ExtendError, match="extend session lead"):
+        extended(running(delegated=above), ExtendRequest(max_steps=9), NOW)
 
 
 def test_a_turn_that_has_ended_is_left_as_it_is() -> None:
