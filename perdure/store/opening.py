@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
-from perdure.contracts.conversations import read_openai
+from perdure.contracts.conversations import checked_history
 from perdure.contracts.events import AgentStart, NewEvent
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.tools import PlannedCall
@@ -21,7 +21,7 @@ from perdure.store.generations import find_step, insert_step
 from perdure.store.ledger import OpenCalls, take_over_calls
 from perdure.store.log import LockedSession
 from perdure.store.records import Opened, RegisteredAgent, StepRecord
-from perdure.store.resuming import Beginning, resumed
+from perdure.store.resuming import Beginning, refuse_delegates, resumed
 from perdure.store.rows import insert_into, step_id
 
 _T = schema.turns
@@ -47,6 +47,8 @@ def open_turn(
     recorded = connection.execute(_BY_REQUEST, request).one_or_none()
     if recorded is not None:
         return _taking_over(connection, opening, definition, _opened_before(connection, recorded))
+    if locked.turn > 0 and opening.request.delegated is None:
+        refuse_delegates(connection, opening.session)
     _close_open_turn(locked, opening)
     turn = locked.turn + 1
     if opening.request.turn is not None and opening.request.turn != turn:
@@ -138,7 +140,7 @@ def _beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginn
         msg = f"history: session {locked.session!r} has begun already; a history begins a new one, so name no session"
         raise ResumeRefusedError(msg)
     if request.history:
-        return Beginning(parent=None, messages=read_openai(request.history)[1])
+        return Beginning(parent=None, messages=checked_history(request.history))
     unanswered = _unanswered(locked, turn)
     if request.reply is not None or request.compact:
         return Beginning(parent=locked.head, calls=unanswered)

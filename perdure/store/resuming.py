@@ -79,7 +79,7 @@ def resumed(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginn
         msg = f"session {locked.session!r} exists already; a fork begins a new session: name another id"
         raise ResumeRefusedError(msg)
     session = origin.session or locked.session
-    _refuse_delegates(locked.connection, session)
+    refuse_delegates(locked.connection, session)
     turn = _turn(locked.connection, session, origin.turn)
     if turn is None:
         beginning = Beginning(parent=None, origin=ResumeFrom(session=session, turn=0))
@@ -96,12 +96,12 @@ def resumed(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginn
     return beginning
 
 
-def _refuse_delegates(connection: Connection, session: str) -> None:
+def refuse_delegates(connection: Connection, session: str) -> None:
     """A delegate's session belongs to its caller, which goes on from its own steps."""
     body = connection.scalar(_FIRST_START, {"session": session})
     start = None if body is None else load_event(json.loads(body))
     if isinstance(start, AgentStart) and start.delegated_by is not None:
-        msg = f"session {session!r} is a delegate's; resume or fork {start.delegated_by!r}, which called it"
+        msg = f"session {session!r} is a delegate's; send to, resume or fork {start.delegated_by!r}, which called it"
         raise ResumeRefusedError(msg)
 
 

@@ -82,11 +82,13 @@ async def test_a_turn_waits_for_its_delegate_whose_session_is_nobodys_to_resume(
         await handle.signal("cancel", {})
         await handle.result()
         again = await (await house.client.resume(child.session, "go on")).result()
+        with pytest.raises(RequestRefusedError, match="is a delegate's"):
+            await house.client.send(child.session, "and more")
 
     for result in (refused, again):
         assert (result.turn, result.reason_code) == (None, "request.invalid")
         assert result.error == (
-            f"session {child.session!r} is a delegate's; resume or fork {house.session!r}, which called it"
+            f"session {child.session!r} is a delegate's; send to, resume or fork {house.session!r}, which called it"
         )
 
 
