@@ -84,7 +84,7 @@ class CompactActivity:
             try:
                 most = await self._ceiling(request, writer, sent)
                 answer, seconds = await self._attempts.call(writer, sent, ceiling=most)
-                summary = _summary(answer)
+                summary = written_summary(answer)
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
                 raise await self._failed(request, Failure(error.detail, None, paid), event) from None
@@ -178,20 +178,21 @@ def _room(definition: AgentDefinition, writer: AgentDefinition) -> int:
     return min(rooms)
 
 
-def _summary(answer: Answer) -> str:
+def written_summary(answer: Answer) -> str:
     """The summary, which an answer that only calls tools does not hold.
 
     Raises:
         CallFailedError: There is none.
         NotAffordableError: It was cut off.
     """
+    paid = Paid().plus(answer.usage, answer.cost_usd)
     if answer.finish_reason == CUT_OFF:
-        raise NotAffordableError(CUT, Paid().plus(answer.usage, answer.cost_usd))
+        raise NotAffordableError(CUT, paid)
     summary = summary_in(answer.text)
     if not summary:
         nothing = EmptyAnswerError("the model wrote no summary")
         now = activity.info().started_time
-        raise CallFailedError(facts_of(nothing, now), now)
+        raise CallFailedError(facts_of(nothing, now), now, paid)
     return summary
 
 

@@ -165,10 +165,11 @@ class TurnActivities:
         return self._roster.named(name, await self._last_definition(opening))
 
     async def _last_definition(self, opening: OpenTurn) -> AgentDefinition | None:
-        """The definition of the last turn of the conversation, if there is one."""
-        session = _conversation_of(opening)
+        """The definition of the last turn of the conversation, or of the one that is resumed from, if there is one."""
+        session, origin = _conversation_of(opening), opening.request.resume_from
         try:
-            last = await self._store.turn(session, (await self._store.session(session)).turn)
+            chosen = origin.turn if origin is not None else None
+            last = await self._store.turn(session, chosen or (await self._store.session(session)).turn)
         except NotFoundError:
             return None
         return await self._store.definition(last.definition)
@@ -304,7 +305,10 @@ def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentD
     """The definition with what the request asks for this one turn."""
     changes: dict[str, object] = {}
     if request.model is not None:
-        changes["model"] = request.model
+        try:
+            changes |= definition.asked_for(request.model)
+        except ValueError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
     if request.max_steps is not None and request.delegated is None:
         changes["max_steps"] = request.max_steps
     if request.stop_conditions is not None:

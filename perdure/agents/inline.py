@@ -5,7 +5,9 @@ from typing import Any
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
+from perdure.agents.schemas import has_expressions
 from perdure.agents.tool import Tool
+from perdure.contracts.fallbacks import check_no_address
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.reactions import HookRule
 from perdure.contracts.values import JsonValue
@@ -54,8 +56,14 @@ class InlineAgents:
         Raises:
             AgentDefinitionError: It describes none that this worker may run; the message is one line.
         """
+        called = f"agent {fields.get('name', '?')!r}"
+        for field in ("output_schema", "approvals"):  # first, for even to read an expression can fail
+            if has_expressions(fields.get(field)):
+                msg = (
+                    f"{called}: {field}: pattern and patternProperties may not come in a request; use enum or maxLength"
+                )
+                raise AgentDataError((field,), msg)
         agent = agent_of(fields, self._find)
-        called = f"agent {agent.name!r}"
         if agent.name in self._names:
             msg = f"{called}: name: this worker has an agent of that name; start that one, or choose another name"
             raise AgentDataError(("name",), msg)
@@ -65,9 +73,10 @@ class InlineAgents:
                 msg = f"{called}: {field}: {', '.join(odd)} may not come in a request; what may: {known}"
                 raise AgentDataError((field,), msg)
         for model in (*agent.models, *([agent.compaction.model] if agent.compaction.model else [])):
-            if ":/" in model:
-                msg = f"{called}: model: {model!r} names an address, which may not come in a request"
-                raise AgentDataError(("model",), msg)
+            try:
+                check_no_address(model)
+            except ValueError as error:
+                raise AgentDataError(("model",), f"{called}: {error}") from None
         for rule in agent.approvals.rules:
             guarded = [
                 tool.name for tool in agent.definition.tools if tool.requires_approval and rule.matches(tool.name)

@@ -9,6 +9,8 @@ from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 
+_REFERENCES = frozenset({"$ref", "$dynamicRef"})
+
 _META = "https://json-schema.org/draft/2020-12/schema"
 
 _STRICT = Draft202012Validator(
@@ -36,11 +38,11 @@ def check_schema(value: dict[str, JsonValue]) -> None:
         msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
         raise ValueError(msg) from error
     resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
-    for reference in _references(value):
+    for keyword, reference in _references(value):
         try:
             resolver.lookup(reference)
-        except Unresolvable:
-            msg = f"$ref {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
+        except (Unresolvable, ValueError):  # the latter of a word in place of an item's number
+            msg = f"{keyword} {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
             raise ValueError(msg) from None
 
 
@@ -68,14 +70,26 @@ def unknown_arguments(schema: dict[str, JsonValue], tool: ToolDeclaration) -> se
     return {str(name) for name in named} - taken.keys()
 
 
-def _references(schema: JsonValue) -> Iterator[str]:
-    """Every ``$ref`` of a schema."""
+def has_expressions(value: JsonValue) -> bool:
+    """Whether regular expressions may stand in a schema: some take for ever on a short text.
+
+    Parts that only look like keywords count too, for a ``$ref`` can make a schema of any part.
+    """
+    if isinstance(value, dict):
+        if isinstance(value.get("pattern"), str) or "patternProperties" in value:
+            return True
+        return any(map(has_expressions, value.values()))
+    return isinstance(value, list) and any(map(has_expressions, value))
+
+
+def _references(schema: JsonValue) -> Iterator[tuple[str, str]]:
+    """Every reference of a schema, with its keyword."""
     if isinstance(schema, list):
         for part in schema:
             yield from _references(part)
     elif isinstance(schema, dict):
         for name, part in schema.items():
-            if name == "$ref" and isinstance(part, str):
-                yield part
+            if name in _REFERENCES and isinstance(part, str):
+                yield name, part
             else:
                 yield from _references(part)

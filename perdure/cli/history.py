@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perdure.cli.errors import MistakeError
-from perdure.contracts.conversations import ConversationError, read_openai
+from perdure.contracts.conversations import ConversationError, checked_history
 from perdure.contracts.values import JsonValue
 from perdure.engine.trajectory import Trajectory
 from perdure.engine.transcript import WireMessage
@@ -33,7 +33,7 @@ def read_history(path: Path) -> list[WireMessage]:
     if not isinstance(messages, list):
         raise MistakeError(f"{path}: it holds no conversation; {WANTED}")
     try:
-        read_openai(messages)
+        checked_history(messages)
     except ConversationError as error:
         raise MistakeError(f"{path}: {error}") from error
     return [one for one in messages if isinstance(one, dict)]

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.fallbacks import Fallback
+from perdure.contracts.fallbacks import Fallback, check_no_address
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.reactions import Hooks, OnHookError, conditions_of
 from perdure.contracts.retries import RetryPolicy
@@ -59,7 +59,26 @@ class Compaction(Authored):
 
 
 WHERE = frozenset(
-    {"api_base", "api_key", "api_version", "base_url", "extra_headers", "headers", "organization", "timeout"}
+    {
+        "api_base",
+        "api_key",
+        "api_version",
+        "aws_access_key_id",
+        "aws_region_name",
+        "aws_secret_access_key",
+        "aws_session_token",
+        "azure_ad_token",
+        "base_url",
+        "client_secret",
+        "custom_llm_provider",
+        "extra_headers",
+        "headers",
+        "organization",
+        "timeout",
+        "vertex_credentials",
+        "vertex_location",
+        "vertex_project",
+    }
 )
 """Arguments of a model call that say where it goes: they hold for every model of a provider, and for no other."""
 
@@ -204,18 +223,35 @@ class AgentDefinition(Value):
         if not fallback:
             return self
         one = self.fallback_models[fallback - 1]
-        same_provider = one.model.partition("/")[0] == self.model.partition("/")[0]
-        usual = {name: value for name, value in self.generate_params.items() if same_provider or name not in WHERE}
         return self.model_copy(
             update={
                 "model": one.model,
                 "retry": one.retry or self.retry,
                 "generation_timeout": one.generation_timeout or self.generation_timeout,
-                "generate_params": usual if one.generate_params is None else one.generate_params,
+                "generate_params": self._parameters_of(one.model)
+                if one.generate_params is None
+                else one.generate_params,
                 # A summary is written by whoever works: the model for it may be away too.
                 "compaction": self.compaction.model_copy(update={"model": None, "window": None}),
             }
         )
+
+    def asked_for(self, model: str) -> dict[str, object]:
+        """What changes in the definition when a request asks for a model: its parameters too.
+
+        Raises:
+            ValueError: It names an address, and is none of the agent's own models.
+        """
+        own = next((one.generate_params for one in self.fallback_models if one.model == model), None)
+        if model not in {self.model, *(one.model for one in self.fallback_models)}:
+            check_no_address(model)
+        return {"model": model, "generate_params": self._parameters_of(model) if own is None else own}
+
+    def _parameters_of(self, model: str) -> dict[str, JsonValue]:
+        """The agent's parameters for the model: those that say where a call goes are for no other provider."""
+        if model.partition("/")[0] == self.model.partition("/")[0]:
+            return self.generate_params
+        return {name: value for name, value in self.generate_params.items() if name not in WHERE}
 
     def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
         """What the workflow needs of this definition.

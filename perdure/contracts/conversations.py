@@ -1,5 +1,6 @@
 """Conversations from elsewhere: messages in OpenAI's chat format, checked and taken over."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -7,7 +8,7 @@ from pydantic import AfterValidator, ValidationError
 from pydantic_core import to_json
 
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, json_object
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 """Roles of the system prompt, which stands before the conversation and is no part of it."""
@@ -15,6 +16,8 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 LONGEST_CALL_ID = 64
 """Of a call in a conversation from elsewhere; providers refuse longer ones."""
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 MAX_HISTORY_BYTES = 1024 * 1024
 """Longest conversation that a request may bring, as JSON in UTF-8; it travels in Temporal payloads."""
@@ -44,6 +47,47 @@ def read_openai(messages: Sequence[JsonValue]) -> tuple[str, tuple[Message, ...]
             read.append(_message(at, one, names))
     check_conversation(read, begins_at=len(prompts))
     return "\n\n".join(prompts), tuple(read)
+
+
+def checked_history(messages: Sequence[JsonValue]) -> tuple[Message, ...]:
+    """The messages that a session may begin with, which every provider takes; odd characters of call ids are replaced.
+
+    Raises:
+        ConversationError: There is a message that providers refuse.
+    """
+    _, read = read_openai(messages)
+    begins_at = len(messages) - len(read)
+    ids: dict[str, str] = {}
+    taken: list[Message] = []
+    for at, message in enumerate(read, start=begins_at):
+        if at == begins_at and not isinstance(message, UserMessage):
+            raise _wrong(at, "a conversation begins with a message of the user; put the one that this answers first")
+        if isinstance(message, UserMessage):
+            if not message.content.strip():
+                raise _wrong(at, "this message of the user is empty; leave it out")
+            taken.append(message)
+        elif isinstance(message, AssistantMessage):
+            calls = tuple(_sendable(at, call, ids) for call in message.tool_calls)
+            taken.append(message.model_copy(update={"tool_calls": calls}))
+        else:
+            taken.append(message.model_copy(update={"call_id": ids[message.call_id]}))
+    return tuple(taken)
+
+
+def _sendable(at: int, call: ToolCall, ids: dict[str, str]) -> ToolCall:
+    """The call as providers take it; its new id is noted beside the old one."""
+    if not _NAME.fullmatch(call.name):
+        raise _wrong(at, f"a call's tool is named {call.name[:100]!r}; a name has 1 to 64 letters, digits, _ and -")
+    arguments = call.arguments.strip() or "{}"
+    try:
+        json_object(arguments)
+    except ValueError as error:
+        raise _wrong(at, f"the arguments of call {call.id!r} are no JSON object: {error}") from None
+    cleaned = _NOT_IN_IDS.sub("_", call.id)
+    if cleaned in ids.values():
+        raise _wrong(at, f"the id {call.id!r} of a call becomes {cleaned!r}, which another call has; choose another")
+    ids[call.id] = cleaned
+    return call.model_copy(update={"id": cleaned, "arguments": arguments})
 
 
 def check_conversation(messages: Sequence[Message], *, begins_at: int = 0) -> None:
@@ -142,7 +186,7 @@ def _small_and_whole(messages: tuple[dict[str, JsonValue], ...]) -> tuple[dict[s
     if size > MAX_HISTORY_BYTES:
         msg = f"is {size:,} bytes, the limit is {MAX_HISTORY_BYTES:,}; give the agent large texts with a tool"
         raise ValueError(msg)
-    read_openai(messages)
+    checked_history(messages)
     return messages
 
 

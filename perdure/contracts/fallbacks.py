@@ -51,6 +51,17 @@ def check_model(value: str) -> str:
     return value
 
 
+def check_no_address(model: str) -> None:
+    """Refuse the name of a model that says where calls go, in a request.
+
+    Raises:
+        ValueError: It does.
+    """
+    if ":/" in model:
+        msg = f"model: {model!r} names an address, which may not come in a request"
+        raise ValueError(msg)
+
+
 class Fallback(Authored):
     """A model that goes on with a turn when the one before it has failed for good.
 

@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import from_json
 
+from perdure.contracts.patterns import is_like
 from perdure.contracts.values import Authored, JsonValue, Value
 
 MAX_ANSWER_BYTES = 32 * 1024
@@ -66,13 +65,7 @@ class ApprovalRule(Authored):
 
     def matches(self, tool: str) -> bool:
         """Whether the rule is about the tool."""
-        return _pattern(self.tool).fullmatch(tool) is not None
-
-
-@lru_cache
-def _pattern(text: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(part) or re.escape(part) for part in text), re.DOTALL)
+        return is_like(tool, self.tool)
 
 
 class ApprovalPolicy(Authored):

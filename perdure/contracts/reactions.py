@@ -5,12 +5,12 @@ A hook is a rule, which the workflow decides by alone, or the declaration of a P
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from perdure.contracts.budgets import Spent
+from perdure.contracts.patterns import is_like
 from perdure.contracts.stops import AnyCondition
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.values import Authored, Tagged, Value
@@ -217,7 +217,7 @@ class HookSettings(Tagged):
 
     def is_about(self, tool: str) -> bool:
         """Whether an event of the tool is one it is for."""
-        return self.tool is None or fnmatchcase(tool, self.tool)
+        return self.tool is None or is_like(tool, self.tool)
 
 
 class HookRule(HookSettings, Authored):

@@ -43,6 +43,9 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
         problem = next(iter(Draft202012Validator(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     except RecursionError:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, "it is nested too deeply") from None
+    except Exception as error:  # whatever a schema makes of an answer; another try would pay again
+        cause = f"the schema cannot be applied ({type(error).__name__}: {error}); correct output_schema"
+        raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, cause) from error
     if problem is not None:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, f"at {problem.json_path}: {problem.message}")
     return value

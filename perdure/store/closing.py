@@ -1,11 +1,7 @@
 """How a turn ends: by its own commit, or by the next turn when its workflow was terminated."""
 
-from collections.abc import Sequence
-from decimal import Decimal
-
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.builtins import Finish
 from perdure.contracts.delegates import DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
@@ -29,7 +25,8 @@ from perdure.store.generations import find_step, insert_step
 from perdure.store.ledger import OpenCalls
 from perdure.store.log import LockedSession
 from perdure.store.records import Committed, StepRecord
-from perdure.store.rows import load_usage, step_id
+from perdure.store.rows import step_id
+from perdure.store.spending import paid_unheard, spent_in
 
 ABORTED = "Operation aborted"
 """What people and models read of work that a cancel ended."""
@@ -52,13 +49,6 @@ _END = (
         result=bindparam("recorded"),
     )
 )
-
-_S = schema.steps
-_COUNTED = (_S.c.parent, _S.c.step, _S.c.usage, _S.c.cost, _S.c.summarised)
-_OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
-_tip = select(*_COUNTED).where(_S.c.id == bindparam("tip"), *_OF_TURN).cte("chain", recursive=True)
-_chain = _tip.union_all(select(*_COUNTED).where(_S.c.id == _tip.c.parent, *_OF_TURN))
-_GENERATIONS = select(_chain).where(_chain.c.step > 0)
 
 
 def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
@@ -89,22 +79,14 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
     """End a turn whose workflow is gone, from the last step it stored."""
     tip = _need_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_TURN_CLOSED
-    keys = {"session": locked.session, "turn": row.turn, "tip": tip.id}
-    generations = locked.connection.execute(_GENERATIONS, keys).all()
-    spent = Spent(
-        usage=_sum([load_usage(generation.usage) for generation in generations]),
-        cost_usd=sum((generation.cost or Decimal(0) for generation in generations), Decimal(0)),
-        unpriced_calls=sum(generation.cost is None for generation in generations),
-        llm_calls=len(generations),
-        events=len(generations),
-    )
+    spent, steps = spent_in(locked.connection, locked.session, row.turn)
     commit = CommitTurn(
         session=locked.session,
         turn=row.turn,
         tip=tip.id,
         stop_reason=StopReason.ERROR,
         error=ErrorDetail(code=code, title="runtime", message=REASONS[code].text),
-        steps=sum(generation.summarised is None for generation in generations),
+        steps=steps,
         spent=spent,
         call_ids=tuple(call.call_id for call in tip.calls),
         todos=todos_in(locked.connection, locked.session, row.turn),
@@ -112,15 +94,9 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
     close_turn(locked, row, commit)
 
 
-def _sum(usages: Sequence[Usage]) -> Usage:
-    total = Usage()
-    for usage in usages:
-        total = total.plus(usage)
-    return total
-
-
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
     """Write all that ends a turn; the caller saves the session."""
+    commit = commit.model_copy(update={"spent": commit.spent.with_failed(paid_unheard(locked, commit))})
     commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
@@ -131,7 +107,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         stop_reason=commit.stop_reason,
         reason_code=commit.error.code if commit.error else None,
         error=_error_text(commit),
-        output=_output(tip, commit),
+        output=output_of(tip, commit),
         value=_value(tip, commit),
         steps=commit.steps,
         usage=commit.spent.usage,
@@ -228,17 +204,26 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
     return step.id
 
 
-def _output(tip: StepRecord, commit: CommitTurn) -> str:
+def output_of(tip: StepRecord, commit: CommitTurn) -> str:
+    """The text of the result: the summary of a finish that was carried out, else the last answer."""
+    if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
+        summary = _summary(tip, commit)
+        if summary:
+            return summary
     answer = _answer(tip, commit)
     if answer is None:
         return ""
-    if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
-        said = [call.builtin.summary for call in tip.calls if isinstance(call.builtin, Finish) and not call.rejected]
-        if any(said):
-            return next(summary for summary in said if summary)
     if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
         return answer.content
     return answer.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+
+
+def _summary(tip: StepRecord, commit: CommitTurn) -> str:
+    """What the model said as it called ``finish``, maybe in the turn before, for a person to approve."""
+    done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
+    calls = (call for call in tip.calls if commit.steps or call.call_id in done)
+    said = (call.builtin.summary for call in calls if isinstance(call.builtin, Finish) and not call.rejected)
+    return next((summary for summary in said if summary), "")
 
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:

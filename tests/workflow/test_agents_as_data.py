@@ -87,6 +87,28 @@ async def test_a_start_request_may_bring_its_agent_where_the_worker_allows_it(ho
     assert frozen.inline == SCOUT
 
 
+async def test_a_fork_of_a_turn_of_such_an_agent_has_that_agent(house: House) -> None:
+    """S-67: also where another agent went on with the session."""
+    async with ScriptedProvider(LOOKING) as provider, house.worker(OWN, inline=True):
+        house.use(provider)
+        await house.run(agent=None, definition=SCOUT)
+        await house.run("tester")
+        forked = await house.client.fork(house.session, "again", turn=1)
+        assert (await forked.result()).agent == "scout"
+        assert provider.requests[-1].request.system == "Be quick."
+
+
+async def test_a_property_may_be_called_pattern(house: House) -> None:
+    async with (
+        ScriptedProvider(Script(replies=(say('{"pattern": "a*"}'),))) as provider,
+        house.worker(OWN, inline=True),
+    ):
+        house.use(provider)
+        schema = {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]}
+        result = await house.run(agent=None, definition={**SCOUT, "output_schema": schema})
+    assert result["value"] == {"pattern": "a*"}
+
+
 async def test_the_client_takes_a_definition(house: House) -> None:
     async with ScriptedProvider(LOOKING) as provider, house.worker(OWN, inline=True):
         house.use(provider)
@@ -115,6 +137,19 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an address of a fallback": (
         {"fallback_models": [{"model": "openai/x", "generate_params": {"base_url": "http://evil"}}]},
         "fallback_models: base_url may not come",
+    ),
+    "an expression": (
+        {"output_schema": {"type": "string", "pattern": "^(a+)+$"}},
+        "output_schema: pattern and patternProperties may not come in a request",
+    ),
+    "an expression behind a reference": (
+        {"output_schema": {"$ref": "#/enum/0", "enum": [{"patternProperties": {"^(a+)+$": False}}]}},
+        "output_schema: pattern and patternProperties may not come in a request",
+    ),
+    "an expression that cannot be read": ({"output_schema": {"pattern": "a{99999999999999}"}}, "may not come"),
+    "an expression of a rule": (
+        {"approvals": {"rules": [{"tool": "l*", "decision": "ask", "arguments": {"items": {"pattern": "a"}}}]}},
+        "approvals: pattern and patternProperties may not come in a request",
     ),
     "an address as a model": ({"model": "huggingface/https://evil/x"}, "names an address"),
     "the worker's name": ({"name": "tester"}, "this worker has an agent of that name"),

@@ -82,6 +82,8 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"output_schema": {"type": "objekt"}}, "output_schema: this is no JSON schema: at $.type: 'objekt' is not"),
         ({"output_schema": {"$ref": "#/definitions/A", "$defs": {}}}, "$ref '#/definitions/A' leads nowhere"),
         ({"output_schema": {"items": {"$ref": "https://example.org/s.json"}}}, "leads nowhere in the schema"),
+        ({"output_schema": {"$dynamicRef": "#node"}}, "$dynamicRef '#node' leads nowhere in the schema"),
+        ({"output_schema": {"allOf": [{"$ref": "#/allOf/first"}]}}, "$ref '#/allOf/first' leads nowhere"),
         ({"output_schema": "object"}, "output_schema"),
         ({"output_corrections": -1}, "output_corrections"),
         ({"output_corrections": 1}, "output_corrections: there is no output_schema that an answer could miss"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, StdioServerConfig, ask_user, tool
 from perdure.contracts.people import digest_of
+from perdure.contracts.reactions import Finish, HookRule
 from perdure.contracts.tools import PlannedCall
 from perdure.engine.approvals import considered, is_approved, verdict
 
@@ -51,10 +52,17 @@ def test_without_rules_only_tools_that_say_so_need_an_approval() -> None:
         ("p?y", "ppay", False),
         ("p.y", "pay", False),
         ("server__*", "server__tool", True),
+        ("[p]ay", "pay", False),
+        ("[p]*", "[p]ay", True),
+        ("*a*y", "pay", True),
+        # A matcher that tries again would not come back from these.
+        ("*" * 98 + "Z", "a" * 64, False),
+        ("*a" * 49 + "Z", "a" * 64, False),
     ],
 )
-def test_a_pattern_fits_whole_names(pattern: str, name: str, *, fits: bool) -> None:
+def test_a_pattern_fits_whole_names_in_rules_and_hooks(pattern: str, name: str, *, fits: bool) -> None:
     assert ApprovalRule(tool=pattern, decision="allow").matches(name) is fits
+    assert HookRule(name="h", on="tool_end", tool=pattern, reaction=Finish()).is_about(name) is fits
 
 
 RULES = st.lists(

@@ -99,3 +99,19 @@ def test_a_schema_that_leads_round_in_circles_is_no_trap() -> None:
     with pytest.raises(AnswerError) as raised:
         check_answer("1", schema)
     assert raised.value.code is ReasonCode.LLM_SCHEMA_VIOLATION
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$dynamicRef": "#node"},
+        {"$defs": {"a": {"$id": "urn:a", "$ref": "#/$defs/b"}, "b": {}}, "$ref": "#/$defs/a"},
+        {"type": "objekt"},
+        {"pattern": "("},
+    ],
+)
+def test_a_schema_that_cannot_be_applied_ends_the_paid_call_for_good(schema: dict[str, JsonValue]) -> None:
+    """Whatever it is that the validator raises: an activity that failed with it would pay for the answer again."""
+    with pytest.raises(AnswerError, match="the schema cannot be applied") as raised:
+        check_answer('"x"', schema)
+    assert raised.value.code is ReasonCode.LLM_SCHEMA_VIOLATION

@@ -1,0 +1,167 @@
+"""What a turn has spent, by the store alone: its workflow is gone, or has never heard of it."""
+
+import json
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from perdure.contracts.budgets import Paid, Spent
+from perdure.contracts.builtins import ChangeTodos, ClearTodos
+from perdure.contracts.decisions import ModelFallback
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
+from perdure.contracts.delegates import DELEGATED
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import GenerationRetry, load_event
+from perdure.contracts.messages import AssistantMessage
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.turns import CommitTurn, TurnResult
+from perdure.store import schema
+from perdure.store.log import LockedSession
+from perdure.store.records import StepRecord
+from perdure.store.rows import load_tool_message, step_record
+
+_S, _T, _C, _E = schema.steps, schema.turns, schema.tool_calls, schema.events
+_STEPS = select(_S).where(_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"), _S.c.step > 0)
+_UNCLAIMED = select(_C.c.call_id, _C.c.message).where(
+    _C.c.session == bindparam("session"),
+    _C.c.turn == bindparam("turn"),
+    _C.c.state == "ended",
+    _C.c.claimant.is_(None),
+)
+_EVENTS = select(_E.c.key, _E.c.step, _E.c.type, _E.c.body).where(
+    _E.c.session == bindparam("session"),
+    _E.c.turn == bindparam("turn"),
+    _E.c.type.in_(bindparam("types", expanding=True)),
+)
+_DELEGATE = select(_T.c.turn, _T.c.result).where(
+    _T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id")
+)
+
+
+def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
+    """What a turn has spent so far, its delegates included, and in how many steps of its own.
+
+    Every model call counts, also where a hook took its answer back. What cannot be known is the last try of a call
+    that failed for good.
+    """
+    steps = _steps(connection, session, turn)
+    not_run = _not_run(connection, session, turn)
+    spent = Spent()
+    for step in steps:
+        spent = spent.with_call(step.usage, step.cost_usd)
+        for call in step.calls if step.summarised is None else ():
+            if call.rejected is None and call.call_id not in not_run:
+                spent = _with_call_of_tool(spent, call)
+    spent = spent.with_failed(_paid(_retries(connection, session, turn), told=_told(steps)))
+    hooks = len(_events(connection, session, turn, "hook_end"))
+    spent = spent.model_copy(update={"behavior_calls": hooks})
+    own = max((step.step for step in steps if step.summarised is None), default=0)
+    return _with_delegates(connection, session, turn, spent), own
+
+
+def paid_unheard(locked: LockedSession, commit: CommitTurn) -> Paid:
+    """What tries of the generation that a stop interrupted have cost, without those that its workflow has counted.
+
+    It has counted those of models that it has fallen back from, and those of a summary that was written or failed.
+    """
+    session, turn, step = commit.session, commit.turn, commit.aborted_step
+    if step is None:
+        return Paid()
+    fallback = _fallback(locked.connection, commit)
+    retries = [one for one in _retries(locked.connection, session, turn) if one[0] == step]
+    mine = [(number, retry) for number, retry in retries if retry.fallback == fallback]
+    if not mine:
+        return Paid()
+    steps = _steps(locked.connection, session, turn)
+    written = any(one.id == commit.tip and one.step == step and one.summarised is not None for one in steps)
+    model = f"fallback{fallback}/" if fallback else ""
+    heard = written or locked.has_event(f"{turn}/{step}/{model}compaction/failed")
+    return _paid(((number, retry) for number, retry in mine if not (heard and retry.compaction)), told=_told(steps))
+
+
+def _steps(connection: Connection, session: str, turn: int) -> list[StepRecord]:
+    return [step_record(row) for row in connection.execute(_STEPS, {"session": session, "turn": turn})]
+
+
+def _told(steps: Iterable[StepRecord]) -> frozenset[int]:
+    """The steps that hold a failure of which the model is told: the row and the event say both what was paid."""
+    return frozenset(
+        step.step
+        for step in steps
+        if step.summarised is None and not any(isinstance(message, AssistantMessage) for message in step.messages)
+    )
+
+
+def _retries(connection: Connection, session: str, turn: int) -> list[tuple[int, GenerationRetry]]:
+    rows = _events(connection, session, turn, "generation_retry")
+    events = [(row.step, load_event(json.loads(row.body))) for row in rows]
+    return [(step, event) for step, event in events if isinstance(event, GenerationRetry)]
+
+
+def _paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset[int]) -> Paid:
+    paid = Paid()
+    for step, retry in retries:
+        if retry.compaction or step not in told:
+            paid = paid.plus(retry.usage, retry.cost_usd)
+    return paid
+
+
+def _fallback(connection: Connection, commit: CommitTurn) -> int:
+    """Which of the agent's fallbacks was at work when the turn was stopped; 0 is its own model."""
+    stored = {row.key for row in _events(connection, commit.session, commit.turn, "model_fallback")}
+    decided = {f"{commit.turn}/{one.key}" for one in commit.decided if isinstance(one.event, ModelFallback)}
+    return len(stored | decided)
+
+
+def _not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
+    """The calls that use up no budget: one of them was used up before, or a hook withdrew the call."""
+    found: set[str] = set()
+    for row in connection.execute(_UNCLAIMED, {"session": session, "turn": turn}):
+        message = load_tool_message(row.message)
+        code = "" if message.error is None else message.error.code
+        if code.startswith("budget.") or (code == ReasonCode.TOOL_DENIED and message.decided is None):
+            found.add(row.call_id)
+    return frozenset(found)
+
+
+def _with_call_of_tool(spent: Spent, call: PlannedCall) -> Spent:
+    made = call.builtin
+    changes = isinstance(made, ClearTodos) or (
+        isinstance(made, ChangeTodos) and bool(made.new_titles or made.completed)
+    )
+    counted = {"tool_calls": spent.tool_calls + 1, "events": spent.events + 1, "patches": spent.patches + changes}
+    return spent.model_copy(update=counted)
+
+
+def _with_delegates(connection: Connection, session: str, turn: int, spent: Spent) -> Spent:
+    """The sum with the delegates of the turn, also those that still run or ended without telling their caller."""
+    ends: dict[str, DelegateEnd | None] = {}
+    sessions: dict[str, str] = {}
+    for row in _events(connection, session, turn, "delegate_start", "delegate_end"):
+        event = load_event(json.loads(row.body))
+        if isinstance(event, DelegateStart | DelegateEnd):
+            sessions[event.call_id] = event.delegate
+            ends[event.call_id] = event if isinstance(event, DelegateEnd) else ends.get(event.call_id)
+    for call_id, delegate in sessions.items():
+        used, steps = _of_delegate(connection, delegate, call_id, ends[call_id])
+        spent = spent.with_delegate(used, steps)
+        spent = spent.model_copy(update={"behavior_calls": spent.behavior_calls + 1})
+    return spent
+
+
+def _of_delegate(connection: Connection, session: str, call_id: str, end: DelegateEnd | None) -> tuple[Spent, int]:
+    """What a delegate has spent: by its result, by what its caller was told, or by what it has stored so far."""
+    keys = {"session": session, "request_id": f"{DELEGATED}{call_id}"}
+    row = connection.execute(_DELEGATE, keys).one_or_none()
+    if row is not None and row.result is not None:
+        result = TurnResult.model_validate_json(row.result)
+        if result.spent is not None:
+            return result.spent, result.steps
+    if end is not None:
+        return Spent(usage=end.usage, cost_usd=end.cost_usd), end.steps
+    return (Spent(), 0) if row is None else spent_in(connection, session, row.turn)
+
+
+def _events(connection: Connection, session: str, turn: int, *types: str) -> list[Row[*tuple[object, ...]]]:
+    keys = {"session": session, "turn": turn, "types": list(types)}
+    return list(connection.execute(_EVENTS.order_by(_E.c.seq), keys))

@@ -1,0 +1,21 @@
+"""Summaries: an answer that holds none was paid for all the same."""
+
+from decimal import Decimal
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.attempts import CallFailedError
+from activities.compaction import written_summary
+from activities.model import Answer
+from perdure.contracts.budgets import Paid, Usage
+
+
+def test_an_answer_without_a_summary_says_what_it_has_cost() -> None:
+    usage, cost = Usage(input_tokens=5_000, output_tokens=500), Decimal("0.40")
+    answer = Answer(text="", calls=(), thinking=(), finish_reason="stop", usage=usage, cost_usd=cost)
+
+    with pytest.raises(CallFailedError, match="wrote no summary") as failed:
+        ActivityEnvironment().run(written_summary, answer)
+
+    assert failed.value.paid == Paid(usage=usage, cost_usd=cost)
