@@ -161,7 +161,7 @@ async def test_the_page_of_a_job_names_its_cause(jobs: Jobs, page: Page, job: st
     ("job", "texts"),
     [
         ("refused", ("COMPLETED refused", "request.unknown_agent", "no agent is named 'nobody'; this worker has: ")),
-        ("malformed", ("FAILED malformed", "the input is no turn request: prompt: Field required", "request.invalid")),
+        ("malformed", ("FAILED malformed", "the input is no turn request: prompt: is needed", "request.invalid")),
     ],
 )
 async def test_a_job_that_never_began_says_why(jobs: Jobs, page: Page, job: str, texts: tuple[str, ...]) -> None:

@@ -277,10 +277,10 @@ async def test_a_cancel_while_the_turn_is_being_opened_ends_it_as_soon_as_it_is_
     """S-57: opening is not interrupted half-way, and nothing starts after it."""
     opening, go_on, open_turn = asyncio.Event(), asyncio.Event(), house.store.open_turn
 
-    async def slow(*arguments: Any) -> Any:
+    async def slow(*arguments: Any, **named: Any) -> Any:
         opening.set()
         await go_on.wait()
-        return await open_turn(*arguments)
+        return await open_turn(*arguments, **named)
 
     monkeypatch.setattr(house.store, "open_turn", slow)
     async with ScriptedProvider() as provider, house.worker(agent()):

@@ -190,6 +190,7 @@ async def test_status_and_budget_tell_where_the_turn_stands_and_what_it_may_spen
         "queued": 0,
         "cancelling": False,
         "requests": [],
+        "todos": [],
     }
     assert (spent["llm_calls"], spent["tool_calls"]) == (1, 1)
     assert (budget["max_steps"], budget["steps"], budget["limits"]["llm_calls"]) == (7, 1, 5)
@@ -293,11 +294,11 @@ async def test_a_message_that_comes_while_the_queue_is_dropped_gets_its_cancelle
     """S-59: and the number in its receipt is the number of that turn."""
     body, second, go_on, open_turn = Body(), asyncio.Event(), asyncio.Event(), house.store.open_turn
 
-    async def slow(opening: Any, definition: Any) -> Any:
+    async def slow(opening: Any, *others: Any, **named: Any) -> Any:
         if opening.request.prompt == "second":
             second.set()
             await go_on.wait()
-        return await open_turn(opening, definition)
+        return await open_turn(opening, *others, **named)
 
     monkeypatch.setattr(house.store, "open_turn", slow)
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(agent(body)):
@@ -372,10 +373,10 @@ async def test_a_message_to_a_request_that_was_carried_out_before_learns_its_rig
     """The session may be many turns further than the request that is repeated."""
     opening, go_on, open_turn = asyncio.Event(), asyncio.Event(), house.store.open_turn
 
-    async def slow(*arguments: Any) -> Any:
+    async def slow(*arguments: Any, **named: Any) -> Any:
         opening.set()
         await go_on.wait()
-        return await open_turn(*arguments)
+        return await open_turn(*arguments, **named)
 
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(SILENT):
         house.use(provider)
@@ -470,7 +471,7 @@ async def test_a_message_to_a_turn_that_was_refused_is_refused_with_the_same_sen
     [
         (None, "valid dictionary"),
         ("hello", "valid dictionary"),
-        ({"agent": "tester"}, "prompt: Field required"),
+        ({"agent": "tester"}, "prompt: is needed, unless the turn resumes from a checkpoint"),
         ({"agent": "tester", "prompt": "go", "promt": 1}, "promt: Extra inputs are not permitted"),
         ({"agent": "tester", "prompt": "go", "max_steps": 0}, "max_steps: Input should be greater than"),
         ({"agent": "tester", "prompt": "go", "budgets": {"seconds": -1}}, "budgets.seconds: "),

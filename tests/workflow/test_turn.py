@@ -36,7 +36,13 @@ async def test_a_turn_with_a_tool_call_finishes_with_a_result_that_names_every_f
         "value": None,
         "requests": [],
         "stopped_by": None,
+        "exhausted_by": None,
+        "todos": [],
+        "spent": result["spent"],
+        "delegated_steps": 0,
+        "report": None,
     }
+    assert (result["spent"]["llm_calls"], result["spent"]["tool_calls"]) == (2, 1)
     assert [line["stop_reason"] for line in await house.events("agent_end")] == ["finished"]
     stored = (await house.store.turn(house.session, 1)).result
     assert stored is not None
