@@ -91,9 +91,9 @@ class Doors:
         event.listen(Engine, "commit", self._committing)
         complete, production_runner = attempts_module.complete, app_module.production_runner
 
-        async def told(*arguments: Any) -> Any:
+        async def told(*arguments: Any, **named: Any) -> Any:
             await self.reached("before model")
-            answer = await complete(*arguments)
+            answer = await complete(*arguments, **named)
             await self.reached("after model")
             return answer
 
