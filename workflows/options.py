@@ -72,6 +72,10 @@ def generation(policy: TurnPolicy) -> ActivityOptions:
     )
 
 
+AT_THE_END = 10
+"""Attempts at the hooks for the end of a turn: they change nothing, so its result waits no minute for them."""
+
+
 def reacting(policy: TurnPolicy, action: React) -> ActivityOptions:
     """For ``react``, which bounds each call of a hook itself; a second attempt goes on where the first one was lost."""
     called = [hook for hook in policy.hooks if isinstance(hook, HookDeclaration) and hook.name in action.calling]
@@ -79,7 +83,7 @@ def reacting(policy: TurnPolicy, action: React) -> ActivityOptions:
     return ActivityOptions(
         start_to_close_timeout=longest + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
-        retry_policy=_steady(1 + LOST_WORKER_MARGIN),
+        retry_policy=_steady(AT_THE_END if action.boundary == "end" else 1 + LOST_WORKER_MARGIN),
     )
 
 
