@@ -132,6 +132,29 @@ class Bodies:
         return self._pool.submit(lambda: outer.run(_contained_sync, function, arguments))
 
 
+async def within(
+    body: Future[Any], seconds: float, *, who: str, late: TimeoutError, give_up: Callable[[], None]
+) -> Any:  # noqa: ANN401
+    """What a body comes to, or ``late`` if it takes too long; one that nobody waits for any more is given up.
+
+    Raises:
+        Exception: Whatever the body raises.
+    """
+    waiting, done = asyncio.wrap_future(body), False
+    try:
+        done = bool((await asyncio.wait([waiting], timeout=seconds))[0])
+    finally:
+        if not done:
+            give_up()
+            waiting.cancel()
+    if not done:
+        raise late
+    if waiting.cancelled():
+        msg = f"{who} cancelled itself"
+        raise RuntimeError(msg)
+    return waiting.result()
+
+
 async def _contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
     try:
         return await body(**arguments)

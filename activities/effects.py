@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from temporalio import activity
 
-from activities.bodies import Bodies, CallContext, masked
+from activities.bodies import Bodies, CallContext, masked, within
 from activities.failures import redact
 from activities.storing import until_stored
 from activities.tool_results import ERROR_CHARACTERS, Attempt, ToolTimeoutError, checked_arguments, masked_values
@@ -154,19 +154,9 @@ class Effects:
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
         context = context_of(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
-        answer = asyncio.wrap_future(self._bodies.start(asks, checked_arguments(tool, raw), context))
-        try:
-            done, _ = await asyncio.wait([answer], timeout=seconds)
-        finally:
-            context.stop.set()
-            answer.cancel()
-        if not done:
-            msg = f"it took longer than {seconds:g} s"
-            raise ToolTimeoutError(msg)
-        if answer.cancelled():
-            msg = "it cancelled itself"
-            raise RuntimeError(msg)
-        effect = answer.result()
+        answer = self._bodies.start(asks, checked_arguments(tool, raw), context)
+        late = ToolTimeoutError(f"it took longer than {seconds:g} s")
+        effect = await within(answer, seconds, who="it", late=late, give_up=context.stop.set)
         if not isinstance(effect, Effect):
             msg = f"it returned {type(effect).__name__}, not Happened, DidNotHappen or EffectUnknown"
             raise TypeError(msg)

@@ -15,7 +15,7 @@ from typing import cast
 
 from temporalio import activity
 
-from activities.bodies import Bodies
+from activities.bodies import Bodies, within
 from activities.definitions import Definitions
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
 from activities.failures import redact
@@ -184,19 +184,9 @@ class ReactActivity:
         """Run the function within its time."""
         context = self._context(request)
         limit = hook.declaration.timeout.total_seconds()
-        body = asyncio.wrap_future(self._bodies.start_function(hook.function, hook.arguments(event, context)))
-        try:
-            done, _ = await asyncio.wait([body], timeout=limit)
-        finally:
-            context.stop.set()
-            body.cancel()
-        if not done:
-            msg = f"it ran longer than its time-out of {limit:g} s"
-            raise TimeoutError(msg)
-        if body.cancelled():
-            msg = "it cancelled itself"
-            raise RuntimeError(msg)
-        return body.result()
+        body = self._bodies.start_function(hook.function, hook.arguments(event, context))
+        late = TimeoutError(f"it ran longer than its time-out of {limit:g} s")
+        return await within(body, limit, who="it", late=late, give_up=context.stop.set)
 
     def _context(self, request: React) -> _Context:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,6 @@ the tool is idempotent or its reconciler says that it did not happen: it returns
 reconciler found, or tells the model that the effect is unknown.
 """
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.agents import Roster
 from activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
-from activities.bodies import Bodies, CallContext, masked
+from activities.bodies import Bodies, CallContext, masked, within
 from activities.definitions import Definitions
 from activities.effects import Body, Effects, Verdict, context_of, hidden_of
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
@@ -172,25 +171,14 @@ class ToolActivities:
         arguments = checked_arguments(tool, raw)
         context = context_of(attempt.call)
         context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
-        body = asyncio.wrap_future(self._bodies.start(tool, arguments, context))
-        try:
-            done, _ = await asyncio.wait([body], timeout=limit)
-        except asyncio.CancelledError:
-            self._stop(tool, context, body)
-            raise
-        if not done:
-            self._stop(tool, context, body)
-            msg = f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown"
-            raise ToolTimeoutError(msg)
-        if body.cancelled():
-            msg = f"{tool.name} cancelled itself"
-            raise RuntimeError(msg)
-        return replace(await read(body.result(), context.call_id), stop=context.stop_reason)
+        late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
+        body = self._bodies.start(tool, arguments, context)
+        result = await within(body, limit, who=tool.name, late=late, give_up=lambda: self._stop(tool, context))
+        return replace(await read(result, context.call_id), stop=context.stop_reason)
 
-    def _stop(self, tool: Tool[..., Any], context: CallContext, body: "asyncio.Future[Any]") -> None:
-        """Tell the body to end: an async one is cancelled, a blocking one has its flag and may run on."""
+    def _stop(self, tool: Tool[..., Any], context: CallContext) -> None:
+        """Tell the body to end: an async one is cancelled besides, a blocking one has its flag and may run on."""
         context.stop.set()
-        body.cancel()
         if not tool.is_async:
             self._metrics.tools_abandoned.labels(tool.name).inc()
 

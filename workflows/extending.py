@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from temporalio import workflow
 
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.limits import LIMITS, ExtendRequest
 from perdure.contracts.names import Update
 from perdure.contracts.turns import BudgetStatus
 from perdure.contracts.values import JsonValue
@@ -52,7 +52,7 @@ class Extending(Counter):
 
 
 def _parse(request: JsonValue) -> ExtendRequest:
-    known = ", ".join(name for name in ExtendRequest.model_fields if name not in {"turn", "end"})
+    known = ", ".join(LIMITS)
     try:
         asked = ExtendRequest.model_validate(request or {})
     except ValidationError as error:

@@ -52,7 +52,20 @@ LONGEST_TURN = timedelta(days=36_500)
 """No time budget is longer: timers end somewhere."""
 
 
-class Budgets(Authored):
+class Dimensions(Value):
+    """The limits of a turn that are counted against, beside ``max_steps``; :class:`Budgets` says what each is."""
+
+    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
+    llm_calls: int | None = Field(default=None, ge=1)
+    tool_calls: int | None = Field(default=None, ge=0)
+    behavior_calls: int | None = Field(default=None, ge=0)
+    events: int | None = Field(default=None, ge=1)
+    seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
+    patches: int | None = Field(default=None, ge=0)
+    depth: int | None = Field(default=None, ge=0)
+
+
+class Budgets(Dimensions, Authored):
     """Limits of one turn beside ``max_steps``; None is no limit, and N allows exactly N.
 
     They count over the whole tree of delegates: a delegate gets a share of what is left, and what it does not use comes
@@ -72,14 +85,6 @@ class Budgets(Authored):
             ``session``; None is a turn. ``seconds`` and ``depth`` are each turn's own.
     """
 
-    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
-    llm_calls: int | None = Field(default=None, ge=1)
-    tool_calls: int | None = Field(default=None, ge=0)
-    behavior_calls: int | None = Field(default=None, ge=0)
-    events: int | None = Field(default=None, ge=1)
-    seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
-    patches: int | None = Field(default=None, ge=0)
-    depth: int | None = Field(default=None, ge=0)
     warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)
     scope: Literal["turn", "session"] | None = None
 

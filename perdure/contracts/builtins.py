@@ -58,6 +58,11 @@ class AttemptCompletion(Tagged):
     type: Literal["attempt_completion"] = "attempt_completion"
 
 
+def changes_todos(call: "BuiltinCall | None") -> bool:
+    """Whether the call adds, completes or drops a todo, and so changes the session's state."""
+    return isinstance(call, ClearTodos) or (isinstance(call, ChangeTodos) and bool(call.new_titles or call.completed))
+
+
 BuiltinCall = Annotated[ChangeTodos | ClearTodos | Finish | AttemptCompletion, Field(discriminator="type")]
 """A call of such a tool with its arguments."""
 

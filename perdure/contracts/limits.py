@@ -6,8 +6,7 @@ from typing import TypedDict
 
 from pydantic import ConfigDict, Field
 
-from perdure.contracts.budgets import LONGEST_TURN, MOST_USD
-from perdure.contracts.values import Value
+from perdure.contracts.budgets import Dimensions
 
 
 class Limits(TypedDict, total=False):
@@ -24,7 +23,11 @@ class Limits(TypedDict, total=False):
     depth: int
 
 
-class ExtendRequest(Value):
+LIMITS = ("max_steps", *Dimensions.model_fields)
+"""Names of the limits that can be set, in the order in which they are told."""
+
+
+class ExtendRequest(Dimensions):
     """The input of the update ``extend``: new limits of the running turn, each as a whole; the others stay.
 
     Attributes:
@@ -35,18 +38,11 @@ class ExtendRequest(Value):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_steps: int | None = Field(default=None, ge=1)
-    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
-    llm_calls: int | None = Field(default=None, ge=1)
-    tool_calls: int | None = Field(default=None, ge=0)
-    behavior_calls: int | None = Field(default=None, ge=0)
-    events: int | None = Field(default=None, ge=1)
-    seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
-    patches: int | None = Field(default=None, ge=0)
-    depth: int | None = Field(default=None, ge=0)
     turn: int | None = Field(default=None, ge=1)
     end: bool = False
 
     @property
     def limits(self) -> dict[str, int | Decimal | timedelta]:
         """The limits that are set, by name."""
-        return {name: value for name, value in self if name not in {"turn", "end"} and value is not None}
+        named = {name: getattr(self, name) for name in LIMITS}
+        return {name: limit for name, limit in named.items() if limit is not None}

@@ -19,6 +19,7 @@ from perdure.contracts.builtins import (
     ClearTodos,
     Finish,
     Todo,
+    changes_todos,
 )
 from perdure.contracts.decisions import TodosChanged
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -72,13 +73,12 @@ def _rejected(call: PlannedCall, message: str) -> PlannedCall:
 
 
 def wanted(call: PlannedCall) -> Wanted | None:
-    """What such a call uses up; None of any other call. A todo that is added, completed or dropped is a change."""
+    """What such a call uses up; None of any other call."""
     if call.builtin is None:
         return None
-    changes = isinstance(call.builtin, ClearTodos) or (
-        isinstance(call.builtin, ChangeTodos) and bool(call.builtin.new_titles or call.builtin.completed)
-    )
-    return Wanted(tool=call.tool, uses=("tool_calls", "events", "patches")) if changes else Wanted(tool=call.tool)
+    if changes_todos(call.builtin):
+        return Wanted(tool=call.tool, uses=("tool_calls", "events", "patches"))
+    return Wanted(tool=call.tool)
 
 
 def carried_out(state: TurnState) -> TurnState:

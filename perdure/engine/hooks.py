@@ -30,8 +30,7 @@ def generated(state: TurnState, action: Generate, generation: Generation) -> Tur
     if not state.policy.hooks:
         return state
     answered = generation.retry_seconds is None
-    return _with(
-        state,
+    return state.with_hooks(
         boundary="generation",
         said=(),
         read=WasRead(
@@ -52,7 +51,7 @@ def generation_failed(state: TurnState) -> TurnState:
     fails = state.ending is not None and state.ending.stop_reason is StopReason.ERROR
     if not state.policy.hooks or not fails or state.guidance is not None:
         return state
-    return _with(state, boundary="error")
+    return state.with_hooks(boundary="error")
 
 
 def interrupted(state: TurnState) -> TurnState:
@@ -65,21 +64,21 @@ def interrupted(state: TurnState) -> TurnState:
     ending = state.ending
     undecided = ending is not None and ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
     state = state.model_copy(update={"ending": None if undecided else ending})
-    return _with(state, boundary=None, calling=())
+    return state.with_hooks(boundary=None, calling=())
 
 
 def settle(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
     """Go by the rules wherever one is due, until hooks written in Python are to be called, or no hook is."""
     while not state.hooks.calling and _is_due(state, mail):
         names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
-        state = _with(state, calling=names) if names else reacted(state, mail, Reacted(), now)
+        state = state.with_hooks(calling=names) if names else reacted(state, mail, Reacted(), now)
     return state
 
 
 def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) -> TurnState:
     """The hooks at this boundary have been called: what comes first among their reactions and the rules' is done."""
     wanted = _in_order(state, outcome, now)
-    state = _charged(_with(state, calling=()), outcome)
+    state = _charged(state.with_hooks(calling=()), outcome)
     at = state.hooks.boundary
     assert at is not None, "hooks are called at a boundary"  # noqa: S101 - narrows the type
     if outcome.refused is not None:
@@ -99,7 +98,7 @@ def failed(state: TurnState, error: ErrorDetail) -> TurnState:
     """A hook has failed, and that ends the turn."""
     ending = Ending(stop_reason=StopReason.ERROR, error=error)
     state = reactions.ended(state, ending, f"the hook {error.title} failed before it ran")
-    return _with(state, boundary=None, calling=())
+    return state.with_hooks(boundary=None, calling=())
 
 
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> React | None:
@@ -196,9 +195,5 @@ def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> T
     if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
         following = None
     if following == "stalled":  # the step stands
-        state = _with(state, retries_in_row=0)
-    return after.step_ended(_with(state, boundary=following), mail, now)
-
-
-def _with(state: TurnState, **changes: object) -> TurnState:
-    return state.model_copy(update={"hooks": state.hooks.model_copy(update=changes)})
+        state = state.with_hooks(retries_in_row=0)
+    return after.step_ended(state.with_hooks(boundary=following), mail, now)

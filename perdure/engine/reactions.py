@@ -39,7 +39,7 @@ def carried_out(state: TurnState, at: Boundary, hook: str, reaction: AnyReaction
     state = state.with_decided(ReactStep(hook_name=hook, boundary=at, reaction=reaction))
     count = {**state.hooks.carried_out, hook: state.hooks.carried_out.get(hook, 0) + 1}
     retries = _retries(state, at, reaction)
-    state = _with(state, carried_out=count, retries_in_row=retries)
+    state = state.with_hooks(carried_out=count, retries_in_row=retries)
     if retries > MAX_RETRIES_IN_ROW:
         message = f"hook {hook}: {MAX_RETRIES_IN_ROW} retries in a row have not helped, no other one is made"
         return ended(state, _failure(hook, message), f"hook {hook} has asked for too many retries; it did not run")
@@ -56,13 +56,13 @@ def carried_out(state: TurnState, at: Boundary, hook: str, reaction: AnyReaction
     if isinstance(reaction, Retry) and read is not None and at != "start":
         return _taken_back(state, hook, reaction, read)
     if isinstance(reaction, RetryWithFeedback):
-        state = _with(_withdrawn(state, f"hook {hook} has asked for another answer; it did not run"), boundary=None)
+        state = _withdrawn(state, f"hook {hook} has asked for another answer; it did not run").with_hooks(boundary=None)
     return _going_on(state, reaction)
 
 
 def ended(state: TurnState, ending: Ending, why: str) -> TurnState:
     """The state of a turn that ends so; calls that have not run do not."""
-    return _with(_withdrawn(state, why).model_copy(update={"ending": ending}), boundary=None)
+    return _withdrawn(state, why).model_copy(update={"ending": ending}).with_hooks(boundary=None)
 
 
 def _failure(hook: str, message: str) -> Ending:
@@ -80,7 +80,7 @@ def _asked_again(state: TurnState, reaction: AnyReaction) -> TurnState:
     """The model is asked again after its call has failed. That is another step, so that its limit bounds it."""
     known = state.hooks.said
     said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
-    return _with(state.model_copy(update={"step": state.step + 1, "ending": None}), said=said, boundary=None)
+    return state.model_copy(update={"step": state.step + 1, "ending": None}).with_hooks(said=said, boundary=None)
 
 
 def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> TurnState:
@@ -95,7 +95,7 @@ def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> 
             "ending": None,
         }
     )
-    return _with(state, said=reaction.messages or read.said, boundary=None)
+    return state.with_hooks(said=reaction.messages or read.said, boundary=None)
 
 
 def _going_on(state: TurnState, reaction: AnyReaction) -> TurnState:
@@ -103,7 +103,7 @@ def _going_on(state: TurnState, reaction: AnyReaction) -> TurnState:
     if not said and state.ending is not None and not state.call_ids:
         said = (GO_ON,)
     completing = state.completing and not reaction.texts
-    return _with(state.model_copy(update={"ending": None, "completing": completing}), said=said)
+    return state.model_copy(update={"ending": None, "completing": completing}).with_hooks(said=said)
 
 
 def _withdrawn(state: TurnState, why: str) -> TurnState:
@@ -125,7 +125,3 @@ def _withdrawn(state: TurnState, why: str) -> TurnState:
     return state.model_copy(
         update={"pending": (), "asking": (), "builtins": (), "spent": spent, "failed": (*state.failed, *outcomes)}
     )
-
-
-def _with(state: TurnState, **changes: object) -> TurnState:
-    return state.model_copy(update={"hooks": state.hooks.model_copy(update=changes)})

@@ -170,6 +170,10 @@ class TurnState(Value):
         ]
         return self.model_copy(update={"decided": (*self.decided, *new)}) if new else self
 
+    def with_hooks(self, **changes: object) -> "TurnState":
+        """The state with this changed of what it remembers of its hooks."""
+        return self.model_copy(update={"hooks": self.hooks.model_copy(update=changes)})
+
     def with_written(self, count: int) -> "TurnState":
         """The state after an activity has written so many of its decisions."""
         return self.model_copy(update={"decided": self.decided[count:]}) if count else self

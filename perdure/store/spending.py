@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, Row, bindparam, select
 
 from perdure.contracts.budgets import Paid, Spent
-from perdure.contracts.builtins import ChangeTodos, ClearTodos
+from perdure.contracts.builtins import changes_todos
 from perdure.contracts.decisions import ModelFallback
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.delegates import DELEGATED
@@ -125,11 +125,8 @@ def _not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
 
 
 def _with_call_of_tool(spent: Spent, call: PlannedCall) -> Spent:
-    made = call.builtin
-    changes = isinstance(made, ClearTodos) or (
-        isinstance(made, ChangeTodos) and bool(made.new_titles or made.completed)
-    )
-    counted = {"tool_calls": spent.tool_calls + 1, "events": spent.events + 1, "patches": spent.patches + changes}
+    patches = spent.patches + changes_todos(call.builtin)
+    counted = {"tool_calls": spent.tool_calls + 1, "events": spent.events + 1, "patches": patches}
     return spent.model_copy(update=counted)
 
 
