@@ -51,7 +51,7 @@ def elapsed_time(seconds: float) -> AnyCondition:
 
 def estimated_cost(limit: Decimal | float | str) -> AnyCondition:
     """The turn has cost more than so many US dollars."""
-    return stops.EstimatedCost(limit=Decimal(str(limit)))
+    return stops.EstimatedCost(limit=limit)  # type: ignore[arg-type] # pydantic reads all three, and refuses what is none
 
 
 def token_usage(limit: int, mode: Tokens = "total") -> AnyCondition:

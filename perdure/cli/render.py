@@ -41,7 +41,7 @@ class Line:
 
 def lines(envelope: events.Envelope) -> list[Line]:
     """The lines of one event; many events have none."""
-    make = _LINES.get(type(envelope.event))
+    make = LINES.get(type(envelope.event))
     return [] if make is None else [Line(clean(line.text), line.tone) for line in make(envelope)]
 
 
@@ -64,7 +64,12 @@ def tally(end: TurnResult | events.AgentEnd) -> str:
     cost = money(end.cost_usd)
     if end.unpriced_calls:
         cost = f"{cost} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
-    return f"{end.steps} {'step' if end.steps == 1 else 'steps'} · {end.usage.total_tokens:,} tokens · {cost}"
+    return f"{counted_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost}"
+
+
+def counted_steps(steps: int) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{steps} {'step' if steps == 1 else 'steps'}"
 
 
 def todo_lines(todos: Sequence[Todo]) -> Iterator[Line]:
@@ -159,7 +164,7 @@ def _delegate_start(_: events.Envelope, event: DelegateStart) -> Iterator[Line]:
 
 
 def _delegate_end(_: events.Envelope, event: DelegateEnd) -> Iterator[Line]:
-    used = f"{event.steps} steps · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
+    used = f"{counted_steps(event.steps)} · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
     tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
 
@@ -187,6 +192,10 @@ def _hook_end(_: events.Envelope, event: events.HookEnd) -> Iterator[Line]:
 
 def _todos_changed(_: events.Envelope, event: decisions.TodosChanged) -> Iterator[Line]:
     yield from todo_lines(event.todos)
+
+
+def _budget_warning(_: events.Envelope, event: decisions.BudgetWarning) -> Iterator[Line]:
+    yield Line(f"{event.share:.0%} of the budget {event.dimension} is used: {event.used}", Tone.WARNING)
 
 
 def _budget_changed(_: events.Envelope, event: decisions.BudgetChanged) -> Iterator[Line]:
@@ -223,7 +232,7 @@ def _for(make: Callable[[events.Envelope, _E], Iterator[Line]]) -> _Make:
     return lambda envelope: make(envelope, cast("_E", envelope.event))
 
 
-_LINES: dict[type, _Make] = {
+LINES: dict[type, _Make] = {
     events.AgentStart: _for(_agent_start),
     events.UserMessageReceived: _for(_user_message),
     events.GenerationRetry: _for(_retry),
@@ -244,6 +253,7 @@ _LINES: dict[type, _Make] = {
     decisions.ReactStep: _for(_react_step),
     events.HookEnd: _for(_hook_end),
     decisions.TodosChanged: _for(_todos_changed),
+    decisions.BudgetWarning: _for(_budget_warning),
     decisions.BudgetChanged: _for(_budget_changed),
     events.AgentStalled: _for(_stalled),
     events.AgentError: _for(_agent_error),

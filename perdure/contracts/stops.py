@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from perdure.contracts.values import Tagged
+from perdure.contracts.values import Authored, Tagged
 
 MAX_CONDITIONS = 50
 """Most conditions of an agent, parts of combined ones counted: they are in the history of each of its turns."""
@@ -22,7 +22,7 @@ Tokens = Literal["total", "in", "out"]
 """Which tokens are counted: read and written, read, or written."""
 
 
-class Condition(Tagged):
+class Condition(Tagged, Authored):
     """A stop condition. Combine them with ``&``, ``|`` and ``~``.
 
     Attributes:

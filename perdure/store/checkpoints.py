@@ -12,7 +12,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, GenerationRetry, load_event
-from perdure.contracts.messages import AssistantMessage, ToolMessage
+from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import StopReason
 from perdure.store import opening as openings
@@ -114,7 +114,7 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
     for step in all_steps(connection, session):
         before = _messages_before(connection, step, sizes)
         sizes[step.id] = len(step.messages) + (before if step.summarised is None else 0)
-        if step.turn in turns and _is_checkpoint(step):
+        if step.turn in turns and step.is_checkpoint:
             by_turn.setdefault(step.turn, []).append(step)
     return tuple(
         checkpoint
@@ -129,12 +129,6 @@ def _messages_before(connection: Connection, step: StepRecord, sizes: dict[str, 
     if step.parent not in sizes:  # a fork: the conversation began in another session
         sizes[step.parent] = len(conversation(connection, step.parent))
     return sizes[step.parent]
-
-
-def _is_checkpoint(step: StepRecord) -> bool:
-    """Not the step that closes a turn: with the results of the calls before it, it is the end of that checkpoint."""
-    answers = any(isinstance(message, AssistantMessage) for message in step.messages)
-    return step.step == 0 or answers or step.finish_reason != "" or step.summarised is not None
 
 
 def _of_turn(

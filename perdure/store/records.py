@@ -9,7 +9,7 @@ from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.messages import Message, ToolMessage
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
@@ -47,6 +47,12 @@ class StepRecord(Value):
     def added(self) -> tuple[Message, ...]:
         """What the step adds to the transcript; a compaction, which holds what is there already, adds nothing."""
         return self.messages if self.summarised is None else ()
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """False of the step that closes a turn: with the results of the calls before it, it ends their checkpoint."""
+        answers = any(isinstance(message, AssistantMessage) for message in self.messages)
+        return self.step == 0 or answers or self.finish_reason != "" or self.summarised is not None
 
 
 class LedgerCall(Value):
@@ -101,6 +107,7 @@ class Opened(Value):
     Attributes:
         todos: Those of the turn before, or of the checkpoint.
         earlier: What the session's turns before have spent, if the agent's budgets count over the session.
+        said: What hooks have said before the turn stopped for people.
     """
 
     turn: int
@@ -110,6 +117,7 @@ class Opened(Value):
     ended: TurnResult | None = None
     todos: tuple[Todo, ...] = ()
     earlier: Spent = Spent()
+    said: tuple[str, ...] = ()
 
 
 class Committed(Value):

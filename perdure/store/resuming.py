@@ -89,7 +89,8 @@ def resumed(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginn
             _need_a_prompt(locked, prompt)
             return None
         messages = _results(locked.connection, step, turn)
-        origin = ResumeFrom(session=session, turn=turn.turn, step=step.step)
+        number = step.step if step.is_checkpoint else step.step - 1
+        origin = ResumeFrom(session=session, turn=turn.turn, step=number)
         beginning = Beginning(parent=step.id, messages=messages, origin=origin)
     if not prompt:
         _need_something_to_answer(locked.connection, beginning, session)

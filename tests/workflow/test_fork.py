@@ -173,7 +173,8 @@ async def test_the_command_line_forks_resumes_and_lists_checkpoints(house: House
             "paid 7",
             {"session": house.session, "turn": 1, "step": 1},
         )
-        assert (await perdure("resume", house.session, "--max-steps", "1"))[0] == 3
+        code, events = await perdure("resume", house.session, "--max-steps", "1")
+        assert (code, events[0]["resumed_from"]) == (3, {"session": house.session, "turn": 1, "step": 1})
         (listed,) = (await perdure("show", house.session, "--checkpoints"))[1]
 
     assert [(one["turn"], one["step"], one["status"], one["messages"]) for one in listed["checkpoints"]] == [

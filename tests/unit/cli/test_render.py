@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.render import Tone, clean, lines, money
+from perdure.cli.render import LINES, Tone, clean, lines, money
 from perdure.contracts import decisions, events, reactions
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
@@ -77,6 +77,17 @@ def test_a_turn_that_a_tool_ended_says_so() -> None:
 def test_the_line_of_a_tool_shows_the_beginning_of_its_result() -> None:
     done = events.ToolEnd(call_id="c", tool="read_file", result="one\n\ntwo " + 99 * "x", seconds=3)
     assert shown(done) == ["✓ read_file 3.0s one two " + 91 * "x" + "…"]
+
+
+def test_a_share_of_a_budget_that_is_used_up_is_a_line() -> None:
+    """S-70."""
+    event = decisions.BudgetWarning(dimension="tool_calls", share=Decimal("0.8"), used="24 of 30 calls")
+    assert shown(event) == ["80% of the budget tool_calls is used: 24 of 30 calls"]
+
+
+def test_every_event_has_a_line_or_says_what_another_line_says() -> None:
+    silent = {"generation_start", "generation_step", "tool_step", "stop_condition_met"}
+    assert {name for name, kind in events.EVENT_TYPES.items() if kind not in LINES} == silent
 
 
 @pytest.mark.parametrize(
