@@ -107,10 +107,19 @@ def connect(address: Address) -> Engine:
 
 
 def _postgresql(address: Address) -> Engine:
-    defaults = {"connect_timeout": str(int(BUSY_TIMEOUT.total_seconds())), "application_name": "perdure"}
+    defaults = {
+        "connect_timeout": str(int(BUSY_TIMEOUT.total_seconds())),
+        "application_name": "perdure",
+        # A pooled connection to a host that is gone, or that a firewall has forgotten, is found out while it is idle.
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+    }
     missing = {name: value for name, value in defaults.items() if name not in address.url.query}
     try:
-        return create_engine(
+        from perdure.store.postgresql import use_answering_connections  # noqa: PLC0415 - psycopg is an extra
+
+        engine = create_engine(
             address.url,
             connect_args=missing,
             pool_size=POSTGRESQL_CONNECTIONS,
@@ -121,6 +130,8 @@ def _postgresql(address: Address) -> Engine:
     except ModuleNotFoundError as error:
         msg = f"the store {address} needs the package psycopg, which is not installed"
         raise StoreError(msg) from error
+    use_answering_connections(engine)
+    return engine
 
 
 def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, Select, Text, column, inspect, select, table
@@ -51,7 +52,7 @@ def prepare(engine: Engine, address: Address, *, upgrade: bool) -> None:
 def _upgrade(engine: Engine, address: Address) -> None:
     if address.file is not None:
         _write_ahead(engine)
-    with _upgrading, engine.execution_options(**{WRITES: True}).begin() as connection:
+    with _upgrading, engine.execution_options(**{WRITES: True}).begin() as connection, _patiently(connection, address):
         if not address.sqlite:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
         found = _revision(connection)
@@ -59,6 +60,15 @@ def _upgrade(engine: Engine, address: Address) -> None:
             return
         _refuse_unknown(address, found)
         _run_alembic(connection)
+
+
+def _patiently(connection: Connection, address: Address) -> AbstractContextManager[None]:
+    """For migrations, and those who wait for one."""
+    if address.sqlite:
+        return nullcontext()
+    from perdure.store.postgresql import patiently  # noqa: PLC0415 - psycopg is an extra
+
+    return patiently(connection)
 
 
 def _run_alembic(connection: Connection) -> None:
