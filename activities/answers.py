@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection
 from decimal import Decimal
 
+from activities import schema_checks
+from activities.mcp.servers import is_remote
 from activities.model import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
@@ -26,10 +28,10 @@ from perdure.contracts.generations import CUT_OFF, Generate, Generation, StepReq
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import json_object
-from perdure.engine import builtins
+from perdure.engine import builtins, delegates
 from perdure.engine.approvals import considered, in_one_payload
 from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import MASK, mask_arguments, redact_text
+from perdure.engine.redaction import MASK, mask_arguments, redact_text, without_known
 from perdure.engine.structured import AnswerError, check_answer
 from perdure.store import LedgerCall, StepRecord
 
@@ -90,13 +92,16 @@ def step_of(
     masks: list[bool] = []
     for index, call in enumerate(answer.calls):
         call_id = f"call_{step_id[:16]}_{index}"
-        name = _UNSAFE.sub("_", call.name)[:64] or "unnamed"
+        name = _name(call.name, definition, secrets)
         tool = definition.tool(name)
         shown, masked = shown_arguments(call.arguments, tool.masked if tool else (), secrets)
         rejected = None if tool else _unknown(name, definition)
         plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
         if tool is not None:
-            plan = builtins.planned(tool, considered(definition, tool, plan, raw=call.arguments, shown=shown), shown)
+            check = schema_checks.problem if is_remote(tool) else None
+            plan = considered(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
+            plan = builtins.planned(tool, plan, shown)
+            plan = delegates.planned(tool, plan, call.arguments)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
         masks.append(masked)
@@ -121,6 +126,14 @@ def step_of(
         for plan, call, masked in zip(planned, answer.calls, masks, strict=True)
     ]
     return step, ledger
+
+
+def _name(called: str, definition: AgentDefinition, secrets: Collection[str]) -> str:
+    """The name of a tool, known or not, as every provider takes it."""
+    name = _UNSAFE.sub("_", called)[:64]
+    if definition.tool(name) is None:  # anything may stand there
+        name = _UNSAFE.sub("_", without_known(called, secrets))[:64]
+    return name or "unnamed"
 
 
 def checked(request: Generate, definition: AgentDefinition, step: StepRecord) -> tuple[StepRecord, ErrorDetail | None]:

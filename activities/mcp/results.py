@@ -11,14 +11,39 @@ from mcp_types import (
     ImageContent,
     ResourceLink,
     TextContent,
+    Tool,
 )
 from pydantic_core import to_json
 
 from activities.mcp.failures import McpError
 from activities.outputs import Attachments, CallResult, InvalidOutputError
+from activities.schema_checks import GivenUpError, first_error
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.outputs import whole_characters
+
+PROBLEM_CHARACTERS = 1_000
+"""Longest description of what is wrong with a result."""
+
+
+def check_output(tool: Tool | None, result: CallToolResult) -> None:
+    """Hold a result to its tool's own output schema, as far as that can be done in a short time.
+
+    Raises:
+        RuntimeError: It does not fit, as the SDK would say it.
+    """
+    if tool is None or tool.output_schema is None or result.is_error:
+        return
+    if result.structured_content is None:
+        msg = f"Tool {tool.name} has an output schema but did not return structured content"
+        raise RuntimeError(msg)
+    try:
+        error = first_error(tool.output_schema, result.structured_content)
+    except GivenUpError:
+        return
+    if error is not None:
+        msg = f"Invalid structured content returned by tool {tool.name}: {error.message[:PROBLEM_CHARACTERS]}"
+        raise RuntimeError(msg)
 
 
 def read(result: CallToolResult, call_id: str) -> CallResult:

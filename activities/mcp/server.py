@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from activities.mcp.connection import Owner
 from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures
+from activities.mcp.results import check_output
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
 
@@ -133,9 +134,11 @@ class McpServer(ABC):
             try:
                 with call_failures(self.config.name, tool, limit):
                     async with asyncio.timeout(limit + SURPLUS):
-                        return await client.call_tool(
+                        result = await client.call_tool(
                             tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
                         )
+                    check_output(self._listed.get(tool), result)
+                    return result
             except TimeoutError:
                 msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
                 raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
@@ -272,8 +275,12 @@ class McpServer(ABC):
 
 
 def _seed(client: Client, tool: Tool) -> None:
-    """Tell the SDK what the tool is: it would list all tools after the call, and a result may be lost by that."""
-    known = ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
+    """Tell the SDK what the tool is: it would list all tools after the call, and a result may be lost by that.
+
+    It is not told of the output's schema, to which it would hold the result for as long as that takes.
+    """
+    shown = tool.model_copy(update={"output_schema": None})
+    known = ListToolsResult(tools=[shown], ttl_ms=0, cache_scope="private")
     client.session._absorb_tool_listing(known, complete=False)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 

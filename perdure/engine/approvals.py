@@ -1,10 +1,10 @@
 """Which tool calls need a person: the agent's rules over tool and raw arguments. Decided by activities."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.agents import AgentDefinition
@@ -48,7 +48,13 @@ def is_governed(policy: ApprovalPolicy, tool: ToolDeclaration) -> bool:
 
 
 def considered(
-    definition: AgentDefinition, tool: ToolDeclaration, call: PlannedCall, *, raw: str, shown: str
+    definition: AgentDefinition,
+    tool: ToolDeclaration,
+    call: PlannedCall,
+    *,
+    raw: str,
+    shown: str,
+    problem_with: Callable[[dict[str, JsonValue], JsonValue], str | None] | None = None,
 ) -> PlannedCall:
     """The call as it was planned, or rejected, or in need of a person.
 
@@ -61,6 +67,8 @@ def considered(
         call: The call.
         raw: The arguments as the model wrote them; the rules are about these.
         shown: The arguments as people may see them.
+        problem_with: Says what is wrong with arguments by a schema that is not to be trusted; whatever it raises is
+            taken for nothing.
     """
     if tool.delegate is None and not is_governed(definition.approvals, tool):
         return call
@@ -73,7 +81,7 @@ def considered(
     if twice is not None:
         return _refused(call, f"the arguments name {twice!r} twice; name each once")
     try:
-        problem = _problem(tool.parameters, arguments)
+        problem = (problem_with or _problem)(tool.parameters, arguments)
     except Exception:  # noqa: BLE001 - of an MCP server, which checks the arguments itself; the model was paid already
         problem = None
     if problem is not None:
@@ -190,5 +198,9 @@ def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
     """What is wrong with the value, in one phrase."""
     # With an empty registry, so that nothing is fetched.
     found = next(iter(Draft202012Validator(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
-    # Its own message quotes the value, which may be a secret.
-    return None if found is None else f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"
+    return None if found is None else described(found)
+
+
+def described(found: ValidationError) -> str:
+    """What is wrong with a value, without the value: the error's own message quotes it, and it may be a secret."""
+    return f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"

@@ -1,0 +1,80 @@
+"""Schemas of servers that nobody here has written: they cannot hold up the worker."""
+
+import json
+from typing import Any
+
+import pytest
+from mcp_types import CallToolResult, Tool
+
+from activities import schema_checks
+from activities.answers import step_of
+from activities.mcp.results import check_output
+from activities.mcp.servers import REFERENCE
+from activities.model import Answer, WireCall
+from activities.schema_checks import GivenUpError, problem
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Usage
+from perdure.contracts.generations import Generate
+from perdure.contracts.people import ApprovalPolicy, ApprovalRule
+from perdure.contracts.tools import ToolDeclaration
+
+LEVELS = 60
+DOUBLING: dict[str, Any] = {
+    "$defs": {
+        **{
+            f"level{level}": {"allOf": [{"$ref": f"#/$defs/level{level + 1}"}, {"$ref": f"#/$defs/level{level + 1}"}]}
+            for level in range(LEVELS)
+        },
+        f"level{LEVELS}": {"type": "object"},
+    },
+    "$ref": "#/$defs/level0",
+}
+"""Takes 2^60 steps."""
+
+ENDLESS: dict[str, Any] = {"properties": {"name": {"pattern": "^(a|a)*$"}}}
+"""Takes 2^60 steps on sixty letters and another one."""
+
+ITSELF: dict[str, Any] = {"allOf": [{"$ref": "#"}]}
+
+OUT_OF_SIGHT: dict[str, Any] = {"patternProperties": {"^(a|a)*$": {}}, "additionalProperties": False}
+
+VALUE: dict[str, Any] = {"name": "a" * 60 + "!", "a" * 60 + "!": 1}
+
+
+@pytest.mark.parametrize("schema", [DOUBLING, ENDLESS, ITSELF, OUT_OF_SIGHT], ids=["refs", "text", "itself", "names"])
+def test_a_schema_that_takes_for_ever_is_given_up(schema: dict[str, Any]) -> None:
+    """What it is about counts as unchecked."""
+    with pytest.raises(GivenUpError):
+        problem(schema, VALUE)
+    tool = Tool(name="evil", input_schema={"type": "object"}, output_schema=schema)
+    check_output(tool, CallToolResult(content=[], structured_content=VALUE))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"properties": {"day": {"pattern": r"^\d+$"}}}, {"day": "7"}, None),
+        ({"properties": {"day": {"pattern": r"^\d+$"}}}, {"day": "x"}, r'at $.day: pattern "^\\d+$"'),
+        ({"$defs": {"n": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/n"}}}, {"n": "1"}, "at $.n: type"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "required": ["a"]}, {}, "at $: required"),
+    ],
+)
+def test_other_schemas_are_held_to(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any], value: dict[str, Any], expected: str | None
+) -> None:
+    """The problem is said without the value."""
+    monkeypatch.setattr(schema_checks, "CHECK_SECONDS", 60)
+    found = problem(schema, value)
+    assert found is None if expected is None else str(found).startswith(expected)
+
+
+def test_a_call_that_a_person_approves_does_not_wait_for_the_schema_of_its_tool() -> None:
+    """Nobody has to trust it; who approves sees the arguments."""
+    tool = ToolDeclaration(name="evil__put", description="", parameters=ENDLESS, reference=f"{REFERENCE}evil/put")
+    rules = ApprovalPolicy(rules=(ApprovalRule(tool="evil__*", decision="ask"),))
+    definition = AgentDefinition(name="tester", model="openai/scripted", tools=(tool,), approvals=rules)
+    calls = (WireCall(name="evil__put", arguments=json.dumps(VALUE)),)
+    answer = Answer(text="", calls=calls, thinking=(), finish_reason="tool_calls", usage=Usage(), cost_usd=None)
+    request = Generate(session="s", turn=1, step=1, parent="p", definition=definition.digest())
+    step, _ = step_of(request, definition, (), answer, ())
+    assert [call.needs for call in step.calls] == ["approval"]
