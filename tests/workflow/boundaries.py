@@ -1,0 +1,295 @@
+"""Many scripted turns at once on one worker, undisturbed or with the worker killed whenever all stand between steps.
+
+A turn stands between two steps while its model call is held, at its end while its commit is. A held call is answered,
+and a held commit goes on, for the worker that comes after the one that was killed.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from itertools import chain, count, islice, repeat
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import WorkflowFailureError
+
+from perdure.contracts.events import Envelope
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
+from perdure.testing import ChatRequest, Reply, ScriptedProvider
+from perdure.testing.connection import Response
+from perdure.testing.wires import Wire
+from tests.house import House, WorkerProcess, eventually
+from tests.workflow.delegating import query_of
+
+AGENTS = "tests.workflow.agents_at_boundaries"
+
+READ, WRITTEN = 10_000, 100
+"""Tokens of each model call, whatever it is about."""
+
+PATIENCE = 240.0
+"""Seconds until a turn that has not come to its next boundary is lost; a lost attempt is noticed after eight."""
+
+LONGEST = 700.0
+"""Seconds until all turns have ended, whatever has been done to them."""
+
+LAST = 1_000
+"""No turn has so many boundaries: who waits for it waits for the end."""
+
+TIMES = frozenset({"at", "seconds", "failed_at"})
+"""Fields of an event that say when, or how long: they differ between any two runs."""
+
+Json = Any
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scripted turn, and how it has to end.
+
+    Attributes:
+        replies: The answers of its model, in order.
+        ends: The stop record: ``finished``, ``finished by CAUSE``, or the stop reason and behind a colon its code.
+        transcript: What follows the prompt: ``> text`` of a user, ``text call()`` of the model, ``= result`` and
+            ``! code`` of a call.
+        agent: Who is asked.
+        request: Further fields of the request.
+        helpers: Answers to a query, by what stands in it behind the scenario's name and a slash.
+        acts: What is done from outside once a model call hangs for good.
+        output: Of a turn whose output is not the last text of its transcript.
+        steps: None is one for each message of the model.
+        delegated: Steps of delegates.
+        paid: Model calls that are paid for; None is one for each step.
+        children: How the delegates ended, in the order of their names.
+        together: Of each boundary, how many of the turn and its delegates stand there; later ones have one.
+    """
+
+    replies: tuple[Reply, ...]
+    ends: str
+    transcript: tuple[str, ...]
+    agent: str = "tester"
+    request: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    helpers: Mapping[str, tuple[Reply, ...]] = field(default_factory=dict[str, tuple[Reply, ...]])
+    acts: "Callable[[House, str], Awaitable[None]] | None" = None
+    output: str | None = None
+    steps: int | None = None
+    delegated: int = 0
+    paid: int | None = None
+    children: tuple[str, ...] = ()
+    together: tuple[int, ...] = ()
+
+    def reply(self, request: ChatRequest) -> Reply:
+        """The answer to a request of the scenario."""
+        _, _, query = query_of(request).partition("/")
+        return (self.helpers[query] if query else self.replies)[request.index]
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether calls of one answer run at the same time, and end in any order."""
+        return any(len(reply.calls) > 1 for reply in self.replies)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is left of a session that has ended.
+
+    Attributes:
+        record: The stop record, with usage, cost and steps.
+        told: The workflow's result; None of delegates, and of a workflow that ended as cancelled.
+        steps: Every step of the store, also unreachable ones.
+    """
+
+    record: Json
+    told: Json
+    messages: tuple[Message, ...]
+    events: list[Json]
+    steps: list[Json]
+    delegates: "dict[str, Outcome]"
+
+
+@dataclass(frozen=True)
+class Played:
+    """All scenarios have ended.
+
+    Attributes:
+        asked: Model calls of each, a repeated one counted once.
+        stood: Boundaries at which each was killed.
+    """
+
+    outcomes: dict[str, Outcome]
+    asked: dict[str, int]
+    stood: dict[str, int]
+
+
+class Model(ScriptedProvider):
+    """The model of all scenarios. While it holds, it answers a request no worker that asks it for the first time."""
+
+    def __init__(self, table: Mapping[str, Scenario], *, holding: bool) -> None:
+        super().__init__(lambda request: table[scenario_of(request)].reply(request))
+        self.round = 0
+        self.first: dict[str, tuple[str, int]] = {}
+        """By what a request says: its scenario, and the round in which it came first."""
+        self._holding = holding
+
+    async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
+        """The scripted answer, at the price that all have."""
+        request = wire.request(body)
+        _, since = self.first.setdefault(request.digest, (scenario_of(request), self.round))
+        if self._holding and since == self.round:
+            await asyncio.Event().wait()
+        response = await super().answer(wire, body, headers)
+        if response.status != HTTPStatus.OK or (response.fault is not None and response.fault.kind != "answer"):
+            return response
+        usage = {"prompt_tokens": READ, "completion_tokens": WRITTEN, "total_tokens": READ + WRITTEN}
+        return replace(response, body=json.dumps({**json.loads(response.body), "usage": usage}).encode())
+
+    def hangs(self, scenario: str) -> bool:
+        """Whether a call of the scenario waits for an answer that never comes."""
+        return any(one.fault == "hang" and scenario_of(one.request) == scenario for one in self.requests)
+
+    def asked(self, scenario: str) -> int:
+        """How many model calls of the scenario have come, a repeated one counted once."""
+        return sum(name == scenario for name, _ in self.first.values())
+
+
+def scenario_of(request: ChatRequest) -> str:
+    """The name with which the first message of its turn begins."""
+    return query_of(request).partition("/")[0]
+
+
+class Stage:
+    """A house in which all scenarios are played, each in a session of its own."""
+
+    def __init__(self, house: House, table: Mapping[str, Scenario], prefix: str, *, killing: bool) -> None:
+        self._house = house
+        self._table = table
+        self._prefix = prefix
+        self._killing = killing
+        self._held = house.folder / "held"
+        self._held.mkdir()
+        self._ended: dict[str, Json] = {}
+        self._model = Model(table, holding=killing)
+
+    async def play(self) -> Played:
+        """Run every scenario to its end, and kill the worker at each boundary if it is to be killed."""
+        async with self._model as model:
+            self._house.use(model)
+            worker = self._worker()
+            async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as group:
+                for name, scenario in self._table.items():
+                    group.create_task(self._run(name, scenario))
+                if self._killing:
+                    await self._kill_at_each_boundary(worker)
+                else:
+                    await self._all_stand_at(LAST)
+        return Played(
+            outcomes={
+                name: await outcome(self._house, self._session(name), scenario, self._ended[name])
+                for name, scenario in self._table.items()
+            },
+            asked={name: model.asked(name) for name in self._table},
+            stood={name: self._stood(name) for name in self._table},
+        )
+
+    def _worker(self) -> WorkerProcess:
+        if self._killing:
+            return self._house.spawn_worker(AGENTS, main="tests.workflow.worker_at_boundaries", HELD=str(self._held))
+        return self._house.spawn_worker(AGENTS)
+
+    def _session(self, name: str) -> str:
+        return f"{self._prefix}-{name.replace(' ', '-')}"
+
+    async def _run(self, name: str, scenario: Scenario) -> None:
+        request = {"agent": scenario.agent, "prompt": name, "request_id": "first", **scenario.request}
+        house, session = self._house, self._session(name)
+        handle = await house.temporal.start_workflow(
+            "AgentTurn", request, id=session, task_queue=house.settings.task_queue
+        )
+        if scenario.acts is not None:
+
+            async def hangs() -> bool:
+                return self._model.hangs(name)
+
+            await eventually(hangs, LONGEST)
+            await scenario.acts(house, session)
+        try:
+            self._ended[name] = await handle.result()
+        except WorkflowFailureError:
+            self._ended[name] = None
+
+    async def _kill_at_each_boundary(self, worker: WorkerProcess) -> None:
+        for boundary in count(1):
+            await self._all_stand_at(boundary)
+            if len(self._ended) == len(self._table):
+                return
+            worker.kill()
+            self._model.round = boundary
+            worker = self._worker()
+
+    async def _all_stand_at(self, boundary: int) -> None:
+        """Wait until each turn has ended, or stands at its boundary of this number, if there is one."""
+
+        async def stand() -> bool:
+            return not self._on_the_way(boundary)
+
+        try:
+            await eventually(stand, PATIENCE)
+        except TimeoutError:
+            msg = f"these turns do not come to their boundary {boundary}: {', '.join(self._on_the_way(boundary))}"
+            raise AssertionError(msg) from None
+
+    def _on_the_way(self, boundary: int) -> list[str]:
+        return [
+            name
+            for name, scenario in self._table.items()
+            if name not in self._ended
+            and self._stood(name) < sum(islice(chain(scenario.together, repeat(1)), boundary))
+        ]
+
+    def _stood(self, name: str) -> int:
+        """At how many boundaries the turn and its delegates have been held."""
+        session = self._session(name)
+        mine = [one for one in files(self._held) if one.partition(" ")[0].partition(".")[0] == session]
+        return self._model.asked(name) + len(mine)
+
+
+def files(folder: Path) -> list[str]:
+    """The names of what is there."""
+    return [one.name for one in folder.iterdir()]
+
+
+async def outcome(house: House, session: str, scenario: Scenario, told: Json = None) -> Outcome:
+    """Read everything there is of a session that has ended."""
+    (turn,) = await house.store.turns(session)
+    below = await house.store.sessions(caller=session)
+    return Outcome(
+        record=turn.result.model_dump(mode="json") if turn.result is not None else None,
+        told=told,
+        messages=await house.store.transcript(session),
+        events=_timeless(await house.store.events(session), ordered=not scenario.is_parallel),
+        steps=[step.model_dump(mode="json") for step in await house.store.steps(session)],
+        delegates={record.session: await outcome(house, record.session, scenario) for record, _ in below},
+    )
+
+
+def _timeless(envelopes: tuple[Envelope, ...], *, ordered: bool) -> list[Json]:
+    """The log without its times; of calls that ran at the same time, each call's events by themselves."""
+    numbers = [one.seq for one in envelopes]
+    assert numbers == list(range(1, len(envelopes) + 1)), f"the log is numbered {numbers}"
+    lines: list[Json] = [one.line() for one in envelopes]
+    left_out = TIMES if ordered else TIMES | {"seq"}
+    kept = [{name: value for name, value in line.items() if name not in left_out} for line in lines]
+    return kept if ordered else sorted(kept, key=lambda line: (line["step"], line.get("call_id", "")))
+
+
+def told_in_short(messages: tuple[Message, ...]) -> tuple[str, ...]:
+    """The messages behind the prompt as scenarios write them."""
+    return tuple(map(_in_short, messages[1:]))
+
+
+def _in_short(message: Message) -> str:
+    if isinstance(message, AssistantMessage):
+        return " ".join([*filter(None, [message.content]), *(f"{one.name}()" for one in message.tool_calls)])
+    if isinstance(message, ToolMessage):
+        return f"= {message.content}" if message.error is None else f"! {message.error.code}"
+    return f"> {message.content}"

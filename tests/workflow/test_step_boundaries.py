@@ -1,0 +1,92 @@
+"""Each way in which a turn can end, with a kill -9 of its worker at every boundary of a step: the end is the same.
+
+All turns run at once: see ``tests.workflow.boundaries``. The table has what each has to come to, so that it is noticed
+too if both runs are wrong. What is left out of the comparison is ``TIMES``; ids, numbers and texts are compared.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import temporalio.client
+
+from perdure import stop
+from perdure.cli.server import EmbeddedServer
+from perdure.contracts.budgets import Dimensions
+from perdure.contracts.turns import StopReason
+from tests.house import House, become_a_user
+from tests.workflow.boundaries import READ, WRITTEN, Played, Scenario, Stage, told_in_short
+from tests.workflow.boundaries_delegates import DELEGATES
+from tests.workflow.boundaries_table import BUDGETS, COMPLETIONS, CONDITIONS, REACTIONS, REASONS
+
+pytestmark = pytest.mark.timeout(1500)
+
+TABLE: Mapping[str, Scenario] = {**CONDITIONS, **REASONS, **REACTIONS, **BUDGETS, **COMPLETIONS, **DELEGATES}
+
+PRICE = Decimal("0.00156")
+"""Of a model call: what is read at $0.15 for a million tokens, what is written at $0.60."""
+
+
+@pytest.fixture(scope="module")
+async def runs(
+    server: EmbeddedServer, temporal: temporalio.client.Client, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Played, Played]:
+    """All scenarios undisturbed, and then with their worker killed; in sessions of the same names."""
+    prefix, played = f"b{uuid.uuid4().hex[:6]}", list[Played]()
+    for killing in (False, True):
+        folder: Path = tmp_path_factory.mktemp("killed" if killing else "calm")
+        with pytest.MonkeyPatch.context() as environment:
+            become_a_user(environment, server)
+            name = f"boundaries {killing}"
+            async with House.built(
+                name=name, server=server, temporal=temporal, environment=environment, folder=folder
+            ) as house:
+                played.append(await Stage(house, TABLE, prefix, killing=killing).play())
+    calm, killed = played
+    return calm, killed
+
+
+def ends(record: Mapping[str, Any]) -> str:
+    """The stop record as scenarios write it."""
+    by = f" by {record['stopped_by']}" if record["stopped_by"] else ""
+    return f"{record['stop_reason']}{by}" + (f": {record['reason_code']}" if record["reason_code"] else "")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_undisturbed_turn_ends_as_the_table_says(runs: tuple[Played, Played], name: str) -> None:
+    """S-32 S-34 S-36 S-39 S-63 S-70 S-71."""
+    calm, _ = runs
+    found, wanted = calm.outcomes[name], TABLE[name]
+    assert (ends(found.record), told_in_short(found.messages)) == (wanted.ends, wanted.transcript)
+    assert found.told in (found.record, None)
+    if wanted.output is not None:
+        assert found.record["output"] == wanted.output
+    own = wanted.steps or sum(message.role == "assistant" for message in found.messages)
+    assert (found.record["steps"], found.record["delegated_steps"]) == (own, wanted.delegated)
+    paid = wanted.paid or own + wanted.delegated
+    assert found.record["usage"] == {"input_tokens": READ * paid, "output_tokens": WRITTEN * paid, "cached_tokens": 0}
+    assert Decimal(found.record["cost_usd"]) == PRICE * paid
+    assert tuple(sorted(one.record["stop_reason"] for one in found.delegates.values())) == wanted.children
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_turn_whose_worker_is_killed_at_every_boundary_ends_as_the_undisturbed_one(
+    runs: tuple[Played, Played], name: str
+) -> None:
+    """S-80: transcript, events, usage, cost, steps and stop record, of the turn and of its delegates."""
+    calm, killed = runs
+    assert asdict(killed.outcomes[name]) == asdict(calm.outcomes[name])
+    # Before each model call, behind each delegate's commit, and on both sides of the turn's own.
+    assert killed.stood[name] == calm.asked[name] + len(calm.outcomes[name].delegates) + 2
+
+
+def test_the_table_has_each_condition_reason_reaction_and_budget() -> None:
+    """S-80: what is new needs a line there."""
+    factories = {name for name in vars(stop) if getattr(getattr(stop, name), "__module__", "") == stop.__name__}
+    assert factories <= CONDITIONS.keys()
+    assert {wanted.ends.partition(" ")[0].rstrip(":") for wanted in TABLE.values()} == set(StopReason)
+    assert {f"budget {name}" for name in Dimensions.model_fields} <= BUDGETS.keys()
