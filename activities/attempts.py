@@ -65,12 +65,13 @@ class CallFailedError(Exception):
 class Failure:
     """What an agent's policy makes of a failed call: ``retry`` is None if it is not sent again.
 
-    ``paid`` is then what all tries of the step have cost.
+    ``paid`` is then what all tries of the step have cost, and ``last`` what the last one has.
     """
 
     detail: ErrorDetail
     retry: GenerationRetry | None
     paid: Paid = NOTHING_PAID
+    last: Paid = NOTHING_PAID
 
 
 class Attempts:
@@ -139,7 +140,8 @@ class Attempts:
         detail = _detail(request, definition, facts, code, reason)
         if wait is None:
             final = _final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous)
-            return Failure(final, None, paid_in(before).plus(error.paid.usage, error.paid.cost_usd))
+            paid = paid_in(before).plus(error.paid.usage, error.paid.cost_usd)
+            return Failure(final, None, paid, last=error.paid)
         self._metrics.generation_retries.labels(definition.model, code).inc()
         retry = GenerationRetry(
             attempt=attempt,
@@ -160,7 +162,9 @@ class Attempts:
         """Record the failure as an event; what ends the attempt, until the next one after its wait or for good."""
         detail, retry = failure.detail, failure.retry
         if retry is None:
-            await self.record(request, "error", GenerationError(error=detail))
+            last = failure.last
+            error = GenerationError(error=detail, usage=last.usage, cost_usd=last.cost_usd)
+            await self.record(request, "error", error)
             return permanent(detail, failure.paid)
         await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"

@@ -87,7 +87,7 @@ class CompactActivity:
                 summary = written_summary(answer)
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
-                raise await self._failed(request, Failure(error.detail, None, paid), event) from None
+                raise await self._failed(request, Failure(error.detail, None, paid, error.paid), event) from None
             except CallFailedError as error:
                 failure = await self._attempts.judge(request, writer, error)
                 if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
@@ -152,7 +152,8 @@ class CompactActivity:
         """The summary was not written: to be tried again after a wait, or the compaction has failed for good."""
         detail = failure.detail.model_copy(update={"message": f"{failure.detail.message} (writing a summary)"[:2_000]})
         if failure.retry is None:
-            failed = started.model_copy(update={"compaction_status": "failed", "reason": detail.message})
+            last: dict[str, object] = {"usage": failure.last.usage, "cost_usd": failure.last.cost_usd}
+            failed = started.model_copy(update={"compaction_status": "failed", "reason": detail.message, **last})
             await self._attempts.record(request, "compaction/failed", failed)
             if request.trigger == "threshold":
                 return permanent(detail, failure.paid)  # no end of the turn: it goes on with what it has

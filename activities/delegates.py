@@ -12,7 +12,7 @@ from activities.storing import until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated
+from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated, DelegateReport
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
 from perdure.contracts.messages import ToolMessage
@@ -22,6 +22,7 @@ from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
 from perdure.engine.delegates import failure_of, within
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.engine.redaction import without_known
 from perdure.engine.spawning import spawned
 from perdure.store import Artifact, Committed, NotFoundError, Store
 
@@ -35,7 +36,10 @@ PARTIAL_CHARACTERS = 4_000
 class Delegations:
     """The calls that the delegates of one worker carry out."""
 
-    def __init__(self, *, store: Store, agents: Mapping[str, Agent], definitions: Definitions) -> None:
+    def __init__(
+        self, *, store: Store, agents: Mapping[str, Agent], definitions: Definitions, secrets: frozenset[str]
+    ) -> None:
+        self._secrets = secrets
         self._store = store
         self._agents = agents
         self._definitions = definitions
@@ -49,7 +53,7 @@ class Delegations:
         if before is not None:
             return opening, before
         caller = await self._definitions.get(delegated.definition)
-        declaration = _declaration(caller, delegated)
+        declaration = _declaration(caller, delegated.tool)
         claim = await self._store.claim_call(
             session=delegated.session,
             turn=delegated.turn,
@@ -87,7 +91,7 @@ class Delegations:
         self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
     ) -> tuple[OpenTurn, AgentDefinition | None]:
         try:
-            arguments = json_object(raw or "{}")
+            arguments = self._tellable(json_object(raw or "{}"))
             query = str(arguments["task" if delegated.spawns else "query"])
             clone = spawned(caller, arguments) if delegated.spawns else None
         except (ValueError, KeyError) as error:
@@ -96,17 +100,25 @@ class Delegations:
         request = opening.request.model_copy(update={"prompt": query})
         return opening.model_copy(update={"request": request}), clone
 
+    def _tellable(self, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """The arguments without the worker's secrets: what a delegate is told stands in its log and its transcript."""
+        texts = {name: without_known(text, self._secrets) for name, text in arguments.items() if isinstance(text, str)}
+        return {**arguments, **texts}
+
     async def told(self, commit: CommitTurn, committed: Committed) -> TurnResult:
         """Record the result with the caller, and give as much of it as the history is to have."""
         delegated, result = commit.delegated, committed.result
         if delegated is None or result.report is None:
             return result
+        if delegated.background:
+            await self._ended_in_background(delegated, result)
+            return _small(result, result.report)
         caller = await self._definitions.get(delegated.definition)
-        declaration = _declaration(caller, delegated)
-        text = _text(delegated, result, await self._query(result) if delegated.spawns else "")
+        declaration = _declaration(caller, delegated.tool)
+        text = await self.text(declaration, result)
         error = failure_of(delegated.tool, result)
         matched, _ = ((), None) if error is not None else await matches(caller, declaration.name, text)
-        content, artifacts = _for_the_model(delegated, caller, declaration, text)
+        content, artifacts = for_the_model(_call(delegated), caller, declaration.truncate, text)
         message = ToolMessage(
             call_id=delegated.call_id,
             name=delegated.tool,
@@ -129,13 +141,35 @@ class Delegations:
                 artifacts=artifacts,
             )
         )
-        report = result.report.model_copy(update={"matched": matched})
-        small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
-        return result.model_copy(update=small)
+        return _small(result, result.report.model_copy(update={"matched": matched}))
 
-    async def _query(self, result: TurnResult) -> str:
-        first = (await self._store.transcript(result.session))[0]
-        return first.content
+    async def _ended_in_background(self, delegated: Delegated, result: TurnResult) -> None:
+        """Tell the caller's log; the result stays here until somebody asks for it."""
+        end = _event(delegated, _end(delegated, result))
+        await until_stored(
+            lambda: self._store.finish_call(
+                session=delegated.session,
+                turn=delegated.turn,
+                call_id=delegated.call_id,
+                claimant=delegated.claimant,
+                message=None,
+                events=[end],
+            )
+        )
+
+    async def text(self, declaration: ToolDeclaration, result: TurnResult) -> str:
+        """What the caller's model reads of a delegate."""
+        error, tool = failure_of(declaration.name, result), declaration.name
+        if error is not None:
+            body: dict[str, JsonValue] = {"code": error.code, "type": error.type, "message": error.message}
+            if result.output:
+                body["last_output"] = head_and_tail(result.output, PARTIAL_CHARACTERS)
+            return json.dumps({"error": {**body, "session": result.session}}, ensure_ascii=False)
+        if declaration.delegate is None or not declaration.delegate.spawns:
+            return result.output
+        task = (await self._store.transcript(result.session))[0].content
+        about: dict[str, JsonValue] = {"name": tool, "task": task, "steps": result.steps}
+        return json.dumps({**about, "tokens": result.usage.total_tokens, "result": result.output}, ensure_ascii=False)
 
 
 def settled(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
@@ -152,43 +186,38 @@ def settled(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
     )
 
 
-def _declaration(caller: AgentDefinition, delegated: Delegated) -> ToolDeclaration:
-    declaration = caller.tool(delegated.tool)
+def _declaration(caller: AgentDefinition, tool: str) -> ToolDeclaration:
+    declaration = caller.tool(tool)
     if declaration is None or declaration.delegate is None:
-        message = f"agent {caller.name!r} has no delegate {delegated.tool!r}"
+        message = f"agent {caller.name!r} has no delegate {tool!r}"
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
     return declaration
 
 
-def _text(delegated: Delegated, result: TurnResult, task: str) -> str:
-    """What the caller's model reads of a delegate."""
-    error = failure_of(delegated.tool, result)
-    if error is not None:
-        body: dict[str, JsonValue] = {"code": error.code, "type": error.type, "message": error.message}
-        if result.output:
-            body["last_output"] = head_and_tail(result.output, PARTIAL_CHARACTERS)
-        return json.dumps({"error": {**body, "session": result.session}}, ensure_ascii=False)
-    if not delegated.spawns:
-        return result.output
-    about: dict[str, JsonValue] = {"name": delegated.tool, "task": task, "steps": result.steps}
-    return json.dumps({**about, "tokens": result.usage.total_tokens, "result": result.output}, ensure_ascii=False)
+def _small(result: TurnResult, report: DelegateReport) -> TurnResult:
+    """As much of the result as the caller's history is to have."""
+    small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
+    return result.model_copy(update=small)
 
 
-def _for_the_model(
-    delegated: Delegated, caller: AgentDefinition, declaration: ToolDeclaration, text: str
-) -> tuple[str, list[Artifact]]:
-    """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
-    if declaration.truncate is not None:
-        return head_and_tail(text, declaration.truncate), []
-    if len(text) <= OFFLOAD_CHARACTERS:
-        return text, []
-    call = CallTool(
+def _call(delegated: Delegated) -> CallTool:
+    return CallTool(
         session=delegated.session,
         turn=delegated.turn,
         step=delegated.step,
         call_id=delegated.call_id,
         definition=delegated.definition,
     )
+
+
+def for_the_model(
+    call: CallTool, caller: AgentDefinition, truncate: int | None, text: str
+) -> tuple[str, list[Artifact]]:
+    """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
+    if truncate is not None:
+        return head_and_tail(text, truncate), []
+    if len(text) <= OFFLOAD_CHARACTERS:
+        return text, []
     whole = whole_output(call, text)
     return offloaded(text, whole.id, reading_tool(caller)), [whole]
 
@@ -197,9 +226,22 @@ def _ends(
     delegated: Delegated, message: ToolMessage, result: TurnResult, seconds: float, artifacts: list[Artifact]
 ) -> list[NewEvent]:
     call_id, tool = delegated.call_id, delegated.tool
-    end = DelegateEnd(
+    tool_end = ToolEnd(
         call_id=call_id,
         tool=tool,
+        result=message.content[:EVENT_CHARACTERS],
+        error=message.error,
+        artifact=output_id(delegated.call_id) if artifacts else None,
+        seconds=round(seconds, 3),
+    )
+    told = (_end(delegated, result), tool_end, ToolStep(call_id=call_id, tool=tool))
+    return [_event(delegated, event) for event in told]
+
+
+def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
+    return DelegateEnd(
+        call_id=delegated.call_id,
+        tool=delegated.tool,
         agent=result.agent,
         delegate=result.session,
         stop_reason=StopReason(result.stop_reason),
@@ -209,15 +251,6 @@ def _ends(
         usage=result.usage,
         cost_usd=result.cost_usd,
     )
-    tool_end = ToolEnd(
-        call_id=call_id,
-        tool=tool,
-        result=message.content[:EVENT_CHARACTERS],
-        error=message.error,
-        artifact=output_id(delegated.call_id) if artifacts else None,
-        seconds=round(seconds, 3),
-    )
-    return [_event(delegated, event) for event in (end, tool_end, ToolStep(call_id=call_id, tool=tool))]
 
 
 def _event(delegated: Delegated, event: Event) -> NewEvent:

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.agents.hooks import Hook, HookedEvent, StepEnd
-from perdure.contracts.events import AgentStalled, Envelope, GenerationContent, ToolEnd, ToolError, UnknownEvent
+from perdure.contracts.events import (
+    AgentStalled,
+    Envelope,
+    GenerationContent,
+    Heartbeat,
+    ToolEnd,
+    ToolError,
+    UnknownEvent,
+)
 from perdure.contracts.reactions import EVENTS_AT, React
 from perdure.store import StepRecord
 
@@ -36,7 +44,7 @@ def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | Non
     logged = [
         Hooked(one.event, one.seq)
         for one in envelopes
-        if not isinstance(one.event, UnknownEvent) and one.event.type in kinds
+        if not isinstance(one.event, UnknownEvent | Heartbeat) and one.event.type in kinds
     ]
     if request.boundary == "stalled":
         return [Hooked(AgentStalled())]

@@ -30,7 +30,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Envelope, HookEnd, NewEvent
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
-from perdure.contracts.reactions import AnyReaction, HookReaction, React, Reacted, Reaction
+from perdure.contracts.reactions import AnyReaction, Boundary, HookReaction, React, Reacted, Reaction
 from perdure.engine.redaction import without_known
 from perdure.store import Store
 
@@ -39,6 +39,9 @@ PAGE = 200
 
 MISSING_HOOK_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a hook this one lacks."""
+
+MISSING_AT_THE_END_RETRY = timedelta(seconds=1)
+"""The same of a hook for the end of a turn, whose result waits for a few attempts at it."""
 
 ERROR_CHARACTERS = 1_500
 """Longest text of a hook's exception."""
@@ -94,7 +97,7 @@ class ReactActivity:
         """Call hooks with the events of a step, and return what they want."""
         async with beating():
             definition = await self._definitions.get(request.definition)
-            hooks = [self._hook(definition, name) for name in request.calling]
+            hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
             envelopes = await self._events(request)
             async with store_failures():
                 step = await self._store.step(request.tip)
@@ -125,7 +128,7 @@ class ReactActivity:
         wanted = [HookReaction(hook=end.hook, reaction=end.reaction) for end in done if end.reaction is not None]
         return Reacted(reactions=tuple(wanted), calls=len(done), refused=refused).sparse()
 
-    def _hook(self, definition: AgentDefinition, name: str) -> Hook:
+    def _hook(self, definition: AgentDefinition, name: str, at: Boundary) -> Hook:
         """The hook of that name; a worker of another version leaves it to one that has it."""
         agent = self._agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
@@ -134,7 +137,8 @@ class ReactActivity:
                 f"this worker has no hook {name!r} of agent {definition.name!r}; "
                 "keep a worker of the version the turn began with until its turns have ended"
             )
-            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), MISSING_HOOK_RETRY)
+            delay = MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY
+            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay)
         return hook
 
     async def _events(self, request: React) -> list[Envelope]:

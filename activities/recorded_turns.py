@@ -20,6 +20,7 @@ from activities.recordings import (
     write,
 )
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.people import AskPeople, InputReceipt, InputRequest
@@ -27,6 +28,9 @@ from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.fixtures import Asked, asked_tool, without_secrets
+
+DIGITS = 16
+"""So much of the hash of its call names the recording of a delegate: they stand in each other."""
 
 
 class DecisionFixture(Value):
@@ -85,6 +89,16 @@ class RecordedTurns:
             )
             raise RecordingError(msg)
         return fixture.tools
+
+    async def of_delegate(self, delegated: Delegated) -> str:
+        """The recording of a delegate's turn, within that of its caller: equal calls of equal delegates may differ."""
+        store = self._recordings.store
+        caller = await store.definition(delegated.definition)
+        if not caller.recording:
+            return ""
+        transcript = await store.transcript(delegated.session)
+        asked = asked_tool(transcript, delegated.call_id, delegated.tool, self._recordings.secrets)
+        return f"{caller.recording}/delegates/{delegated.tool}/{asked.digest[:DIGITS]}.{asked.occurrence}"
 
     async def keep_decisions(self, session: str, turn: int) -> None:
         """Write down what people have decided, if the turn that has ended is recorded."""

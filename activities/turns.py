@@ -48,6 +48,7 @@ class TurnActivities:
         mcp: McpServers,
         metrics: Metrics,
         search_attributes: bool,
+        secrets: frozenset[str],
     ) -> None:
         self._store = store
         self._roster = Roster(agents, inline)
@@ -55,7 +56,7 @@ class TurnActivities:
         self._recordings = recordings
         self._recorded = RecordedTurns(recordings)
         self._mcp = mcp
-        self._delegations = Delegations(store=store, agents=agents, definitions=definitions)
+        self.delegations = Delegations(store=store, agents=agents, definitions=definitions, secrets=secrets)
         self._metrics = metrics
         self._search_attributes = search_attributes
 
@@ -67,7 +68,7 @@ class TurnActivities:
         """
         async with beating(), store_failures():
             before = await self._replied_to(opening)
-            opening, clone = await self._delegations.taken(opening)
+            opening, clone = await self.delegations.taken(opening)
             before = before or clone
             definition = _with_overrides(before or await self._agent(opening), opening.request)
             definition = settled(definition, opening)
@@ -100,6 +101,7 @@ class TurnActivities:
             expires_at=expires_at,
             todos=opened.todos,
             earlier=opened.earlier,
+            said=opened.said,
         )
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
@@ -248,6 +250,8 @@ class TurnActivities:
         name = opening.request.recording
         if name is None and self._recordings.mode == "off":
             return ""
+        if opening.request.delegated is not None:
+            name = await self._recorded.of_delegate(opening.request.delegated)
         name = name or await self._last_recording(opening.session, definition.name) or definition.name
         try:
             await self._recordings.open(name, definition.name)
@@ -272,11 +276,12 @@ class TurnActivities:
         async with beating(), store_failures():
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
-            result = await self._delegations.told(commit, committed)
+            result = await self.delegations.told(commit, committed)
         if committed.first:
             seconds = (committed.ended_at - committed.started_at).total_seconds()
             self._metrics.turn_seconds.labels(result.agent).observe(seconds)
-            self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
+            if not commit.abandoned:
+                self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
             self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "").inc()
             if commit.cancel_requested_at is not None:
                 waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()

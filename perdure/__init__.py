@@ -15,6 +15,7 @@ from perdure.agents.outputs import read_output
 from perdure.agents.people import ask_user
 from perdure.agents.tool import Tool, ToolDefinitionError, tool
 from perdure.agents.toolset import Toolset, tool_method
+from perdure.agents.warned import AgentWarning
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
@@ -29,6 +30,7 @@ from perdure.engine.trajectory import Trajectory
 __all__ = [
     "Agent",
     "AgentDefinitionError",
+    "AgentWarning",
     "ApprovalPolicy",
     "ApprovalRule",
     "Budgets",

@@ -6,7 +6,8 @@ told with file, line and field.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,10 @@ from pydantic import ValidationError
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
+from perdure.agents.hooks import Hook
+from perdure.agents.warned import AgentWarning
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig
+from perdure.contracts.reactions import HookRule
 from perdure.contracts.skills import Skill
 from perdure.contracts.values import JsonValue
 from perdure.skills import skills_in
@@ -56,9 +60,20 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
     )
     for path, fields in _objects(file, root, value):
         try:
-            yield agent_of(fields, find)
+            with warnings.catch_warnings(record=True) as told:
+                agent = agent_of(fields, find)
         except AgentDataError as error:
             raise AgentFileError(f"{file}:{place_of(root, (*path, *error.path))}: {error}") from error
+        _warn(told, file, place_of(root, path) if path else line_of(root))
+        yield agent
+
+
+def _warn(told: Sequence[warnings.WarningMessage], file: Path, line: int) -> None:
+    """Tell the warnings about an agent with its place in the file, and all others with their own."""
+    for one in told:
+        is_ours = issubclass(one.category, AgentWarning)
+        where, at = (str(file), line) if is_ours else (one.filename, one.lineno)
+        warnings.warn_explicit(str(one.message), one.category, where, at)
 
 
 def _parsed(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
@@ -133,9 +148,13 @@ class _Reader:
         if rule is not None:
             return (rule,)
         if not isinstance(item, str) or ":" not in item:
-            msg = "write 'module:name' of a hook, or a rule: an object with 'on' and 'reaction'"
+            msg = "write 'module:name' of a hook, or a rule: an object with 'name', 'on' and 'reaction'"
             raise AgentDefinitionError(msg)
-        return (self._imported(item),)
+        found = self._imported(item)
+        if not isinstance(found, Hook | HookRule):
+            msg = f"{item} is no hook; decorate the function with @hook('tool_end')"
+            raise AgentDefinitionError(msg)
+        return (found,)
 
     def _imported(self, reference: str) -> Any:  # noqa: ANN401 - whatever stands there; the agent looks at it
         module, _, name = reference.partition(":")

@@ -19,6 +19,7 @@ from temporalio.worker import Worker, WorkflowRunner
 
 from activities.attempts import Attempts
 from activities.bodies import Bodies
+from activities.collecting import CollectActivity
 from activities.compaction import CompactActivity
 from activities.conversations import Conversations
 from activities.definitions import Definitions
@@ -89,6 +90,7 @@ def build_worker(
         mcp=parts.mcp,
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
+        secrets=parts.secrets,
     )
     attempts = Attempts(store=parts.store, metrics=parts.metrics, recordings=recordings, secrets=parts.secrets)
     generate = GenerateActivity(
@@ -115,6 +117,9 @@ def build_worker(
             compaction.compact,
             reacting.react,
             PeopleActivity(parts.store, recordings).ask,
+            CollectActivity(
+                store=parts.store, definitions=definitions, delegations=turns.delegations
+            ).collect_delegates,
             tools.call_tool,
         ],
         workflow_runner=runner or production_runner(),

@@ -6,6 +6,7 @@ import is in the architecture page; it reads no clock but Temporal's and draws n
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -24,17 +25,16 @@ from perdure.contracts.turns import (
     CommitTurn,
     OpenTurn,
     SendRequest,
-    StopReason,
     TurnRequest,
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import after, delegates, hooks, people
+from perdure.engine import after, delegates, hooks, loop, people
 from perdure.engine import step as engine
-from perdure.engine.delegates import CallDelegates
-from perdure.engine.state import Carried, Ending, TurnState
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
+from perdure.engine.state import Carried, TurnState
 from workflows import failures, options, reacting, stubs, visibility
-from workflows.delegates import Children
+from workflows.delegates import Background, Children, collected, read
 from workflows.extending import Extending
 from workflows.inbox import Opened, Refused, one_line, refuse
 
@@ -55,6 +55,7 @@ class AgentTurn(Extending):
     def __init__(self, request: JsonValue = None) -> None:
         super().__init__()
         self._cancelled_by_temporal = False
+        self._background = Background()
 
     @workflow.run
     async def run(self, request: JsonValue = None) -> TurnResult:
@@ -83,15 +84,9 @@ class AgentTurn(Extending):
         return await self._then_the_queue(result)
 
     def _next_action(self) -> engine.Action:
-        """What the engine says; a turn that was stopped starts nothing more."""
-        self.state = hooks.interrupted(self._state) if self._stopped else self._state
-        if self._stopped and self._state.ending is None:
-            stop = after.cancel if self.mail.cancel is not None else after.deadline
-            self.state = stop(self._state, self.mail)
-        self.state, self.mail = people.hear(self._state, self.mail, workflow.now())
-        self.state = after.step_ended(self._state, self.mail, workflow.now())
-        self.state = hooks.settle(self._state, self.mail, workflow.now())
-        return engine.next_action(self._state, self.mail)
+        state = self._background.heard(self._state)
+        self.state, self.mail, action = loop.following(state, self.mail, workflow.now(), stopped=self._stopped)
+        return action
 
     @property
     def _state(self) -> TurnState:
@@ -133,6 +128,8 @@ class AgentTurn(Extending):
             await self._call_tools(action)
         elif isinstance(action, CallDelegates):
             await self._delegate(action)
+        elif isinstance(action, AwaitDelegates):
+            await self._await_delegates(action)
         elif isinstance(action, Compact):
             await self._compact(action)
         elif isinstance(action, React):
@@ -153,9 +150,7 @@ class AgentTurn(Extending):
         )
         (outcome,) = await self._settled([running])
         if isinstance(outcome, Generation):
-            self.mail = self.mail.read(len(action.steered))
-            answered = after.generation(self._state.with_written(len(action.decided)), outcome)
-            self.state = hooks.generated(answered, action, outcome)
+            self.state, self.mail = loop.answered(self._state, self.mail, action, outcome)
             if outcome.retry_seconds:
                 await self._pause(timedelta(seconds=outcome.retry_seconds))
         elif self._stopped:
@@ -198,14 +193,8 @@ class AgentTurn(Extending):
         """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
         began = workflow.now()
         self._deadline.stop()
-        with contextlib.suppress(TimeoutError):
-            try:
-                await workflow.wait_condition(
-                    lambda: self._stopped or bool(self.mail.replies),
-                    timeout=None if until is None else max(until - began, timedelta(0)),
-                )
-            except asyncio.CancelledError:
-                self._note_temporal_cancel()
+        left = None if until is None else max(until - began, timedelta(0))
+        await self._until(lambda: bool(self.mail.replies), left)
         self.state = after.waiting(self._state, workflow.now() - began)
         self._deadline.watch(self._state)
 
@@ -221,11 +210,7 @@ class AgentTurn(Extending):
 
     async def _pause(self, wait: timedelta) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
-        with contextlib.suppress(TimeoutError):
-            try:
-                await workflow.wait_condition(lambda: self._stopped, timeout=wait)
-            except asyncio.CancelledError:
-                self._note_temporal_cancel()
+        await self._until(lambda: False, wait)
 
     async def _call_tools(self, action: engine.CallTools) -> None:
         """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""
@@ -238,6 +223,7 @@ class AgentTurn(Extending):
                 outcomes.append(outcome)
             elif not is_cancelled_exception(outcome):
                 detail, aborts = failures.tool_failure(outcome, planned.tool)
+                self.state = after.worker_lost(self._state, planned, detail)
                 outcomes.append(after.not_run(planned.call_id, detail))
                 aborted = aborted or (detail if aborts else None)
         if not self._stopped:
@@ -245,16 +231,38 @@ class AgentTurn(Extending):
 
     async def _delegate(self, action: CallDelegates) -> None:
         """Have the delegates work in parallel; a stop ends them first, and what they used is charged all the same."""
-        children = Children(action.starts)
-        try:
-            await workflow.wait_condition(lambda: self._stopped or children.ended)
-        except asyncio.CancelledError:
-            self._note_temporal_cancel()
+        children = Children([start for start in action.starts if not start.call.background])
+        self._background.start(beside := [start for start in action.starts if start.call.background])
+        await self._until(lambda: children.ended and self._background.begun(beside))
         if self._stopped and not children.ended:
-            children.cancel(self.mail.cancel.reason if self.mail.cancel is not None else "its caller's time is used up")
-        ended = await self._uninterrupted(asyncio.ensure_future(children.results()))
-        state = self._state
-        self.state = after.with_charges(state, ended) if self._stopped else after.delegated(state, action, ended)
+            children.cancel(self._why_stopped)
+        waited = iter(await self._uninterrupted(asyncio.ensure_future(children.results())))
+        ended = [None if start.call.background else next(waited) for start in action.starts]
+        if self._stopped:
+            self.state = after.with_charges(after.with_background(self._state, action, ended), ended)
+        else:
+            self.state = after.delegated(self._state, action, ended)
+
+    async def _await_delegates(self, action: AwaitDelegates) -> None:
+        """Wait for delegates in the background; a stop only ends the wait, as the next action is to end them."""
+        if action.ends:
+            self.state = after.background_cancelled(self._state)
+            ends = self._background.cancelled(action, self._why_stopped)
+            await self._uninterrupted(asyncio.ensure_future(ends))
+        elif action.refused is None:
+            await self._until(lambda: self._background.ended(action))
+        self.state = self._background.heard(self._state)
+        if action.call is not None and not self._stopped:
+            came = [action.refused] if action.refused else await self._settled([collected(self._state, action)])
+            self.state = read(self._state, action, came[0])
+
+    async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
+        """Wait for a condition, and no longer than until the turn is stopped."""
+        with contextlib.suppress(TimeoutError):
+            try:
+                await workflow.wait_condition(lambda: self._stopped or condition(), timeout=at_most)
+            except asyncio.CancelledError:
+                self._note_temporal_cancel()
 
     def _start(self, tool: str, call: CallTool) -> Running:
         policy = self._state.policy.tools.get(tool, ToolPolicy())
@@ -264,12 +272,19 @@ class AgentTurn(Extending):
             result_type=ToolOutcome,
             task_queue=policy.task_queue,
             summary=visibility.tool_summary(call),
-            **options.tool_call(policy),
+            **options.tool_call(policy, self._state.lost_queues),
         )
 
     @property
     def _stopped(self) -> bool:
         return self.mail.cancel is not None or self._deadline.past
+
+    @property
+    def _why_stopped(self) -> str:
+        """What delegates read of it that end with the turn."""
+        if self.mail.cancel is not None:
+            return self.mail.cancel.reason
+        return "its caller's time is used up" if self._deadline.past else "its caller has ended"
 
     async def _settled(self, running: list[Running]) -> list[Any]:
         """The result or the failure of each; when the turn is stopped first, they are cancelled.
@@ -277,10 +292,7 @@ class AgentTurn(Extending):
         The signal and the deadline only set values, which the condition reads. A result that comes in the activation
         of the cancel is lost to asyncio's own ``CancelledError``; the commit finds it in the store.
         """
-        try:
-            await workflow.wait_condition(lambda: self._stopped or all(handle.done() for handle in running))
-        except asyncio.CancelledError:
-            self._note_temporal_cancel()
+        await self._until(lambda: all(handle.done() for handle in running))
         if self._stopped:
             for handle in running:
                 handle.cancel()
@@ -309,7 +321,7 @@ class AgentTurn(Extending):
         """Go on in a fresh history at a step boundary, when the server suggests it or a newer worker takes over."""
         info = workflow.info()
         due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
-        if not (due and isinstance(action, Generate)):
+        if not (due and isinstance(action, Generate)) or self._state.running:  # whose ends a new run would not hear
             return
         await self._handlers_finished()
         if self._stopped:
@@ -320,12 +332,7 @@ class AgentTurn(Extending):
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
-        # From here on a message is for the next turn, also when a limit ends this one.
-        ending = Ending(stop_reason=action.stop_reason, error=action.error)
-        self.state = self._state.model_copy(update={"ending": ending})
-        self.mail = self.mail.read(len(action.steered))
-        if action.stop_reason is StopReason.WAITING_FOR_INPUT:
-            self.mail = self.mail.with_all_queued()
+        self.state, self.mail = loop.committing(self._state, self.mail, action)
         visibility.now_doing(self, action)
         action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
         result = await self._uninterrupted(

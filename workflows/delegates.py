@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
+    ActivityError,
     ChildWorkflowError,
     FailureError,
     TerminatedError,
@@ -18,9 +20,13 @@ from temporalio.exceptions import TimeoutError as RunTimeoutError
 from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, TurnResult
-from perdure.engine.delegates import StartDelegate
-from workflows import visibility
+from perdure.engine import after, delegates
+from perdure.engine.delegates import AwaitDelegates, StartDelegate
+from perdure.engine.state import TurnState
+from workflows import failures, options, stubs, visibility
+from workflows.lost_delegates import ASKED_AGAIN, LONGEST_WAIT, accounted
 
 Handle = workflow.ChildWorkflowHandle[object, TurnResult]
 
@@ -36,6 +42,7 @@ class Children:
         self._handles: list[Handle] = []
         self._reason: str | None = None
         self._signals: list[asyncio.Task[None]] = []
+        self.begun = not starts
         self.running = [asyncio.create_task(self._carried_out(start)) for start in starts]
 
     @property
@@ -55,30 +62,100 @@ class Children:
         return list(ended)
 
     async def _carried_out(self, start: StartDelegate) -> TurnResult | ErrorDetail:
-        try:
-            handle: Handle = await workflow.start_child_workflow(
-                AGENT_TURN,
-                start.request,
-                id=start.session,
-                result_type=TurnResult,
-                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                static_summary=visibility.delegate_summary(start.call),
-                memo=_memo(start.request.delegated),
-            )
-        except WorkflowAlreadyStartedError:
-            return _lost("runs already, for a caller that is gone")
+        handle = await self._started(start)
+        self.begun = True
         self._handles.append(handle)
         if self._reason is not None:
             await self._tell(handle)
         try:
             return await handle
         except ChildWorkflowError as error:
-            return _lost(_why(error))
+            return await accounted(start) or _lost(_why(error))
 
-    async def _tell(self, handle: Handle) -> None:
+    async def _started(self, start: StartDelegate) -> Handle:
+        """Start it; one that runs already, for a run of its caller before a reset, ends first, and keeps its result."""
+        wait = ASKED_AGAIN
+        while True:
+            try:
+                return await workflow.start_child_workflow(
+                    AGENT_TURN,
+                    start.request,
+                    id=start.session,
+                    result_type=TurnResult,
+                    parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    static_summary=visibility.delegate_summary(start.call),
+                    memo=_memo(start.request.delegated),
+                )
+            except WorkflowAlreadyStartedError:
+                wait = await self._held_up(start, wait)
+
+    async def _held_up(self, start: StartDelegate, wait: timedelta) -> timedelta:
+        """Wait before the delegate is started again, and say how long to wait the next time."""
+        self.begun = True
+        stopped = self._reason is not None
+        if stopped:
+            await self._tell(workflow.get_external_workflow_handle(start.session))
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._reason is not None and not stopped, timeout=wait)
+        return ASKED_AGAIN if self._reason is not None else min(2 * wait, LONGEST_WAIT)
+
+    async def _tell(self, handle: Handle | workflow.ExternalWorkflowHandle[object]) -> None:
         with contextlib.suppress(FailureError):  # it has ended meanwhile
             await handle.signal(Signal.CANCEL, CancelRequest(reason=self._reason or ""))
+
+
+class Background:
+    """The delegates of a turn that work while it goes on, each by its session."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, Children] = {}
+
+    def start(self, starts: Sequence[StartDelegate]) -> None:
+        """Start them."""
+        self._children |= {start.session: Children((start,)) for start in starts}
+
+    def begun(self, starts: Sequence[StartDelegate]) -> bool:
+        """Whether the server has begun each of them."""
+        return all(self._children[start.session].begun for start in starts)
+
+    def ended(self, action: AwaitDelegates) -> bool:
+        """Whether that has come which the action waits for: the ends of all, or of one."""
+        ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
+        return all(ends) if action.call is not None else any(ends)
+
+    async def cancelled(self, action: AwaitDelegates, reason: str) -> None:
+        """Ask them to end as cancelled, and wait until they have."""
+        for session in action.sessions:
+            self._children[session].cancel(reason)
+        for session in action.sessions:
+            await self._children[session].results()
+
+    def heard(self, state: TurnState) -> TurnState:
+        """The state with those that have ended charged for."""
+        for one in state.running:
+            child = self._children[one.session]
+            if child.ended:
+                state = after.background_ended(state, one.session, child.running[0].result())
+        return state
+
+
+def collected(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle[ToolOutcome]:
+    """Have what delegates came to written as the result of the call that has waited for them."""
+    return workflow.start_activity(
+        stubs.collect_delegates,
+        delegates.collecting(state, action),
+        summary=visibility.awaiting_summary(state, action),
+        **options.bookkeeping(),
+    )
+
+
+def read(state: TurnState, action: AwaitDelegates, outcome: object) -> TurnState:
+    """The state with the result of that call, or with why it could not be written."""
+    if isinstance(outcome, ActivityError) and not is_cancelled_exception(outcome):
+        call = delegates.waiting_call(action)
+        outcome = after.not_run(call.call_id, failures.detail(outcome, call.tool))
+    return after.awaited(state, action, outcome) if isinstance(outcome, ToolOutcome) else state
 
 
 def _memo(delegated: Delegated | None) -> dict[str, str] | None:

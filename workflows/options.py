@@ -5,6 +5,7 @@ Temporal is the only layer that retries. The activities decide whether a failure
 attempts use up no try.
 """
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import NotRequired, TypedDict
 
@@ -32,6 +33,9 @@ STEADY = timedelta(seconds=1)
 
 PINNED_WAIT = timedelta(seconds=60)
 """A worker that alone may take a call, and has not taken it for so long, is lost."""
+
+LOST_WAIT = timedelta(seconds=1)
+"""So long the turn's later calls wait for such a worker: it may only have been slow."""
 
 
 MOST_EVENTS = 500
@@ -87,10 +91,14 @@ def reacting(policy: TurnPolicy, action: React) -> ActivityOptions:
     )
 
 
-def tool_call(policy: ToolPolicy) -> ActivityOptions:
-    """For a tool. A second attempt never runs the body again unless the tool is idempotent: the ledger decides."""
+def tool_call(policy: ToolPolicy, lost: Collection[str]) -> ActivityOptions:
+    """For a tool. A second attempt never runs the body again unless the tool is idempotent: the ledger decides.
+
+    ``lost`` are the queues of workers that have taken no call of this turn any more.
+    """
+    wait = LOST_WAIT if policy.task_queue in lost else PINNED_WAIT
     return ActivityOptions(
-        schedule_to_start_timeout=PINNED_WAIT if policy.pinned else None,
+        schedule_to_start_timeout=wait if policy.pinned else None,
         start_to_close_timeout=policy.timeout + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=_steady(1 + LOST_WORKER_MARGIN),

@@ -2,11 +2,13 @@
 
 from temporalio import activity
 
+from perdure.contracts.delegates import CollectDelegates
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
 from perdure.contracts.reactions import React, Reacted
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
 
@@ -37,6 +39,12 @@ async def react(request: React) -> Reacted:
 @activity.defn(name=Activity.ASK)
 async def ask(asking: AskPeople) -> RecordedDecisions | None:
     """Write what the turn waits for people for into the event log; in a replay, give what was decided."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.COLLECT_DELEGATES)
+async def collect_delegates(asked: CollectDelegates) -> ToolOutcome:
+    """Write what delegates in the background came to as the result of the call that waited for them."""
     raise NotImplementedError
 
 

@@ -5,6 +5,7 @@ An upsert costs an event, so it happens at the start and at the end of a turn on
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -18,9 +19,9 @@ from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.engine import delegates
 from perdure.engine import step as engine
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.people import WaitForPeople
-from perdure.engine.state import TurnState
+from perdure.engine.state import BackgroundDelegate, TurnState
 from workflows.inbox import Inbox
 
 SUMMARY_CHARACTERS = 120
@@ -112,6 +113,15 @@ def delegate_summary(call: PlannedCall) -> str:
     return _in_one_row(f"{call.tool} {call.arguments}")
 
 
+def awaiting_summary(state: TurnState, action: AwaitDelegates) -> str:
+    """The summary of the ``collect_delegates`` activity: whom the call has waited for."""
+    return _in_one_row(", ".join(one.tool for one in _awaited(state, action)))
+
+
+def _awaited(state: TurnState, action: AwaitDelegates) -> list[BackgroundDelegate]:
+    return [one for one in state.background if one.session in action.sessions]
+
+
 def asking_summary(action: AskPeople) -> str:
     """The summary of the ``ask`` activity: what people are asked."""
     return _in_one_row(", ".join(request.question or f"approve {request.tool}" for request in action.requests))
@@ -155,7 +165,10 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
         inbox.activity = "ask"
     elif isinstance(action, CallDelegates):
         inbox.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
-        rows = _delegates(action)
+        rows = _delegates([(start.call.tool, start.session) for start in action.starts])
+    elif isinstance(action, AwaitDelegates):
+        inbox.activity = "waiting for delegates: " + awaiting_summary(state, action)
+        rows = _delegates([(one.tool, one.session) for one in _awaited(state, action)])
     elif isinstance(action, WaitForPeople):
         inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.asking)
         rows = _requests(state)
@@ -193,10 +206,10 @@ def _requests(state: TurnState) -> str:
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 
-def _delegates(action: CallDelegates) -> str:
-    """Where the delegates work; the first few."""
-    rows = [f"- {start.call.tool}: `perdure follow {start.session}`" for start in action.starts[:SHOWN_REQUESTS]]
-    more = len(action.starts) - len(rows)
+def _delegates(working: Sequence[tuple[str, str]]) -> str:
+    """Where delegates work, by tool and session; the first few."""
+    rows = [f"- {tool}: `perdure follow {session}`" for tool, session in working[:SHOWN_REQUESTS]]
+    more = len(working) - len(rows)
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 

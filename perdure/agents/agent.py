@@ -10,13 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, Validation
 from pydantic_core import core_schema
 
 from perdure.agents.completion import settled
-from perdure.agents.delegates import Delegate, check
+from perdure.agents.delegates import Delegate, awaiting, check
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
 from perdure.agents.skills import declared
 from perdure.agents.tool import Tool, tool
 from perdure.agents.toolset import Toolset
+from perdure.agents.warned import of_agent, warn
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
     DEFAULT_MAX_STEPS,
@@ -144,6 +145,7 @@ class Agent(Value):
         try:
             super().__init__(**settings)
             _check_rules(self.definition, self.mcp_servers)
+            warn(of_agent(self.definition, self.mcp_servers))
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
@@ -297,8 +299,8 @@ class Agent(Value):
 
     @property
     def _declared_tools(self) -> tuple[ToolDeclaration, ...]:
-        tools = (item.declaration for item in self.tools)
-        return (*tools, *(item.declaration for item in self.delegates), *declared(self.skills))
+        tools = (*(item.declaration for item in self.tools), *(item.declaration for item in self.delegates))
+        return (*tools, *awaiting(tools), *declared(self.skills))
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.delegates import Delegate
@@ -68,7 +69,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
         agent = Agent(**made)
     except AgentDefinitionError as error:
         cause = error.__cause__
-        path = cause.errors()[0]["loc"] if isinstance(cause, ValidationError) else ()
+        path = _path_in({**fields}, cause.errors()[0]) if isinstance(cause, ValidationError) else ()
         raise AgentDataError(path, str(error)) from error
     for name in fields.keys() - Finders.__dataclass_fields__.keys():
         _refuse_unknown(called, (name,), fields[name], getattr(agent, name))
@@ -87,10 +88,42 @@ def rule_of(item: JsonValue) -> HookRule | None:
         rule = HookRule.model_validate(item)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise AgentDataError(first["loc"], f"{field}: {first['msg'].removeprefix('Value error, ')}") from error
+        path = _path_in(item, first)
+        raise AgentDataError(path, f"{'.'.join(map(str, path))}: {_said(first)}") from error
     _refuse_unknown("a hook", (), item, rule)
     return rule
+
+
+def _path_in(given: JsonValue, mistake: ErrorDetails) -> Path:
+    """Where the mistake stands in the object: pydantic also names the kinds of values that a ``type`` has chosen."""
+    path: list[int | str] = []
+    at: JsonValue = given
+    for part in mistake["loc"]:
+        if isinstance(at, dict) and isinstance(part, str) and part in at:  # noqa: SIM114 - else nobody knows the type
+            at = at[part]
+        elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+            at = at[part]
+        elif mistake["type"] != "missing" or part != mistake["loc"][-1]:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _said(mistake: ErrorDetails) -> str:
+    """The mistake in a person's words."""
+    words = _WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
+    if mistake["type"] == "literal_error":
+        words += f" (got {mistake['input']!r})"
+    return words.format_map(mistake.get("ctx", {})) if mistake["type"] in _WORDS else words
+
+
+_WORDS = {
+    "extra_forbidden": "there is no such field",
+    "model_attributes_type": "write an object with its 'type'",
+    "union_tag_invalid": "there is no type {tag!r}; the types are {expected_tags}",
+    "union_tag_not_found": "write its 'type'",
+}
+"""Of kinds of mistakes whose own words are about Python."""
 
 
 def delegate_of(item: JsonValue) -> tuple[Delegate]:

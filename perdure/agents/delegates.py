@@ -4,29 +4,25 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import Annotated, Protocol
+from typing import Annotated, NoReturn, Protocol
 
 from pydantic import Field
 
 from perdure.agents.tool import tool
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.delegates import AgentType, DelegateSettings, tool_name_of
+from perdure.contracts.builtins import MAX_AWAITED
+from perdure.contracts.delegates import RUN_IN_BACKGROUND, AgentType, DelegateSettings, tool_name_of
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-_PARAMETERS: dict[str, JsonValue] = {
-    "type": "object",
-    "properties": {
-        "query": {
-            "type": "string",
-            "minLength": 1,
-            "description": "The task, with everything that is needed for it: the agent reads nothing else.",
-        }
-    },
-    "required": ["query"],
-    "additionalProperties": False,
+_QUERY: dict[str, JsonValue] = {
+    "query": {
+        "type": "string",
+        "minLength": 1,
+        "description": "The task, with everything that is needed for it: the agent reads nothing else.",
+    }
 }
 
 
@@ -58,18 +54,20 @@ class Delegate:
         description: What the calling model reads of it; the agent's own description by default.
         interactive: Whether it may ask people and wait for approvals; otherwise its model is told that nobody is there.
         requires_approval: Whether a call waits for somebody's approval, unless a rule of the caller says otherwise.
+        background: Whether the calling model may let it work in the background and wait for it later.
     """
 
     agent: "Named | str"
     description: str = ""
     interactive: bool = False
     requires_approval: bool = False
+    background: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no agent.
+        """Refuse what is no agent, or no setting.
 
         Raises:
-            ValueError: It is none, or has no name that an agent could have.
+            ValueError: It is none, has no name that an agent could have, or a setting is neither true nor false.
         """
         if isinstance(self.agent, str):
             if not _NAME.fullmatch(self.agent):
@@ -78,6 +76,10 @@ class Delegate:
         elif not hasattr(self.agent, "delegates"):
             msg = f"delegates: give an agent, its name or Delegate(…) (got {self.agent!r})"
             raise ValueError(msg)
+        for setting in ("interactive", "requires_approval", "background"):
+            if not isinstance(getattr(self, setting), bool):
+                msg = f"delegates: {setting} is either true or false (got {getattr(self, setting)!r})"
+                raise ValueError(msg)  # noqa: TRY004 - taken for a mistake of the author, as any other
 
     @property
     def name(self) -> str:
@@ -91,10 +93,15 @@ class Delegate:
         return ToolDeclaration(
             name=tool_name_of(self.name),
             description=cleandoc(self.description or own) or f"Have the agent {self.name} carry out a task.",
-            parameters=_PARAMETERS,
+            parameters={
+                "type": "object",
+                "properties": {**_QUERY, **(RUN_IN_BACKGROUND if self.background else {})},
+                "required": ["query"],
+                "additionalProperties": False,
+            },
             reference=f"agent:{self.name}",
             requires_approval=self.requires_approval,
-            delegate=DelegateSettings(agent=self.name, interactive=self.interactive),
+            delegate=DelegateSettings(agent=self.name, interactive=self.interactive, background=self.background),
         )
 
 
@@ -114,7 +121,30 @@ def spawn_agent(
 
     Several calls in one answer work at the same time.
     """
+    _not_here()
+
+
+@tool
+def await_delegate(
+    sessions: Annotated[
+        list[str],
+        Field(max_length=MAX_AWAITED),
+        "The sessions to wait for; without any, all whose results you have not read",
+    ] = [],  # noqa: B006 - the body never runs
+) -> str:
+    """Wait for agents that work in the background, and read their results."""
+    _not_here()
+
+
+def _not_here() -> NoReturn:
+    """Delegates and the workflow carry these calls out; no body ever runs."""
     raise NotImplementedError
+
+
+def awaiting(tools: Sequence[ToolDeclaration]) -> tuple[ToolDeclaration, ...]:
+    """The tool that waits for delegates, if one of these may work in the background."""
+    some = any(tool.delegate is not None and tool.delegate.background for tool in tools)
+    return (await_delegate.declaration,) if some else ()
 
 
 def check(name: str, delegates: Sequence[Delegate], spawns: bool, budgets: Budgets) -> None:

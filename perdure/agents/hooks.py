@@ -9,6 +9,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from perdure.agents.warned import of_hook, warn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.events import Event, ToolEnd
 from perdure.contracts.messages import Message
@@ -127,6 +128,7 @@ def hook(
         except ValueError as error:
             msg = f"hook {called!r}: {' '.join(str(error).split())}"
             raise HookDefinitionError(msg) from None
+        warn(of_hook(function, declaration))
         return Hook(function, declaration)
 
     return made

@@ -1,5 +1,6 @@
 """Agents that come whole in a start request. What they may use is what the worker has registered, by name."""
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
 from perdure.agents.schemas import has_expressions
 from perdure.agents.tool import Tool
+from perdure.agents.warned import AgentWarning
 from perdure.contracts.fallbacks import check_no_address
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.reactions import HookRule
@@ -63,7 +65,9 @@ class InlineAgents:
                     f"{called}: {field}: pattern and patternProperties may not come in a request; use enum or maxLength"
                 )
                 raise AgentDataError((field,), msg)
-        agent = agent_of(fields, self._find)
+        with warnings.catch_warnings():  # nobody at the worker can mend what they are about
+            warnings.simplefilter("ignore", AgentWarning)
+            agent = agent_of(fields, self._find)
         if agent.name in self._names:
             msg = f"{called}: name: this worker has an agent of that name; start that one, or choose another name"
             raise AgentDataError(("name",), msg)
@@ -109,7 +113,9 @@ def _name(item: JsonValue, kind: str) -> str:
 def _rule(item: JsonValue) -> tuple[HookRule]:
     rule = rule_of(item)
     if rule is None:
-        msg = "a hook of a request is a rule, an object with 'on' and 'reaction'"
+        msg = (
+            "a hook of a request is a rule, an object with 'name', 'on' and 'reaction'; functions are the worker's own"
+        )
         raise AgentDefinitionError(msg)
     return (rule,)
 

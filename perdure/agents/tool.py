@@ -12,8 +12,9 @@ from perdure.agents.effects import Reconcile, Reconciler, reconciler_of
 from perdure.agents.errors import InvalidInputError, ToolDefinitionError
 from perdure.agents.needs import Needed, Variable
 from perdure.agents.parameters import Signature, answer_of, signature_of
+from perdure.agents.warned import of_question, warn
 from perdure.contracts.builtins import Builtin
-from perdure.contracts.delegates import DelegateSettings
+from perdure.contracts.delegates import RUN_IN_BACKGROUND, DelegateSettings
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 
@@ -47,6 +48,7 @@ class ToolSettings(TypedDict, total=False):
     reconcile: Reconcile | None
     interactive: bool
     requires_approval: bool
+    background: bool
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ def tool(
 
             ``requires_approval``: A call waits until somebody approves it, unless a rule of the agent says otherwise.
 
+            ``background``: Of ``spawn_agent``: the model may let a clone work in the background and wait for it later.
+
     Raises:
         ToolDefinitionError: The function cannot become a tool.
     """
@@ -191,6 +195,8 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
         msg = f"tool {name!r}: there is no setting {', '.join(unknown)}; the settings are {known}"
         raise ToolDefinitionError(msg)
     signature = signature_of(body, name, settings.get("needs", {}))
+    if settings.get("interactive"):
+        warn(of_question(name, (setting for setting, value in settings.items() if value)))
     return Tool(
         function=body,
         declaration=_declaration(body, name, settings, signature),
@@ -206,7 +212,10 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
 _DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "interactive", "requires_approval")
 """Settings that a declaration has as they are."""
 
-_BUILTINS: dict[str, Builtin] = {f"perdure.agents.completion:{name}": name for name in get_args(Builtin)}
+_BUILTINS: dict[str, Builtin] = {
+    f"perdure.agents.{'delegates' if name == 'await_delegate' else 'completion'}:{name}": name
+    for name in get_args(Builtin)
+}
 """The tools that the workflow carries out itself; one with another name stays what it is."""
 
 _DELEGATES = {"perdure.agents.delegates:spawn_agent": DelegateSettings(spawns=True)}
@@ -218,14 +227,15 @@ def _declaration(
 ) -> ToolDeclaration:
     fields: dict[str, Any] = {field: value for field, value in settings.items() if field in _DECLARED}
     reference = f"{body.__module__}:{body.__qualname__}"
+    delegate, schema = _delegate(reference, name, signature.schema, background=settings.get("background", False))
     try:
         return ToolDeclaration(
             name=name,
             description=settings.get("description") or signature.description,
-            parameters=signature.schema,
+            parameters=schema,
             reference=reference,
             builtin=_BUILTINS.get(reference),
-            delegate=_DELEGATES.get(reference),
+            delegate=delegate,
             catch=_catch_names(settings.get("catch"), name),
             masked=_masked(settings.get("masked", ()), signature, name),
             answer=answer_of(body, name) if settings.get("interactive") else None,
@@ -235,6 +245,20 @@ def _declaration(
         first = error.errors()[0]
         msg = f"tool {name!r}: {'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r})"
         raise ToolDefinitionError(msg) from error
+
+
+def _delegate(
+    reference: str, name: str, schema: dict[str, JsonValue], *, background: bool
+) -> tuple[DelegateSettings | None, dict[str, JsonValue]]:
+    """What the tool is as a delegate, and what a model sends it."""
+    delegate = _DELEGATES.get(reference)
+    if not background:
+        return delegate, schema
+    if delegate is None:
+        msg = f"tool {name!r}: background is for spawn_agent and for delegates, Delegate(…, background=True)"
+        raise ToolDefinitionError(msg)
+    properties = {**cast("dict[str, JsonValue]", schema["properties"]), **RUN_IN_BACKGROUND}
+    return delegate.model_copy(update={"background": True}), {**schema, "properties": properties}
 
 
 def _reconciler(reconcile: Reconcile | None, body: Callable[..., object], name: str) -> Reconciler | None:

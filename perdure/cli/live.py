@@ -17,7 +17,8 @@ from perdure.cli.render import Line, Tone, clean, lines
 from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import AgentEnd, AgentError, Envelope, event_type
+from perdure.contracts.event_types import event_type
+from perdure.contracts.events import AgentEnd, AgentError, Envelope
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import StoreUnavailableError
 
@@ -98,9 +99,10 @@ def print_json(value: object) -> None:
 class Printer:
     """Prints the events of a turn, all or some types; keeps how it ended and the number of the last one."""
 
-    def __init__(self, *, as_json: bool, types: Collection[str] = ()) -> None:
+    def __init__(self, *, as_json: bool, types: Collection[str] = (), heartbeat: timedelta | None = None) -> None:
         self.as_json = as_json
         self.types = types
+        self.heartbeat = heartbeat
         self.end: AgentEnd | None = None
         self.after = 0
         self._failures: list[list[Line]] = []
@@ -110,7 +112,7 @@ class Printer:
         self.after = envelope.seq
         if isinstance(envelope.event, AgentEnd):
             self.end = envelope.event
-        if self.types and envelope.event.type not in self.types:
+        if self.types and envelope.event.type not in {*self.types, "heartbeat"}:
             return
         if self.as_json:
             print_json(envelope.line())
@@ -169,7 +171,7 @@ async def _print_events(turn: Turn, printer: Printer, after: int, asking: Asking
     printer.after = after
     with _saying_what_is_waited_for(printer):
         try:
-            async for envelope in turn.events(after=after):
+            async for envelope in turn.events(after=after, heartbeat=printer.heartbeat):
                 printer.event(envelope)
                 asking.saw(envelope)
         except (StoreUnavailableError, ServerUnreachableError) as error:

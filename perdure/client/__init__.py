@@ -13,7 +13,8 @@ from perdure.client.errors import (
     TurnClosedError,
     UnknownSessionError,
 )
-from perdure.client.requests import ResumeOptions, TurnOptions
+from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
+from perdure.client.tasks import Task
 from perdure.client.tool_metrics import ToolMetrics
 from perdure.client.turn import Turn
 
@@ -27,6 +28,8 @@ __all__ = [
     "ServerUnreachableError",
     "SessionBusyError",
     "SessionIdleError",
+    "Task",
+    "TaskOptions",
     "TemporalConfigError",
     "ToolMetrics",
     "Turn",

@@ -31,7 +31,7 @@ from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
 from perdure.client.requests import TurnOptions, session_id, turn_request
 from perdure.client.runs import Run, Runs
-from perdure.client.trajectories import Trajectories
+from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import AGENT_TURN, Update
@@ -63,7 +63,7 @@ _CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 
-class Client(Extending, Checkpoints, Trajectories):
+class Client(Extending, Checkpoints, Tasks):
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
     def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:

@@ -13,16 +13,21 @@ from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
 from perdure.contracts.values import JsonValue
 
 
-class ResumeOptions(TypedDict, total=False):
-    """What any turn may be told beside its prompt; see :class:`perdure.contracts.turns.TurnRequest`."""
+class TaskOptions(TypedDict, total=False):
+    """What several turns may be told alike beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`."""
 
-    request_id: str | None
     model: str | None
     max_steps: int | None
     budgets: Budgets | None
     tenant: str
     recording: str | None
     definition: dict[str, JsonValue] | None
+
+
+class ResumeOptions(TaskOptions, total=False):
+    """What any turn may be told beside its prompt; ``request_id`` makes asking twice harmless."""
+
+    request_id: str | None
 
 
 class TurnOptions(ResumeOptions, total=False):

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from perdure.client.errors import UnknownSessionError
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
+from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.engine.trajectory import Trajectory, TrajectoryStep
 from perdure.engine.transcript import openai_tools
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
-from perdure.store.records import StepRecord, TurnRecord
+from perdure.store.records import StepRecord
 
 PAGE = 500
 """Events read at once."""
@@ -81,7 +82,8 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
             for step in steps
         ),
         events=tuple(events),
-        metadata=_end_of(last),
+        metadata=end_of(last.result),
+        result=last.result,
     )
 
 
@@ -113,8 +115,9 @@ def _is_of(step: StepRecord, session: str, turn: int | None) -> bool:
     return turn is None or (step.session, step.turn) == (session, turn)
 
 
-def _end_of(turn: TurnRecord) -> dict[str, JsonValue]:
-    if turn.result is None:
+def end_of(result: TurnResult | None) -> dict[str, JsonValue]:
+    """What is known of how a turn ended, as a trajectory's metadata."""
+    if result is None:
         return dict.fromkeys(ENDED)
-    result: dict[str, JsonValue] = turn.result.model_dump(mode="json", include=set(ENDED))
-    return {name: result[name] for name in ENDED}
+    known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(ENDED))
+    return {name: known[name] for name in ENDED}

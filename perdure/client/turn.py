@@ -2,17 +2,20 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Unpack
 
 from perdure.client.errors import TurnClosedError
+from perdure.client.heartbeats import checked, with_heartbeats
 from perdure.client.limits import extend_request, sent
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
-from perdure.contracts.events import Envelope, event_type
+from perdure.contracts.event_types import event_type
+from perdure.contracts.events import Envelope, Heartbeat
 from perdure.contracts.limits import Limits
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnResult, TurnStatus
@@ -86,27 +89,45 @@ class Turn:
             reader_pause = min(reader_pause * 2, LOOK)
         return self._turn
 
-    async def events(self, after: int = 0, types: Collection[str] = ()) -> AsyncIterator[Envelope]:
+    async def events(
+        self, after: int = 0, types: Collection[str] = (), *, heartbeat: timedelta | None = None
+    ) -> AsyncIterator[Envelope]:
         """The turn's events after that sequence number, as they come, to its ``agent_end``.
 
         Reading can be taken up again with the ``seq`` of the last event one has seen.
 
         Args:
             after: The sequence number.
-            types: Only events of these types, by any name that :func:`perdure.contracts.events.event_type` knows.
+            types: Only events of these types, by any name that :func:`perdure.contracts.event_types.event_type` knows.
+            heartbeat: After so long without an event comes a :class:`~perdure.contracts.events.Heartbeat`, whatever
+                the types, and again after as long. It has the number of the event before it.
 
         Raises:
-            ValueError: There is no such type.
+            ValueError: There is no such type, or the heartbeat is too short.
             TurnClosedError: The workflow closed and the turn will never end.
             StoreError: The store did not answer for a minute.
         """
-        wanted = {event_type(name) for name in types}
+        events = self._chosen(after, {event_type(name) for name in types})
+        if heartbeat is not None:
+            now, turn = datetime.now(UTC), self._turn or 0
+            first = Envelope(seq=after, session=self.session, turn=turn, step=0, at=now, event=Heartbeat())
+            events = with_heartbeats(events, first, checked(heartbeat))
+        async with aclosing(events):
+            async for envelope in events:
+                yield envelope
+
+    async def _chosen(self, after: int, types: Collection[str]) -> AsyncGenerator[Envelope, None]:
         async for envelope in self._events(after):
-            if not wanted or envelope.event.type in wanted:
+            if not types or envelope.event.type in types:
                 yield envelope
 
     async def listen(
-        self, callback: Callable[[Envelope], object], *, after: int = 0, types: Collection[str] = ()
+        self,
+        callback: Callable[[Envelope], object],
+        *,
+        after: int = 0,
+        types: Collection[str] = (),
+        heartbeat: timedelta | None = None,
     ) -> None:
         """Call back with each event that :meth:`events` gives, one after another, until the turn has ended.
 
@@ -116,7 +137,7 @@ class Turn:
         Raises:
             Exception: Whatever the callback raises, and what :meth:`events` does.
         """
-        async for envelope in self.events(after, types):
+        async for envelope in self.events(after, types, heartbeat=heartbeat):
             outcome = callback(envelope)
             if inspect.isawaitable(outcome):
                 await outcome

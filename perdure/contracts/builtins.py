@@ -17,6 +17,9 @@ MAX_TITLE = 500
 MAX_SUMMARY = 10_000
 """Longest summary of ``finish``, in characters."""
 
+MAX_AWAITED = 100
+"""Most sessions that one call can name to wait for."""
+
 Completion = Literal["text", "finish_tool", "attempt_completion"]
 """What finishes a turn: text without a call, a tool, or ``attempt_completion`` without open todos."""
 
@@ -58,13 +61,27 @@ class AttemptCompletion(Tagged):
     type: Literal["attempt_completion"] = "attempt_completion"
 
 
+class AwaitDelegates(Tagged):
+    """Wait for delegates that work in the background: those of these sessions, or all that nobody has waited for."""
+
+    type: Literal["await_delegate"] = "await_delegate"
+    sessions: tuple[str, ...] = Field(default=(), max_length=MAX_AWAITED)
+
+
+def awaits_delegates(call: "BuiltinCall | None") -> bool:
+    """Whether the call waits for delegates, and so comes behind those of its answer."""
+    return isinstance(call, AwaitDelegates)
+
+
 def changes_todos(call: "BuiltinCall | None") -> bool:
     """Whether the call adds, completes or drops a todo, and so changes the session's state."""
     return isinstance(call, ClearTodos) or (isinstance(call, ChangeTodos) and bool(call.new_titles or call.completed))
 
 
-BuiltinCall = Annotated[ChangeTodos | ClearTodos | Finish | AttemptCompletion, Field(discriminator="type")]
+BuiltinCall = Annotated[
+    ChangeTodos | ClearTodos | Finish | AttemptCompletion | AwaitDelegates, Field(discriminator="type")
+]
 """A call of such a tool with its arguments."""
 
-Builtin = Literal["todo", "clear_todo", "finish", "attempt_completion"]
+Builtin = Literal["todo", "clear_todo", "finish", "attempt_completion", "await_delegate"]
 """Which of them a tool is, whatever an author named it."""

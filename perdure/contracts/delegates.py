@@ -4,9 +4,12 @@ import hashlib
 import re
 from typing import Literal
 
+from pydantic import Field
+
 from perdure.contracts.budgets import Spent
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputReceipt
-from perdure.contracts.values import Value
+from perdure.contracts.values import JsonValue, Value
 
 AgentType = Literal["explore", "plan", "test", "review", "general"]
 """What a clone of an agent is for; see ``engine.spawning``."""
@@ -16,6 +19,16 @@ DELEGATED = "delegate:"
 
 DELEGATE_OUTPUT = 1_000
 """Longest output of a delegate in the history, in characters; what the caller's model reads comes from the store."""
+
+RUN_IN_BACKGROUND: dict[str, JsonValue] = {
+    "run_in_background": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether to go on at once: the result is then a session, and await_delegate gives what came of "
+        "it. What nobody has waited for is cancelled when your work ends.",
+    }
+}
+"""The argument that a tool has whose calls may work in the background."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _ROOT_CHARACTERS = 120
@@ -29,11 +42,14 @@ class DelegateSettings(Value):
         agent: The agent's name; empty of one that is a clone of its caller.
         interactive: Whether its turns may ask people and wait for approvals.
         spawns: Whether it is a clone of its caller, by the arguments of the call.
+        background: Whether a call may ask to work in the background.
     """
 
     agent: str = ""
     interactive: bool = False
     spawns: bool = False
+    # Left out where it is not allowed: definitions from before it keep their hashes.
+    background: bool = Field(default=False, exclude_if=lambda allowed: not allowed)
 
 
 class Delegated(Value):
@@ -47,6 +63,7 @@ class Delegated(Value):
         interactive: Whether people may be asked.
         spawns: Whether the turn is of a clone of the caller, by the arguments of the call.
         approval: Who allowed the call, if that was needed.
+        background: Whether the caller goes on meanwhile: the call then has another result than the turn's.
     """
 
     session: str
@@ -60,11 +77,12 @@ class Delegated(Value):
     interactive: bool = False
     spawns: bool = False
     approval: InputReceipt | None = None
+    background: bool = False
 
     @property
     def claimant(self) -> str:
         """Who holds the call in the caller's ledger."""
-        return f"delegate/{delegate_session(self.root, self.tool, self.session, self.call_id)}"
+        return claimant_of(delegate_session(self.root, self.tool, self.session, self.call_id))
 
 
 class DelegateReport(Value):
@@ -77,6 +95,38 @@ class DelegateReport(Value):
 
     spent: Spent
     matched: tuple[int, ...] = ()
+
+
+class AwaitedDelegate(Value):
+    """A delegate that worked in the background and has ended.
+
+    Attributes:
+        session: Its session; ``call_id`` is the call that started it, of the tool ``tool``.
+        lost: Why it has no result of its own, if it has none.
+    """
+
+    session: str
+    tool: str
+    call_id: str
+    lost: ErrorDetail | None = None
+
+
+class CollectDelegates(Value):
+    """The input of the activity ``collect_delegates``: write what came of these as the result of a call."""
+
+    session: str
+    turn: int
+    step: int
+    call_id: str
+    tool: str
+    definition: str
+    delegates: tuple[AwaitedDelegate, ...]
+    approval: InputReceipt | None = None
+
+
+def claimant_of(session: str) -> str:
+    """Who holds the call in its caller's ledger that is carried out in this session."""
+    return f"delegate/{session}"
 
 
 def delegate_session(root: str, tool: str, session: str, call_id: str) -> str:

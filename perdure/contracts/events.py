@@ -6,10 +6,9 @@ Sequence number, session, turn, step and time stand in the envelope only; an eve
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import ResumeFrom
@@ -118,10 +117,12 @@ class GenerationStep(Value):
 
 
 class GenerationError(Value):
-    """A model call failed for good."""
+    """A model call failed for good; what its last try was paid is told as with a retry."""
 
     type: Literal["generation_error"] = "generation_error"
     error: ErrorDetail
+    usage: Usage = Usage()
+    cost_usd: Decimal = Decimal(0)
 
 
 class CompactionEvent(Value):
@@ -184,6 +185,10 @@ class ToolRecovery(Value):
     tool: str
     decision: Literal["run_again", "result_found", "given_up"]
     reason: str
+
+
+RESULT_CHARACTERS = 4_000
+"""Longest result of a call in an event; the whole one stands in the conversation."""
 
 
 class ToolEnd(Value):
@@ -289,8 +294,15 @@ class AgentEnd(Value):
     """Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``."""
 
 
+class Heartbeat(Value):
+    """Nothing else has come for as long as a reader has set. It stands in no log; its number is the last event's."""
+
+    type: Literal["heartbeat"] = "heartbeat"
+    message: str = "nothing new"
+
+
 class UnknownEvent(Value):
-    """An event of a type this release does not know, kept as it is."""
+    """An event of a type, or with a content, that this release does not know, kept as it is."""
 
     type: str
     body: dict[str, JsonValue]
@@ -327,38 +339,23 @@ Event = (
     | AgentError
     | AgentEnd
 )
+"""What the log holds."""
 
-_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
-_TYPES: dict[str, str] = {event.__name__: event.model_fields["type"].default for event in Event.__args__}
-_KNOWN = frozenset(_TYPES.values())
-_ALIASES: dict[str, str] = {**_TYPES, "errorRun": "agent_error", "stopRunByError": "agent_error"}
-"""Other names of the types: our classes, and what Perstack's documents and its code call the error of a run."""
+AnyEvent = Event | Heartbeat | UnknownEvent
+"""What readers may get."""
 
+_EVENTS: TypeAdapter[Event | Heartbeat] = TypeAdapter(Annotated[Event | Heartbeat, Field(discriminator="type")])
 
-def event_type(name: str) -> str:
-    """The type of the events that are meant: by the type itself, its class, or Perstack's name of the error.
-
-    Raises:
-        ValueError: There is no such type; the message has the nearest name and all types.
-    """
-    kind = _ALIASES.get(name, name)
-    if kind in _KNOWN:
-        return kind
-    near = get_close_matches(name, [*_TYPES.values(), *_ALIASES], n=1)
-    guess = f"; did you mean {near[0]!r}? The" if near else "; the"
-    msg = f"there is no event type {name!r}{guess} types are {', '.join(_TYPES.values())}"
-    raise ValueError(msg)
+EVENT_TYPES: dict[str, type[Event]] = {event.model_fields["type"].default: event for event in Event.__args__}
+"""The classes of the events that the log may hold, by their types."""
 
 
-def load_event(body: dict[str, JsonValue]) -> Event | UnknownEvent:
-    """The event of a stored body; an unknown type loads as :class:`UnknownEvent`.
-
-    Raises:
-        pydantic.ValidationError: The type is known and the body does not fit it.
-    """
-    if body.get("type") in _KNOWN:
+def load_event(body: dict[str, JsonValue]) -> "AnyEvent":
+    """The event of a stored body; of an unknown type, or another release's form of a known one, as it is."""
+    try:
         return _EVENTS.validate_python(body)
-    return UnknownEvent(type=str(body.get("type", "")), body=body)
+    except ValidationError:
+        return UnknownEvent(type=str(body.get("type", "")), body=body)
 
 
 class NewEvent(Value):
@@ -383,18 +380,18 @@ class Envelope(Value):
     turn: int
     step: int
     at: datetime
-    event: Event | UnknownEvent
+    event: AnyEvent
 
     def line(self) -> dict[str, JsonValue]:
         """The event as one flat JSON object, the form of ``--json`` and of the HTTP stream."""
         event = self.event
         body = dict(event.body) if isinstance(event, UnknownEvent) else event.model_dump(mode="json")
-        return {
+        about: dict[str, JsonValue] = {
             "seq": self.seq,
             "type": event.type,
             "session": self.session,
             "turn": self.turn,
             "step": self.step,
             "at": self.at.isoformat(),
-            **{name: value for name, value in body.items() if name != "type"},
         }
+        return {**about, **{name: value for name, value in body.items() if name not in about}}

@@ -23,6 +23,7 @@ class Activity(StrEnum):
     COMPACT = "compact"
     REACT = "react"
     ASK = "ask"
+    COLLECT_DELEGATES = "collect_delegates"
     COMMIT_TURN = "commit_turn"
 
 

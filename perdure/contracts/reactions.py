@@ -13,7 +13,7 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.patterns import is_like
 from perdure.contracts.stops import AnyCondition
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.values import Authored, Tagged, Value
+from perdure.contracts.values import Authored, Tagged, Value, known_fields
 
 MAX_HOOKS = 50
 """Most hooks of an agent: their declarations are in the history of each of its turns."""
@@ -276,7 +276,7 @@ AnyHook = Annotated[HookRule | HookDeclaration, Field(discriminator="type")]
 Hooks = Annotated[tuple[AnyHook, ...], Field(max_length=MAX_HOOKS)]
 """The hooks of an agent, in its order."""
 
-Rules = Annotated[tuple[HookRule, ...], Field(max_length=MAX_HOOKS)]
+Rules = Annotated[tuple[Annotated[HookRule, known_fields(HookRule)], ...], Field(max_length=MAX_HOOKS)]
 """The hook rules that a request brings in place of the agent's own."""
 
 OnHookError = Literal["fail", "ignore"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perdure.contracts.builtins import Builtin, BuiltinCall
+from perdure.contracts.builtins import Builtin, BuiltinCall, awaits_delegates
 from perdure.contracts.delegates import DelegateSettings
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputReceipt, Need
@@ -102,6 +102,7 @@ class PlannedCall(Value):
         digest: Of a call that needs an approval: the digest of tool and arguments, without what is masked.
         approval: Who approved the call.
         builtin: The arguments of a call that the workflow carries out itself.
+        background: Of a call of a delegate: whether the turn goes on meanwhile.
     """
 
     call_id: str
@@ -114,6 +115,12 @@ class PlannedCall(Value):
     digest: str = ""
     approval: InputReceipt | None = None
     builtin: BuiltinCall | None = None
+    background: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the workflow carries the call out by itself: it runs nothing, and waits for nothing."""
+        return self.builtin is not None and not awaits_delegates(self.builtin)
 
 
 class CallTool(Value):
@@ -138,6 +145,7 @@ class ToolOutcome(Value):
         decided: What a person decided about the call, if one was asked; only with what is not recorded.
         matched: The stop conditions on texts that hold for the whole result, by their place among them.
         stop: Why the tool asked the turn to end, if it did.
+        delegate: The session of a delegate that works on the call in the background; only with what is not recorded.
     """
 
     call_id: str
@@ -147,3 +155,4 @@ class ToolOutcome(Value):
     decided: InputReceipt | None = None
     matched: tuple[int, ...] = ()
     stop: str | None = None
+    delegate: str | None = None

@@ -243,6 +243,7 @@ class OpenedTurn(Value):
         todos: What the agent had on its list when the session's last turn ended.
         earlier: What the session's earlier turns have spent, their steps among the ``delegated_steps``; of an agent
             whose budgets count over the session.
+        said: What hooks said in the turn before, which stopped for people; the next generation reads it.
     """
 
     turn: int
@@ -257,6 +258,7 @@ class OpenedTurn(Value):
     expires_at: datetime | None = None
     todos: tuple[Todo, ...] = ()
     earlier: Spent = Spent()
+    said: tuple[str, ...] = ()
 
 
 class CommitTurn(Value):
@@ -274,6 +276,7 @@ class CommitTurn(Value):
         decided: Decisions of the engine that the event log does not have yet.
         delegated: Whose call the turn carries out, if it is a delegate's.
         todos: What the agent has on its list.
+        abandoned: Whether the workflow of the turn, a delegate's, is gone: how it ended is what the store has of it.
     """
 
     session: str
@@ -295,6 +298,7 @@ class CommitTurn(Value):
     decided: tuple[Decided, ...] = ()
     delegated: Delegated | None = None
     todos: tuple[Todo, ...] = ()
+    abandoned: bool = False
 
 
 class TurnResult(Value):

@@ -8,7 +8,7 @@ from perdure.contracts.decisions import BudgetWarning, StopConditionMet
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compacted, Generation
 from perdure.contracts.stops import AnyCondition, ToolFailed, parts
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine import budgets, builtins, delegates, fallbacks, stops
 from perdure.engine.delegates import CallDelegates
@@ -33,7 +33,8 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
     before, spent = state.spent, state.spent.with_call(generation.usage, generation.cost_usd)
     spent = spent.with_failed(generation.failed)
     wanted = [builtins.wanted(call) or delegates.wanted(state.policy, call) for call in calls]
-    spent, errors, exhausted = budgets.admitted(state.policy.budgets, spent, wanted)
+    granted = state.granted if state.running else None
+    spent, errors, exhausted = budgets.admitted(state.policy.budgets, spent, wanted, granted)
     allowed = tuple(call for call, error in zip(calls, errors, strict=True) if error is None)
     over = [(call, error) for call, error in zip(calls, errors, strict=True) if error is not None]
     cut = generation.finish_reason == CUT_OFF
@@ -48,8 +49,8 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
             "step": state.step + 1,
             "spent": spent,
             "tally": tally.with_ended([(call.tool, False) for call, _ in over]),
-            "pending": tuple(call for call in allowed if call.needs is None and call.builtin is None),
-            "builtins": tuple(call for call in allowed if call.needs is None and call.builtin is not None),
+            "pending": tuple(call for call in allowed if call.needs is None and not call.is_own),
+            "builtins": tuple(call for call in allowed if call.needs is None and call.is_own),
             "has_text": bool(generation.preview.strip()),
             "tool_turns": state.tool_turns + bool(generation.calls),
             "asking": tuple(call for call in allowed if call.needs is not None),
@@ -75,6 +76,10 @@ def with_warnings(state: TurnState, before: Spent) -> TurnState:
     """The state, with a warning for each share of a budget that was passed since."""
     passed = budgets.warnings(state.policy.budgets, before, state.spent)
     return state.with_decided(*(BudgetWarning(**dict(warned)) for warned in passed))
+
+
+def _charged_for(state: TurnState, spent: Spent) -> TurnState:
+    return with_warnings(state.model_copy(update={"spent": spent}), state.spent)
 
 
 def not_run(call_id: str, error: ErrorDetail) -> ToolOutcome:
@@ -109,7 +114,8 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
     only a condition on errors of tools does.
     """
     conditions = state.policy.stop_conditions
-    if not conditions or state.judged_step == state.step or state.pending or state.asking:
+    waits = state.pending or (state.asking and state.ending is None)
+    if not conditions or state.judged_step == state.step or waits:
         return state
     if state.hooks.boundary in {"generation", "step"}:  # hooks come first
         return state
@@ -162,22 +168,57 @@ def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDet
     )
 
 
-def delegated(state: TurnState, action: CallDelegates, ended: Sequence[TurnResult | ErrorDetail]) -> TurnState:
+def worker_lost(state: TurnState, call: PlannedCall, error: ErrorDetail) -> TurnState:
+    """The state after a call has failed: if its worker took no calls any more, the next ones do not count on it."""
+    tool = state.policy.tools.get(call.tool)
+    if error.code != ReasonCode.TOOL_STATE_LOST or tool is None or tool.task_queue is None:
+        return state
+    return state.model_copy(update={"lost_queues": tuple(dict.fromkeys((*state.lost_queues, tool.task_queue)))})
+
+
+def delegated(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
     """The delegates of the step have ended, one for each that was started, and are charged for.
 
-    Under ``on_child_error: propagate``, the first that did not finish ends the turn.
+    Those that work in the background have not, and have their first result. Under ``on_child_error: propagate``, the
+    first that did not finish ends the turn.
     """
     came = tuple(delegates.outcome_of(start, one) for start, one in zip(action.starts, ended, strict=True))
-    state = with_charges(state, ended)
+    state = with_charges(with_background(state, action, ended), ended)
     propagates = state.policy.on_child_error == "propagate"
     failed = next((outcome.error for outcome in came if outcome.error is not None), None) if propagates else None
     return tools(state, (*came, *action.refused), failed)
 
 
-def with_charges(state: TurnState, ended: Sequence[TurnResult | ErrorDetail]) -> TurnState:
+def with_background(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
+    """The state with those that work in the background from now on, also where the turn was stopped meanwhile."""
+    began = tuple(delegates.begun(start) for start, one in zip(action.starts, ended, strict=True) if one is None)
+    return state.model_copy(update={"background": (*state.background, *began)}) if began else state
+
+
+def with_charges(state: TurnState, ended: Sequence[delegates.End]) -> TurnState:
     """The state with what delegates have used, also where the turn was stopped meanwhile."""
     charged = state.model_copy(update={"spent": delegates.charged(state.spent, ended)})
     return with_warnings(charged, state.spent)
+
+
+def background_ended(state: TurnState, session: str, ended: TurnResult | ErrorDetail) -> TurnState:
+    """A delegate in the background has ended: it is charged for, once, and what it did not use is there again."""
+    known = tuple(delegates.told(one, ended) if one.session == session else one for one in state.background)
+    return with_charges(state.model_copy(update={"background": known, "short": False}), [ended])
+
+
+def background_cancelled(state: TurnState) -> TurnState:
+    """The turn ends, and with it what works in the background, whose ends change nothing any more."""
+    known = tuple(one if one.ended else one.model_copy(update={"cancelled": True}) for one in state.background)
+    return state.model_copy(update={"background": known})
+
+
+def awaited(state: TurnState, action: delegates.AwaitDelegates, outcome: ToolOutcome) -> TurnState:
+    """The model's call that waited for delegates has its result."""
+    known = tuple(
+        one.model_copy(update={"awaited": True}) if one.session in action.sessions else one for one in state.background
+    )
+    return tools(state.model_copy(update={"background": known}), (outcome,), delegates.propagated(state))
 
 
 def _ending_tools(
@@ -210,13 +251,15 @@ def _stop_request(state: TurnState, outcomes: tuple[ToolOutcome, ...]) -> str | 
 
 def failure(state: TurnState, error: ErrorDetail, paid: Paid = NOTHING_PAID) -> TurnState:
     """A generation failed for good: the turn ends, unless a compaction may make room or another model may help."""
-    state = state.model_copy(update={"spent": state.spent.with_failed(paid)})
+    state = _charged_for(state, state.spent.with_failed(paid))
     compacted = state.compacted_step > state.step
     if error.code == ReasonCode.LLM_CONTEXT_OVERFLOW and state.policy.compaction is not None and not compacted:
         return state.model_copy(update={"overflow": error})
     fallen = fallbacks.fallen_back(state, error)
     if fallen is not None:
         return fallen
+    if error.code == ReasonCode.BUDGET_COST and state.running:
+        return state.model_copy(update={"short": True})
     return state.model_copy(update={"ending": _failed(error)})
 
 
@@ -229,12 +272,12 @@ def _failed(error: ErrorDetail) -> Ending:
 def compaction(state: TurnState, outcome: Compacted | ErrorDetail, paid: Paid = NOTHING_PAID) -> TurnState:
     """The conversation is shorter now; or it is not, which ends the turn only if there was no room for more."""
     paid = outcome.failed if isinstance(outcome, Compacted) else paid
-    state = state.model_copy(update={"spent": state.spent.with_failed(paid)})
+    state = _charged_for(state, state.spent.with_failed(paid))
     tried: dict[str, object] = {"compacted_step": state.step + 1, "overflow": None}
     ending = Ending(stop_reason=StopReason.FINISHED) if state.guidance is not None and state.step == 0 else None
     if isinstance(outcome, Compacted) and outcome.summarised:
-        spent = state.spent.with_call(outcome.usage, outcome.cost_usd)
-        tried |= {"tip": outcome.tip, "spent": spent, "context_tokens": 0}
+        state = _charged_for(state, state.spent.with_call(outcome.usage, outcome.cost_usd))
+        tried |= {"tip": outcome.tip, "context_tokens": 0}
         return state.model_copy(update={**tried, "ending": ending})
     if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
         fallen = fallbacks.fallen_back(state, outcome)

@@ -78,25 +78,35 @@ def cut_off(budgets: Budgets, spent: Spent) -> ErrorDetail:
 
 
 def admitted(
-    budgets: Budgets, spent: Spent, calls: Sequence[Wanted]
+    budgets: Budgets, spent: Spent, calls: Sequence[Wanted], granted: Spent | None = None
 ) -> tuple[Spent, list[ErrorDetail | None], ErrorDetail | None]:
     """What of these calls may be made.
 
+    Args:
+        budgets: The limits.
+        spent: What counts against them.
+        calls: The calls, in order.
+        granted: What delegates in the background may still spend, and none of these calls.
+
     Returns:
         What is spent with those that may, the error of each that may not (None for the others), and the error of the
-        turn if there was one that may not: the first.
+        turn if there was one that may not: the first. What is only granted comes back, so it ends no turn.
     """
     errors: list[ErrorDetail | None] = []
     ending: ErrorDetail | None = None
     for call in calls:
-        dimension = _refusing(budgets, spent, call)
+        taken = spent if granted is None else spent.with_delegate(granted, 0)
+        dimension = _refusing(budgets, taken, call)
         if dimension is None:
             spent = spent.model_copy(update={str(name): getattr(spent, name) + 1 for name in call.uses})
             errors.append(None)
             continue
-        error = used_up(dimension, _of(budgets, spent, dimension))
-        ending = ending or error
+        error = used_up(dimension, _of(budgets, taken, dimension))
         message = f"{error.message}; this call did not run"
+        if _refusing(budgets, spent, call) is None:
+            message = f"{error.message} with those that agents in the background may make; this call did not run"
+        else:
+            ending = ending or error
         errors.append(error.model_copy(update={"title": call.tool, "message": message}))
     return spent, errors, ending
 

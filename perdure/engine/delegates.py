@@ -1,23 +1,33 @@
 """Delegates of a turn: which calls are theirs, what each of them may use, and what the turn makes of their ends."""
 
+import json
 from collections.abc import Sequence
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.builtins import AwaitDelegates as AwaitCall
 from perdure.contracts.delegates import (
     DELEGATE_OUTPUT,
     DELEGATED,
+    AwaitedDelegate,
+    CollectDelegates,
     Delegated,
     DelegateSettings,
     delegate_session,
 )
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
-from perdure.contracts.values import Value
+from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome
+from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
+from perdure.contracts.values import JsonValue, Value, json_object
 from perdure.engine import budgets
 from perdure.engine.budgets import Wanted
-from perdure.engine.state import TurnState
+from perdure.engine.state import BackgroundDelegate, TurnState
+
+End = TurnResult | ErrorDetail | None
+"""What a delegate has come to: its result, or why it has none; None while it works in the background."""
+
+KEPT_ERROR = 500
+"""Longest message of a failed delegate that the turn's state keeps, in characters."""
 
 
 class StartDelegate(Value):
@@ -35,6 +45,33 @@ class CallDelegates(Value):
     refused: tuple[ToolOutcome, ...] = ()
 
 
+class AwaitDelegates(Value):
+    """Wait for delegates in the background.
+
+    Attributes:
+        sessions: Which of them.
+        call: The model's call whose result is theirs; None if the turn waits for its own sake, until one has ended.
+        ends: Whether the turn ends, and they with it: they are cancelled first, and all are waited for.
+        refused: Why nothing is waited for, if that is so.
+    """
+
+    sessions: tuple[str, ...]
+    call: PlannedCall | None = None
+    ends: bool = False
+    refused: ToolOutcome | None = None
+
+
+def planned(tool: ToolDeclaration, call: PlannedCall, raw: str) -> PlannedCall:
+    """The call, with whether it is to work in the background; for activities, which have the raw arguments."""
+    if tool.delegate is None or not tool.delegate.background or call.rejected is not None:
+        return call
+    try:
+        asked = json_object(raw or "{}").get("run_in_background")
+    except ValueError:  # the delegate says so when it reads them
+        return call
+    return call.model_copy(update={"background": True}) if asked in (True, "true") else call
+
+
 def settings_of(policy: TurnPolicy, call: PlannedCall) -> DelegateSettings | None:
     """What the called tool is as a delegate; None if it is none."""
     tool = policy.tools.get(call.tool)
@@ -50,10 +87,17 @@ def wanted(policy: TurnPolicy, call: PlannedCall) -> Wanted:
 
 
 def parted(state: TurnState) -> tuple[tuple[PlannedCall, ...], tuple[PlannedCall, ...]]:
-    """The pending calls that are next, and those after them: delegates wait until the tools have their results."""
-    tools = tuple(call for call in state.pending if settings_of(state.policy, call) is None)
-    others = tuple(call for call in state.pending if settings_of(state.policy, call) is not None)
-    return (tools, others) if tools else (others, ())
+    """The pending calls that are next, and those after them: delegates wait until the tools have their results.
+
+    What waits for delegates comes last, one call after the other.
+    """
+    waiting = tuple(call for call in state.pending if call.builtin is not None)
+    working = tuple(call for call in state.pending if call.builtin is None)
+    tools = tuple(call for call in working if settings_of(state.policy, call) is None)
+    others = tuple(call for call in working if settings_of(state.policy, call) is not None)
+    if tools:
+        return tools, (*others, *waiting)
+    return (others, waiting) if others else (waiting[:1], waiting[1:])
 
 
 def withdrawn(calls: Sequence[PlannedCall]) -> tuple[ToolOutcome, ...]:
@@ -64,15 +108,20 @@ def withdrawn(calls: Sequence[PlannedCall]) -> tuple[ToolOutcome, ...]:
 
 def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelegates:
     """As many of the calls as can each have a share of what is left with which a model can be asked."""
-    limits, left = state.policy.budgets, state.policy.max_steps - state.step - state.spent.delegated_steps
+    limits, left = state.policy.budgets, state.policy.max_steps - state.step - state.taken.delegated_steps
     count = len(calls)
-    while count and _too_little(limits, state.spent, left, count) is not None:
+    while count and _too_little(limits, state.taken, left, _parts(calls[:count])) is not None:
         count -= 1
-    why = None if count == len(calls) else _too_little(limits, state.spent, left, count + 1)
+    why = None if count == len(calls) else _too_little(limits, state.taken, left, _parts(calls[: count + 1]))
     return CallDelegates(
-        starts=tuple(_start(state, call, count, left) for call in calls[:count]),
+        starts=tuple(_start(state, call, _parts(calls[:count]), left) for call in calls[:count]),
         refused=tuple(_error(call, why.code, why.message) for call in calls[count:] if why is not None),
     )
+
+
+def _parts(calls: Sequence[PlannedCall]) -> int:
+    """Into how many equal parts what is left is divided: the caller needs one too if it goes on meanwhile."""
+    return len(calls) + any(call.background for call in calls)
 
 
 def _too_little(limits: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
@@ -107,13 +156,14 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         interactive=settings.interactive and state.policy.interactive != "refuse",
         spawns=settings.spawns,
         approval=call.approval,
+        background=call.background,
     )
     request = TurnRequest(
         agent=settings.agent or state.policy.agent,
         prompt=f"the query of call {call.call_id} of session {state.session}",
         request_id=f"{DELEGATED}{call.call_id}",
         max_steps=left // count,
-        budgets=budgets.share(state.policy.budgets, state.spent, count).sparse(),
+        budgets=budgets.share(state.policy.budgets, state.taken, count).sparse(),
         tenant=state.tenant,
         delegated=delegated.sparse(),
     )
@@ -122,9 +172,95 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
     )
 
 
-def outcome_of(start: StartDelegate, ended: TurnResult | ErrorDetail) -> ToolOutcome:
+def begun(start: StartDelegate) -> BackgroundDelegate:
+    """A delegate that works in the background, with all that it was granted."""
+    limits = start.request.budgets or Budgets()
+    counts = ("cost_usd", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+    return BackgroundDelegate(
+        session=start.session,
+        call_id=start.call.call_id,
+        tool=start.call.tool,
+        granted=Spent(**{name: limit for name in counts if (limit := getattr(limits, name)) is not None}),
+        steps=start.request.max_steps or 0,
+    )
+
+
+def told(known: BackgroundDelegate, ended: TurnResult | ErrorDetail) -> BackgroundDelegate:
+    """The delegate after its end."""
+    if isinstance(ended, TurnResult) and ended.report is not None:
+        error, lost = failure_of(known.tool, ended), False
+    else:
+        why = ended.message if isinstance(ended, ErrorDetail) else f"could not begin: {ended.error}"
+        code = ReasonCode.TOOL_DELEGATE_FAILED
+        error = ErrorDetail(code=code, title=known.tool, message=f"{known.tool} {why} (session {known.session})")
+        lost = True
+    if error is not None:
+        error = error.model_copy(update={"message": error.message[:KEPT_ERROR]})
+    return known.model_copy(update={"ended": True, "error": error, "lost": lost})
+
+
+def await_delegates(state: TurnState, call: PlannedCall) -> AwaitDelegates:
+    """Wait for those that the call names, or for all whose results the model has not read."""
+    assert isinstance(call.builtin, AwaitCall), "the call waits for delegates"  # noqa: S101 - narrows the type
+    known = {one.session: one for one in state.background}
+    named = dict.fromkeys(call.builtin.sessions or (one.session for one in state.background if not one.awaited))
+    unknown = [session for session in named if session not in known]
+    if unknown:
+        those = f"those of this turn are: {', '.join(known)}" if known else "this turn has started none there"
+        message = f"no agent works in the background as {', '.join(unknown)}; {those}. Agents end with the turn that "
+        message += "started them; start another one if its result is still needed"
+    elif not named:
+        message = "there is nothing to wait for: no agent works in the background whose result you have not read"
+    else:
+        return AwaitDelegates(sessions=tuple(named), call=call)
+    refused = _error(call, ReasonCode.TOOL_INVALID_INPUT, message)
+    return AwaitDelegates(sessions=(), call=call, refused=refused.model_copy(update={"decided": call.approval}))
+
+
+def at_the_end(state: TurnState, commit: CommitTurn) -> CommitTurn | AwaitDelegates:
+    """The commit of a turn, or what comes before it while delegates work in the background."""
+    sessions = tuple(one.session for one in state.running)
+    return AwaitDelegates(sessions=sessions, ends=True) if sessions else commit
+
+
+def waiting_call(action: AwaitDelegates) -> PlannedCall:
+    """The call that waits."""
+    assert action.call is not None, "the turn waits for its own sake"  # noqa: S101 - narrows the type
+    return action.call
+
+
+def collecting(state: TurnState, action: AwaitDelegates) -> CollectDelegates:
+    """Have what came of delegates written as the result of the call."""
+    call, known = waiting_call(action), {one.session: one for one in state.background}
+    return CollectDelegates(
+        session=state.session,
+        turn=state.turn,
+        step=state.step,
+        call_id=call.call_id,
+        tool=call.tool,
+        definition=state.definition,
+        delegates=tuple(
+            AwaitedDelegate(
+                session=one.session, tool=one.tool, call_id=one.call_id, lost=one.error if one.lost else None
+            )
+            for one in (known[session] for session in action.sessions)
+        ),
+        approval=call.approval,
+    ).sparse()
+
+
+def propagated(state: TurnState) -> ErrorDetail | None:
+    """Under ``on_child_error: propagate``: the error of a delegate in the background that did not finish."""
+    if state.policy.on_child_error != "propagate":
+        return None
+    return next((one.error for one in state.background if one.error is not None and not one.cancelled), None)
+
+
+def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
     """What a delegate's end is for its caller. A turn that was committed has recorded its result there itself."""
     call = start.call
+    if ended is None:
+        return _working(start)
     if isinstance(ended, ErrorDetail):
         return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, f"{call.tool} {ended.message} (session {start.session})")
     if ended.report is None:
@@ -133,6 +269,23 @@ def outcome_of(start: StartDelegate, ended: TurnResult | ErrorDetail) -> ToolOut
     error = failure_of(call.tool, ended)
     preview = ended.output[:DELEGATE_OUTPUT] if error is None else error.message
     return ToolOutcome(call_id=call.call_id, preview=preview, error=error, matched=ended.report.matched).sparse()
+
+
+def _working(start: StartDelegate) -> ToolOutcome:
+    """The first result of a call that is worked on in the background."""
+    call = start.call
+    text: dict[str, JsonValue] = {
+        "session": start.session,
+        "status": "works in the background",
+        "next": "go on with other work; call await_delegate with this session when you need the result",
+    }
+    return ToolOutcome(
+        call_id=call.call_id,
+        preview=json.dumps(text),
+        recorded=False,
+        decided=call.approval,
+        delegate=start.session,
+    ).sparse()
 
 
 def failure_of(tool: str, ended: TurnResult) -> ErrorDetail | None:
@@ -147,7 +300,7 @@ def failure_of(tool: str, ended: TurnResult) -> ErrorDetail | None:
     return ErrorDetail(code=code, title=tool, message=message[:2_000], type=ended.reason_code or ended.stop_reason)
 
 
-def charged(spent: Spent, ended: Sequence[TurnResult | ErrorDetail]) -> Spent:
+def charged(spent: Spent, ended: Sequence[End]) -> Spent:
     """What the caller has spent with its delegates, whatever their ends were."""
     for one in ended:
         if isinstance(one, TurnResult) and one.report is not None:

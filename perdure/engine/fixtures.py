@@ -60,28 +60,41 @@ _TRANSPORT = re.compile(
 )
 """Parameters that say where a request is sent, and with which key."""
 
-_CALL_ID = re.compile(r"call_[0-9a-f]{16}_\d+")
-_NUMBER = re.compile(r"call#(\d+)")
+_IDS = {
+    "call": re.compile(r"call_[0-9a-f]{16}_\d+"),
+    "delegate": re.compile(r"(?<![^\s\"'()\\])[^\s\"'()\\]{1,160}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{16}(?![^\s\"'()\\])"),
+}
+"""What is named anew in each session, as it stands in texts: the ids of tool calls, and the sessions of delegates."""
+
+_NUMBER = re.compile(r"(?:call|delegate)#\d+")
 
 
 class CallNumbers:
-    """The ids of tool calls in a text, numbered in the order in which they appear."""
+    """The ids of tool calls and the sessions of delegates in a text, numbered in the order in which they appear."""
 
     def __init__(self, text: str) -> None:
-        self._ids = tuple(dict.fromkeys(_CALL_ID.findall(text)))
-        self._numbers = {call_id: f"call#{number}" for number, call_id in enumerate(self._ids, start=1)}
+        self._numbers = {
+            found: f"{kind}#{number}"
+            for kind, pattern in _IDS.items()
+            for number, found in enumerate(dict.fromkeys(pattern.findall(text)), start=1)
+        }
+        self._ids = {number: found for found, number in self._numbers.items()}
 
     def hide(self, value: JsonValue) -> JsonValue:
         """The value with the number in place of each id."""
-        return _texts(value, lambda text: _CALL_ID.sub(lambda found: self._numbers.get(found[0], found[0]), text))
+        return _texts(value, self._hidden)
 
     def show(self, value: JsonValue) -> JsonValue:
         """The value with the id in place of each number."""
-        return _texts(value, lambda text: _NUMBER.sub(self._id, text))
+        return _texts(value, lambda text: _NUMBER.sub(lambda found: self._ids.get(found[0], found[0]), text))
 
-    def _id(self, found: re.Match[str]) -> str:
-        number = int(found[1])
-        return self._ids[number - 1] if 0 < number <= len(self._ids) else found[0]
+    def _hidden(self, text: str) -> str:
+        for pattern in _IDS.values():
+            text = pattern.sub(self._number, text)
+        return text
+
+    def _number(self, found: re.Match[str]) -> str:
+        return self._numbers.get(found[0], found[0])
 
 
 @dataclass(frozen=True)

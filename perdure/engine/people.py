@@ -115,8 +115,8 @@ def _counted(state: TurnState, decided: list[ToolOutcome]) -> Tally:
 
 def _to_run(state: TurnState, approved: Sequence[PlannedCall]) -> dict[str, object]:
     """The approved calls as what is to run next, activities and the workflow's own."""
-    own = tuple(call for call in approved if call.builtin is not None)
-    pending = tuple(call for call in approved if call.builtin is None)
+    own = tuple(call for call in approved if call.is_own)
+    pending = tuple(call for call in approved if not call.is_own)
     return {"pending": pending, "builtins": (*state.builtins, *own)}
 
 

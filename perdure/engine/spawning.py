@@ -61,15 +61,21 @@ def spawned(caller: AgentDefinition, arguments: dict[str, JsonValue]) -> AgentDe
         raise ValueError(msg)
     one = SUB_AGENTS[kind]
     fresh = AgentDefinition(name=caller.name, model=caller.model)
+    tools = tuple(tool for tool in caller.tools if tool.delegate is None or not tool.delegate.spawns)
+    if not any(tool.delegate is not None and tool.delegate.background for tool in tools):  # nothing to wait for
+        tools = tuple(tool for tool in tools if tool.builtin != "await_delegate")
     return caller.model_copy(
         update={
             "instructions": f"{one.instructions}\n\n{custom}".strip(),
             "max_steps": one.max_steps,
-            "tools": tuple(tool for tool in caller.tools if tool.delegate is None or not tool.delegate.spawns),
+            "tools": tools,
             **{name: getattr(fresh, name) for name in _ITS_OWN if name in AgentDefinition.model_fields},
         }
     )
 
 
-_ITS_OWN = ("stop_conditions", "finish_tool", "completion", "output_schema", "output_corrections", "interactive")
-"""How the caller's work ends and is asked about: a sub-agent's is another."""
+_ITS_OWN = (
+    *("stop_conditions", "finish_tool", "completion", "max_tool_turns"),
+    *("output_schema", "output_corrections", "interactive"),
+)
+"""How the caller's work ends and is asked about: a sub-agent's is another. Hooks stay, as approvals do: they guard."""

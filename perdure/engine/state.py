@@ -28,6 +28,31 @@ class Ending(Value):
     stopped_by: str | None = None
 
 
+class BackgroundDelegate(Value):
+    """A delegate that works while its caller goes on, or has.
+
+    Attributes:
+        session: Where it works on the call ``call_id`` of the tool ``tool``.
+        granted: What it may spend, in ``steps`` steps at most: nobody else may until it has ended.
+        ended: Whether it has, and is charged for.
+        error: Why it did not finish.
+        lost: Whether that is all there is of it: it has no result of its own.
+        cancelled: Whether its caller ended first, so that its own end changes nothing.
+        awaited: Whether the caller's model has read what came of it.
+    """
+
+    session: str
+    call_id: str
+    tool: str
+    granted: Spent = Spent()
+    steps: int = 0
+    ended: bool = False
+    error: ErrorDetail | None = None
+    lost: bool = False
+    cancelled: bool = False
+    awaited: bool = False
+
+
 class Mailbox(Value):
     """What came in from outside while the turn ran.
 
@@ -112,6 +137,9 @@ class TurnState(Value):
         completing: Whether the work is done and only the text of the result is missing.
         tool_turns: Answers with calls.
         earlier: The part of ``spent`` that is not of this turn: budgets may count over the whole session.
+        lost_queues: Of workers that alone could take calls of this turn, and did not.
+        background: The delegates of this turn that work, or have worked, in the background.
+        short: Whether a model call was not affordable beside what they may spend.
     """
 
     session: str
@@ -155,6 +183,27 @@ class TurnState(Value):
     completing: bool = False
     tool_turns: int = 0
     earlier: Spent = Spent()
+    lost_queues: tuple[str, ...] = ()
+    background: tuple[BackgroundDelegate, ...] = ()
+    short: bool = False
+
+    @property
+    def running(self) -> tuple[BackgroundDelegate, ...]:
+        """The delegates in the background that have not ended."""
+        return tuple(one for one in self.background if not one.ended)
+
+    @property
+    def granted(self) -> Spent:
+        """What those may still spend, and nobody else may."""
+        granted = Spent()
+        for one in self.running:
+            granted = granted.with_delegate(one.granted, one.steps)
+        return granted
+
+    @property
+    def taken(self) -> Spent:
+        """What is spent, and what is granted."""
+        return self.spent.with_delegate(self.granted, 0) if self.running else self.spent
 
     @property
     def own_spent(self) -> Spent:

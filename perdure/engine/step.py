@@ -10,7 +10,7 @@ from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
 from perdure.engine import budgets, builtins, delegates, people
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.hook_state import HookState
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Ending, Mailbox, TurnState
@@ -22,7 +22,9 @@ class CallTools(Value):
     calls: tuple[CallTool, ...]
 
 
-Action = React | Generate | Compact | CallTools | CallDelegates | AskPeople | WaitForPeople | CommitTurn
+Action = (
+    React | Generate | Compact | CallTools | CallDelegates | AwaitDelegates | AskPeople | WaitForPeople | CommitTurn
+)
 """What the workflow has to do next."""
 
 
@@ -43,7 +45,9 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         call_ids=opened.call_ids,
         expires_at=opened.expires_at,
         delegated=opening.request.delegated,
-        hooks=HookState(boundary="start" if opened.policy.hooks and not opening.request.compact else None),
+        hooks=HookState(
+            boundary="start" if opened.policy.hooks and not opening.request.compact else None, said=opened.said
+        ),
         todos=opened.todos,
         spent=opened.earlier,
         earlier=opened.earlier,
@@ -58,17 +62,16 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
     if state.hooks.calling and state.hooks.boundary is not None:
         return _react(state, state.hooks.boundary)
     if state.pending:
-        called, _ = delegates.parted(state)
-        if delegates.settings_of(state.policy, called[0]) is not None:
-            return delegates.call_delegates(state, called)
-        return CallTools(calls=tuple(_call(state, planned) for planned in called))
+        return _calls(state)
     if state.asking and state.ending is None:
         if state.asked and state.policy.interactive == "stop":
             return commit(state, mail, Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
         return people.ask_or_wait(state)
-    ending = state.ending or limit_reached(state)
+    ending = state.ending or _propagated(state) or limit_reached(state)
     if ending is not None:
         return commit(state, mail, ending)
+    if state.running and (state.short or limit_reached(state.model_copy(update={"spent": state.taken})) is not None):
+        return AwaitDelegates(sessions=tuple(one.session for one in state.running))
     trigger = _compaction_due(state)
     if trigger is not None:
         return _compact(state, trigger)
@@ -87,9 +90,24 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         compacted=state.policy.compaction is None or state.compacted_step > state.step,
         decided=state.decided,
         fallback=state.fallback,
-        text_only=state.completing and not mail.steered,
-        cost_left=budgets.cost_left(state.policy.budgets, state.spent),
+        text_only=state.completing and (not mail.steered or _tool_turns_used_up(state)),
+        cost_left=budgets.cost_left(state.policy.budgets, state.taken),
     ).sparse()
+
+
+def _calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
+    """The pending calls that are next."""
+    called, _ = delegates.parted(state)
+    if called[0].builtin is not None:
+        return delegates.await_delegates(state, called[0])
+    if delegates.settings_of(state.policy, called[0]) is not None:
+        return delegates.call_delegates(state, called)
+    return CallTools(calls=tuple(_call(state, planned) for planned in called))
+
+
+def _propagated(state: TurnState) -> Ending | None:
+    error = delegates.propagated(state)
+    return None if error is None else Ending(stop_reason=StopReason.ERROR, error=error)
 
 
 def _react(state: TurnState, boundary: Boundary) -> React:
@@ -103,7 +121,7 @@ def _react(state: TurnState, boundary: Boundary) -> React:
         boundary=boundary,
         calling=state.hooks.calling,
         spent=state.spent,
-        left=None if limit is None else max(0, limit - state.spent.behavior_calls),
+        left=None if limit is None else max(0, limit - state.taken.behavior_calls),
         failed=state.failed if boundary == "step" else (),
     ).sparse()
 
@@ -132,7 +150,7 @@ def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
         guidance=state.guidance or "",
         failure=state.overflow,
         fallback=state.fallback,
-        cost_left=budgets.cost_left(state.policy.budgets, state.spent),
+        cost_left=budgets.cost_left(state.policy.budgets, state.taken),
     ).sparse()
 
 
@@ -181,10 +199,15 @@ def limit_reached(state: TurnState) -> Ending | None:
         return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=state.exhausted)
     if state.step + state.spent.delegated_steps >= state.policy.max_steps:
         return Ending(stop_reason=StopReason.MAX_STEPS_REACHED)
-    most = state.policy.max_tool_turns
-    if most is not None and state.tool_turns >= most and not state.completing:
+    if _tool_turns_used_up(state) and not state.completing:
+        most = state.policy.max_tool_turns
         message = f"the model has called tools in {most} answers, which is max_tool_turns, and has not finished"
         error = ErrorDetail(code=ReasonCode.TOOL_MAX_TURNS_EXHAUSTED, title="agent", message=message)
         return Ending(stop_reason=StopReason.ERROR, error=error)
     forbidden = budgets.forbids_generation(state.policy.budgets, state.spent)
     return None if forbidden is None else Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=forbidden)
+
+
+def _tool_turns_used_up(state: TurnState) -> bool:
+    most = state.policy.max_tool_turns
+    return most is not None and state.tool_turns >= most

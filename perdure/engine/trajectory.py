@@ -4,16 +4,29 @@ Source: Dreadnode's agent API (``Trajectory``, its OpenAI format, JSONL records 
 the provider reported is counted once, and the result of a call stands right behind it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Self
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.conversations import read_openai
-from perdure.contracts.events import Envelope, Event, UnknownEvent, load_event
+from perdure.contracts.events import (
+    AnyEvent,
+    CompactionEvent,
+    Envelope,
+    GenerationEnd,
+    GenerationError,
+    GenerationRetry,
+    UnknownEvent,
+    load_event,
+)
 from perdure.contracts.messages import AssistantMessage, Message
+from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.transcript import WireMessage, in_chat_order, openai_messages
+
+ModelCall = GenerationEnd | GenerationRetry | GenerationError | CompactionEvent
+"""The events that say what a model call has used."""
 
 
 class TrajectoryStep(Value):
@@ -44,6 +57,7 @@ class Trajectory(Value):
         steps: In the order of the conversation.
         events: The event log, in its order.
         metadata: What else is known: how the last turn ended.
+        result: Of the last turn; None while it runs, and of a conversation from elsewhere.
     """
 
     session: str = ""
@@ -55,6 +69,7 @@ class Trajectory(Value):
     steps: tuple[TrajectoryStep, ...] = ()
     events: tuple[Envelope, ...] = ()
     metadata: dict[str, JsonValue] = {}
+    result: TurnResult | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -63,16 +78,25 @@ class Trajectory(Value):
 
     @property
     def usage(self) -> Usage:
-        """What the providers reported, each call once."""
+        """What the providers reported, each call once: also of answers that could not be used or were taken back."""
         total = Usage()
-        for step in self.steps:
-            total = total.plus(step.usage)
+        for call in (*self.steps, *self._without_a_step()):
+            total = total.plus(call.usage)
         return total
 
     @property
     def cost_usd(self) -> Decimal:
         """US dollars, without calls of unknown price."""
-        return sum((step.cost_usd or Decimal(0) for step in self.steps), Decimal(0))
+        return sum((call.cost_usd or Decimal(0) for call in (*self.steps, *self._without_a_step())), Decimal(0))
+
+    def _without_a_step(self) -> Iterator[ModelCall]:
+        """The calls of these turns that came to no step of the conversation, as the event log has them."""
+        turns = {step.turn for step in self.steps}
+        read = {(step.turn, step.step): step.messages for step in self.steps if step.messages}
+        for one in self.events:
+            event, messages = one.event, read.get((one.turn, one.step), ())
+            if one.turn in turns and isinstance(event, ModelCall) and not _is_of_a_step(event, messages):
+                yield event
 
     def to_dict(self) -> dict[str, JsonValue]:
         """The trajectory as plain JSON; :meth:`from_dict` reads it."""
@@ -123,7 +147,17 @@ class Trajectory(Value):
         }
 
 
-def event_to_dict(event: Event | UnknownEvent) -> dict[str, JsonValue]:
+def _is_of_a_step(event: ModelCall, messages: Sequence[Message]) -> bool:
+    """Whether the step with these messages, if there is one, has what the call has used."""
+    answered = any(isinstance(message, AssistantMessage) for message in messages)
+    if isinstance(event, GenerationEnd):
+        return answered
+    if isinstance(event, GenerationRetry):  # or the model was told of it, in a step
+        return bool(messages) and not answered and not event.compaction
+    return isinstance(event, CompactionEvent) and event.compaction_status != "failed"
+
+
+def event_to_dict(event: AnyEvent) -> dict[str, JsonValue]:
     """An event as plain JSON, with its ``type``; ``load_event`` reads it."""
     return dict(event.body) if isinstance(event, UnknownEvent) else event.model_dump(mode="json")
 

@@ -1,4 +1,4 @@
-"""What a turn takes over from those before it: the agent's todos, and what they have spent."""
+"""What a turn takes over from those before it: todos, what they have spent, and what hooks said to no model yet."""
 
 import json
 
@@ -7,9 +7,10 @@ from sqlalchemy import Connection, bindparam, select
 from perdure.contracts.budgets import Spent
 from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import ResumeFrom
-from perdure.contracts.decisions import TodosChanged
+from perdure.contracts.decisions import ReactStep, TodosChanged
 from perdure.contracts.events import AgentStart
-from perdure.contracts.turns import TurnResult
+from perdure.contracts.reactions import Continue
+from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import schema
 
 _E = schema.events
@@ -28,6 +29,17 @@ _CHANGED = (
 _START = select(_E.c.body).where(_E.c.session == bindparam("session"), _E.c.key == bindparam("key"))
 _RESULT = select(_T.c.result).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
 _RESULTS = select(_T.c.result).where(_T.c.session == bindparam("session"), _T.c.turn < bindparam("turn"))
+
+_REACTIONS = (
+    select(_E.c.body)
+    .where(
+        _E.c.session == bindparam("session"),
+        _E.c.turn == bindparam("turn"),
+        _E.c.step == bindparam("step"),
+        _E.c.type == "react_step",
+    )
+    .order_by(_E.c.seq)
+)
 
 _ANY_STEP = 2**31 - 1
 
@@ -71,6 +83,18 @@ def _at_beginning(connection: Connection, session: str, turn: int) -> tuple[Todo
     return todos_in(
         connection, origin.session or session, origin.turn, _ANY_STEP if origin.step is None else origin.step
     )
+
+
+def said_before(connection: Connection, session: str, turn: int) -> tuple[str, ...]:
+    """What hooks have said in the last step of a turn that stopped for people: no generation came to read it."""
+    recorded = connection.scalar(_RESULT, {"session": session, "turn": turn - 1})
+    result = None if recorded is None else TurnResult.model_validate_json(recorded)
+    if result is None or result.stop_reason is not StopReason.WAITING_FOR_INPUT:
+        return ()
+    earlier = () if result.steps else said_before(connection, session, turn - 1)
+    last = connection.scalars(_REACTIONS, {"session": session, "turn": turn - 1, "step": result.steps})
+    reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
+    return (*earlier, *(text for one in reactions if isinstance(one, Continue) for text in one.texts))
 
 
 def spent_before(connection: Connection, session: str, turn: int) -> Spent:

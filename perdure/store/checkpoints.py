@@ -82,7 +82,7 @@ class _Calls:
         if not pending:
             return cls()
         tools = openings.definition(connection, definition).tools
-        delegates = {tool.name for tool in tools if tool.delegate is not None}
+        delegates = {tool.name for tool in tools if tool.delegate is not None or tool.builtin == "await_delegate"}
         waits = {_waits_for(call, rows[call.call_id].state, delegates) for call in pending}
         messages = (rows[call.call_id].message for call in step.calls if call not in pending)
         results = tuple(load_tool_message(message) for message in messages)

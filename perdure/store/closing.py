@@ -1,9 +1,9 @@
-"""How a turn ends: by its own commit, or by the next turn when its workflow was terminated."""
+"""How a turn ends: by its own commit, or by the next turn or its caller when its workflow was terminated."""
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from perdure.contracts.builtins import Finish
-from perdure.contracts.delegates import DelegateReport
+from perdure.contracts.delegates import DELEGATED, Delegated, DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import (
     AgentEnd,
@@ -22,7 +22,7 @@ from perdure.store import schema
 from perdure.store.carrying import todos_in
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import find_step, insert_step
-from perdure.store.ledger import OpenCalls
+from perdure.store.ledger import OpenCalls, forget_arguments
 from perdure.store.log import LockedSession
 from perdure.store.records import Committed, StepRecord
 from perdure.store.rows import step_id
@@ -65,7 +65,11 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
     if row.result is not None:
         result = TurnResult.model_validate_json(row.result)
         return Committed(result=result, first=False, started_at=row.started_at, ended_at=row.ended_at)
-    result = close_turn(locked, row, commit)
+    if commit.abandoned:
+        _need_same_call(row, commit)
+        result = close_abandoned(locked, row, commit.delegated)
+    else:
+        result = close_turn(locked, row, commit)
     locked.save()
     return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now)
 
@@ -75,7 +79,13 @@ def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None
     return connection.execute(_FIND, {"session": session, "turn": turn}).one_or_none()
 
 
-def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
+def _need_same_call(row: TurnRow, commit: CommitTurn) -> None:
+    if commit.delegated is None or row.request_id != f"{DELEGATED}{commit.delegated.call_id}":
+        msg = f"turn {commit.turn} of session {commit.session!r} is of another request"
+        raise NotFoundError(msg)
+
+
+def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | None = None) -> TurnResult:
     """End a turn whose workflow is gone, from the last step it stored."""
     tip = _need_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_TURN_CLOSED
@@ -89,9 +99,10 @@ def close_abandoned(locked: LockedSession, row: TurnRow) -> None:
         steps=steps,
         spent=spent,
         call_ids=tuple(call.call_id for call in tip.calls),
+        delegated=delegated,
         todos=todos_in(locked.connection, locked.session, row.turn),
     )
-    close_turn(locked, row, commit)
+    return close_turn(locked, row, commit)
 
 
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
@@ -100,6 +111,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
     commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
+    forget_arguments(locked, commit.turn)
     result = TurnResult(
         session=commit.session,
         turn=commit.turn,

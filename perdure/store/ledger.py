@@ -9,8 +9,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
+from perdure.contracts.delegates import claimant_of
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import NewEvent, ToolEnd, UserInputReceived
+from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolEnd, UserInputReceived
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.people import InputReceipt
 from perdure.contracts.tools import ToolOutcome
@@ -31,16 +32,18 @@ _FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", exp
 _FIND_MESSAGE = select(_T.c.message).where(*_ONE)
 _INSERT = insert(_T)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
+_UNMASKED = case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments)
+"""What is left of the arguments of a call that nobody is to carry out any more."""
+
 _END = (
     update(_T)
     .where(*_ONE)
-    .values(
-        state="ended",
-        message=bindparam("result"),
-        ended_at=bindparam("at"),
-        arguments=case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments),
-    )
+    .values(state="ended", message=bindparam("result"), ended_at=bindparam("at"), arguments=_UNMASKED)
 )
+_END_FIRST = update(_T).where(*_ONE).values(state="ended", message=bindparam("result"), ended_at=bindparam("at"))
+_CLAIM_ENDED = update(_T).where(*_ONE).values(claimant=bindparam("by"), claimed_at=bindparam("at"))
+_FORGET = update(_T).where(*_ONE, _T.c.state == "ended").values(arguments=_UNMASKED)
+_FORGET_ALL = update(_T).where(*_THIS, _T.c.state == "ended", _T.c.masked).values(arguments=_UNMASKED)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class OpenCalls:
         """End calls with what only the workflow knows of them; a result that is recorded stays."""
         for outcome in failed:
             content = outcome.preview or (outcome.error.message if outcome.error else "")
-            self._end(outcome.call_id, content, outcome.error, outcome.decided)
+            self._end(outcome.call_id, content, outcome.error, outcome.decided, outcome.delegate)
 
     def end_rest(self, *, cancelled: bool) -> None:
         """End every call that still has no result with an error that says what is known of its effect."""
@@ -112,20 +115,39 @@ class OpenCalls:
             return
         now = self._locked.now
         ended = [_ending(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
-        self._locked.connection.execute(_END, ended)
+        at_work = [self._is_at_work(call_id) for call_id in self._ended]
+        for statement, kept in ((_END, False), (_END_FIRST, True)):
+            rows = [row for row, works in zip(ended, at_work, strict=True) if works is kept]
+            if rows:
+                self._locked.connection.execute(statement, rows)
 
-    def _end(self, call_id: str, content: str, error: ErrorDetail | None, decided: InputReceipt | None = None) -> None:
+    def _is_at_work(self, call_id: str) -> bool:
+        """Whether a delegate works on the call in the background, and has still to read the arguments."""
+        if self._messages[call_id].delegate is None:
+            return False
+        return not self._locked.has_event(f"{self._turn}/{call_id}/delegate_end")
+
+    def _end(
+        self,
+        call_id: str,
+        content: str,
+        error: ErrorDetail | None,
+        decided: InputReceipt | None = None,
+        delegate: str | None = None,
+    ) -> None:
         if call_id in self._messages:
             return
         row = self._rows[call_id]
-        message = ToolMessage(call_id=call_id, name=row.tool, content=content, error=error, decided=decided)
+        message = ToolMessage(
+            call_id=call_id, name=row.tool, content=content, error=error, decided=decided, delegate=delegate
+        )
         self._messages[call_id] = message
         self._ended.append(call_id)
         if decided is not None:
             received = UserInputReceived(tool=row.tool, **dict(decided))
             key = f"{self._turn}/{call_id}/user_input_received"
             self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=received))
-        end = ToolEnd(call_id=call_id, tool=row.tool, result=content, error=error, seconds=0)
+        end = ToolEnd(call_id=call_id, tool=row.tool, result=content[:RESULT_CHARACTERS], error=error, seconds=0)
         key = f"{self._turn}/{call_id}/tool_end"
         self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=end))
 
@@ -177,9 +199,9 @@ def _rejection(call: LedgerCall) -> str | None:
 
 
 def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, before: int) -> None:
-    """Enter the calls of an answer once more, as they are, for the turn that goes on from it."""
+    """Enter the calls of an answer once more, as they are, for the turn that goes on from it: at its step 0."""
     keys = {"this_session": locked.session, "this_turn": before, "call_ids": list(calls)}
-    rows = [{**row, "turn": turn} for row in locked.connection.execute(_FIND_MANY, keys).mappings()]
+    rows = [{**row, "turn": turn, "step": 0} for row in locked.connection.execute(_FIND_MANY, keys).mappings()]
     locked.connection.execute(_INSERT, rows)
 
 
@@ -195,6 +217,11 @@ def claim_call(
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
         raise NotFoundError(_no_call(call))
+    if row.state == "ended" and _works_on(row, claimant):
+        connection.execute(_CLAIM_ENDED, {**call.parameters(), "by": claimant, "at": locked.now})
+        locked.append(*events)
+        locked.save()
+        return Claim(state="free", arguments=row.arguments)
     if row.state == "ended":
         aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
         return Claim(state="committed", message=load_tool_message(row.message), aborted=aborted)
@@ -210,6 +237,12 @@ def claim_call(
     return Claim(state="free", arguments=row.arguments)
 
 
+def _works_on(row: CallRow, claimant: str) -> bool:
+    """Whether the claimant is the delegate in the background that the call's first result names."""
+    delegate = load_tool_message(row.message).delegate
+    return delegate is not None and claimant == claimant_of(delegate)
+
+
 def _is_later(held: str, asking: str) -> bool:
     """Whether the call is held by an attempt that the server started after this one of the same activity."""
     place, _, at = asking.rpartition("/")
@@ -222,17 +255,25 @@ def finish_call(
     call: CallKey,
     *,
     claimant: str,
-    message: ToolMessage,
+    message: ToolMessage | None,
     events: Sequence[NewEvent],
     artifacts: Sequence[Artifact],
 ) -> bool:
-    """Record the result of the call if the claimant still holds it; False, and nothing written, if not."""
+    """Record the result of the call if the claimant still holds it; False, and nothing written, if not.
+
+    Without a result, a delegate in the background has ended: its call has one already, or is about to get it.
+    """
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
         return False
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None or row.claimant != claimant:
         return False
+    if message is None:
+        connection.execute(_FORGET, call.parameters())
+        locked.append(*events)
+        locked.save()
+        return True
     if row.state == "ended":
         # The same result again: the first attempt was committed, but its answer did not arrive.
         return load_tool_message(row.message) == message
@@ -242,6 +283,11 @@ def finish_call(
     locked.append(*events)
     locked.save()
     return True
+
+
+def forget_arguments(locked: LockedSession, turn: int) -> None:
+    """Forget what is masked of the calls that have ended: nobody carries them out any more."""
+    locked.connection.execute(_FORGET_ALL, {"this_session": locked.session, "this_turn": turn})
 
 
 def report_progress(connection: Connection, call: CallKey, claimant: str, event: NewEvent) -> bool:

@@ -14,7 +14,7 @@ from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.store import schema
-from perdure.store.carrying import spent_before, todos_before
+from perdure.store.carrying import said_before, spent_before, todos_before
 from perdure.store.closing import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.generations import find_step, insert_step
@@ -64,7 +64,8 @@ def _taking_over(connection: Connection, opening: OpenTurn, definition: AgentDef
     todos = todos_before(connection, session, turn, opening.request.resume_from)
     counts = definition.budgets.scope == "session"
     earlier = spent_before(connection, session, turn) if counts else Spent()
-    return opened.model_copy(update={"todos": todos, "earlier": earlier})
+    said = said_before(connection, session, turn) if opening.request.resume_from is None else ()
+    return opened.model_copy(update={"todos": todos, "earlier": earlier, "said": said})
 
 
 def _opened_before(connection: Connection, row: TurnRow) -> Opened:

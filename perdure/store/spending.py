@@ -11,7 +11,7 @@ from perdure.contracts.decisions import ModelFallback
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.delegates import DELEGATED
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import GenerationRetry, load_event
+from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry, load_event
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import CommitTurn, TurnResult
@@ -41,8 +41,7 @@ _DELEGATE = select(_T.c.turn, _T.c.result).where(
 def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
     """What a turn has spent so far, its delegates included, and in how many steps of its own.
 
-    Every model call counts, also where a hook took its answer back. What cannot be known is the last try of a call
-    that failed for good.
+    Every model call counts, also where a hook took its answer back, and of one that failed for good also the last try.
     """
     steps = _steps(connection, session, turn)
     not_run = _not_run(connection, session, turn)
@@ -53,6 +52,7 @@ def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, in
             if call.rejected is None and call.call_id not in not_run:
                 spent = _with_call_of_tool(spent, call)
     spent = spent.with_failed(_paid(_retries(connection, session, turn), told=_told(steps)))
+    spent = spent.with_failed(_last_tries(connection, session, turn))
     hooks = len(_events(connection, session, turn, "hook_end"))
     spent = spent.model_copy(update={"behavior_calls": hooks})
     own = max((step.step for step in steps if step.summarised is None), default=0)
@@ -96,6 +96,17 @@ def _retries(connection: Connection, session: str, turn: int) -> list[tuple[int,
     rows = _events(connection, session, turn, "generation_retry")
     events = [(row.step, load_event(json.loads(row.body))) for row in rows]
     return [(step, event) for step, event in events if isinstance(event, GenerationRetry)]
+
+
+def _last_tries(connection: Connection, session: str, turn: int) -> Paid:
+    """What the last tries of calls that failed for good have cost."""
+    paid = Paid()
+    for row in _events(connection, session, turn, "generation_error", "compaction_event"):
+        event = load_event(json.loads(row.body))
+        failed = isinstance(event, CompactionEvent) and event.compaction_status == "failed"
+        if isinstance(event, GenerationError) or (isinstance(event, CompactionEvent) and failed):
+            paid = paid.plus(event.usage, event.cost_usd)
+    return paid
 
 
 def _paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset[int]) -> Paid:

@@ -294,11 +294,11 @@ class Store:
         turn: int,
         call_id: str,
         claimant: str,
-        message: ToolMessage,
+        message: ToolMessage | None,
         events: Sequence[NewEvent],
         artifacts: Sequence[Artifact] = (),
     ) -> bool:
-        """Record a call's result; False, and nothing is written, if the claimant does not hold the call any more."""
+        """Record a call's result, or with None a background delegate's end; False if the claimant does not hold it."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
             "finish_call",

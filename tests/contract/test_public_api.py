@@ -8,6 +8,7 @@ PUBLIC = {
     "perdure": [
         "Agent",
         "AgentDefinitionError",
+        "AgentWarning",
         "ApprovalPolicy",
         "ApprovalRule",
         "Budgets",

@@ -47,15 +47,18 @@ def test_the_file_of_the_page_loads(files: list[str]) -> None:
     clerk = agents["clerk"]
     assert [tool.name for tool in clerk.tools] == ["find_order", "pay_back"]
     assert [server.name for server in clerk.mcp_servers] == ["post"]
+    assert [hook.name for hook in clerk.hooks] == ["once more"]
     assert clerk.fallback_models == (Fallback(model="anthropic/claude-sonnet-4-5"),)
 
 
-def test_the_error_of_the_page_is_what_a_user_reads(files: list[str]) -> None:
-    (shown,) = re.findall(r"^    (agents\.yaml:.*)", PAGE, re.MULTILINE)
-    Path("agents.yaml").write_text(FILE.replace("max_retries: 3", "max_retries: -3"), encoding="utf-8")
-    with pytest.raises(AgentLoadError) as refusal:
-        load(files)
-    assert str(refusal.value) == shown
+def test_the_errors_of_the_page_are_what_a_user_reads(files: list[str]) -> None:
+    told: list[str] = []
+    for right, wrong in (("max_retries: 3", "max_retries: -3"), ("feedback:", "feedbak:")):
+        Path("agents.yaml").write_text(FILE.replace(right, wrong), encoding="utf-8")
+        with pytest.raises(AgentLoadError) as refusal:
+            load(files)
+        told.append(str(refusal.value))
+    assert told == re.findall(r"^    (agents\.yaml:.*)", PAGE, re.MULTILINE)
 
 
 def test_the_request_of_the_page_is_one_that_such_a_worker_takes(files: list[str]) -> None:

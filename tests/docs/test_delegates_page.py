@@ -7,7 +7,7 @@ from typing import Any
 from perdure.engine.spawning import SUB_AGENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delegates.md").read_text(encoding="utf-8")
-LEAD, WORKER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LEAD, EDITOR, WORKER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(text: str) -> dict[str, Any]:
@@ -31,3 +31,9 @@ def test_the_types_and_caps_of_the_page_are_those_of_the_code() -> None:
 def test_the_worker_of_the_page_can_spawn() -> None:
     names = [tool.name for tool in run(WORKER)["worker"].definition.tools]
     assert names == ["spawn_agent", "read_output"]
+
+
+def test_the_editor_of_the_page_can_wait_for_what_it_lets_work_in_the_background() -> None:
+    tools = run(EDITOR)["editor"].definition.tools
+    assert [tool.name for tool in tools] == ["spawn_agent", "researcher", "await_delegate"]
+    assert ["run_in_background" in tool.parameters["properties"] for tool in tools] == [True, True, False]

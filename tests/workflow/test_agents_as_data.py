@@ -87,6 +87,21 @@ async def test_a_start_request_may_bring_its_agent_where_the_worker_allows_it(ho
     assert frozen.inline == SCOUT
 
 
+async def test_an_agent_of_a_request_may_have_hook_rules(house: House) -> None:
+    """S-36: they are data; a function, in a request, is refused with the field."""
+    rule = {"name": "once", "on": "tool_end", "tool": "look", "reaction": {"type": "finish", "reason": "seen"}}
+    async with ScriptedProvider(LOOKING) as provider, house.worker(OWN, inline=True):
+        house.use(provider)
+        result = await house.run(agent=None, definition={**SCOUT, "hooks": [rule]})
+        house.session += "-function"
+        refused = await house.run(agent=None, definition={**SCOUT, "hooks": ["os:system"]})
+        house.session += "-reaction"
+        wrong = await house.run(agent=None, definition={**SCOUT, "hooks": [{**rule, "reaction": {"type": "end"}}]})
+    assert (result["stop_reason"], result["stopped_by"], result["steps"]) == ("finished", "once: seen", 1)
+    assert refused["error"].startswith("definition: agent 'scout': hooks.0: a hook of a request is a rule")
+    assert "hooks.0: reaction: there is no type 'end'; the types are 'finish'" in wrong["error"]
+
+
 async def test_a_fork_of_a_turn_of_such_an_agent_has_that_agent(house: House) -> None:
     """S-67: also where another agent went on with the session."""
     async with ScriptedProvider(LOOKING) as provider, house.worker(OWN, inline=True):

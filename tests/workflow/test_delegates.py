@@ -155,7 +155,7 @@ async def test_a_delegate_that_is_terminated_is_an_error_result_that_says_so(hou
         result: dict[str, Any] = await handle.result()
         (read,) = results_in(provider.requests[-1].request)
     assert result["stop_reason"] == "finished"
-    assert "helper was terminated" in read
+    assert "workflow was terminated" in read
     assert child.session in read
 
 

@@ -116,16 +116,19 @@ async def test_a_server_with_state_is_called_where_the_turn_was_opened(house: Ho
 async def test_the_model_is_told_that_the_state_is_lost_with_its_worker(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-77: no call waits for a worker that is gone."""
+    """S-77: no call waits for a worker that is gone, and those behind the first one hardly ask."""
     monkeypatch.setattr(options, "PINNED_WAIT", timedelta(seconds=0.5))
     using = agent(stateful=True)
+    who = call(("peer__whoami", {}))
     async with (
-        ScriptedProvider(Script(replies=(call(("peer__whoami", {})), DONE))) as provider,
+        ScriptedProvider(Script(replies=(who, who, DONE))) as provider,
         house.worker(using, runner=production_runner()),
     ):
         house.use(provider)
         house.mcp.queue = f"{house.settings.task_queue}-of-a-lost-worker"
         result = await house.run()
-        (answer,) = [message for message in provider.requests[-1].request.messages if message["role"] == "tool"]
+        answers = [message for message in provider.requests[-1].request.messages if message["role"] == "tool"]
     assert result["stop_reason"] == "finished"
-    assert answer["content"] == REASONS[ReasonCode.TOOL_STATE_LOST].text
+    assert [answer["content"] for answer in answers] == [REASONS[ReasonCode.TOOL_STATE_LOST].text] * 2
+    called = [one for one in await activities(house) if one.activity_type.name == "peer__whoami"]
+    assert [one.schedule_to_start_timeout.ToTimedelta() for one in called] == [options.PINNED_WAIT, options.LOST_WAIT]

@@ -2,7 +2,9 @@
 
 import pytest
 
+from perdure import Continue, hook
 from perdure.client import RequestRefusedError
+from perdure.contracts.events import GenerationEnd
 from perdure.testing import Script, ScriptedProvider, call
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several
@@ -32,6 +34,31 @@ async def test_the_turn_stops_and_the_answer_starts_the_next_as_that_calls_resul
     assert [message["role"] for message in read] == ["user", "assistant", "tool", "tool"]
     assert results(read) == ["blue", "it looks good"]
     assert [line["turn"] for line in await house.events("user_input_received")] == [2]
+
+
+async def test_what_a_hook_says_before_the_stop_is_read_behind_the_answers(house: House) -> None:
+    """S-36 S-66: by the turn that goes on with the model, also where another one stops first."""
+    reactions = [Continue("be brief", feedback="and kind")]
+
+    @hook("generation_end")
+    def nudge(_: GenerationEnd) -> Continue | None:
+        return reactions.pop() if reactions else None
+
+    script = Script(replies=(several(COLOUR, PAY), DONE, DONE))
+    async with ScriptedProvider(script) as provider, house.worker(asker(hooks=[nudge], **STOPS)):
+        house.use(provider)
+        first, second = (await house.run())["requests"]
+        await house.client.approve(house.session, second["request_id"], by="ann", digest=second["digest"])
+        assert (await (await house.client.attach(house.session)).result()).stop_reason == "waiting_for_input"
+        await house.client.answer(house.session, first["request_id"], "red")
+        result = await (await house.client.attach(house.session)).result()
+        later = await house.run(prompt="and now?")
+    assert (result.stop_reason, later["stop_reason"]) == ("finished", "finished")
+    read = provider.requests[1].request.messages
+    assert [message["role"] for message in read] == ["user", "assistant", "tool", "tool", "user", "user"]
+    assert [message["content"] for message in read[-2:]] == ["be brief", "and kind"]
+    messages = [message.content for message in await house.store.transcript(house.session)]
+    assert messages.count("be brief") == 1
 
 
 async def test_several_questions_are_answered_one_by_one(house: House) -> None:

@@ -5,12 +5,21 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, AgentDefinitionError, Budgets, Delegate, spawn_agent
+from perdure import Agent, AgentDefinitionError, Budgets, Delegate, ToolDefinitionError, spawn_agent, tool
+from perdure.agents.data import AgentDataError, delegate_of
+from perdure.contracts.tools import ToolDeclaration
 from worker.agents import AgentLoadError, load_agents
 
 
 def agent(name: str, **settings: Any) -> Agent:
     return Agent(**{"name": name, "model": "openai/scripted", **settings})
+
+
+def arguments(tool: ToolDeclaration) -> list[str]:
+    """What a model sends."""
+    properties = tool.parameters["properties"]
+    assert isinstance(properties, dict)
+    return list(properties)
 
 
 def test_a_delegate_is_a_tool_that_takes_a_query() -> None:
@@ -22,6 +31,39 @@ def test_a_delegate_is_a_tool_that_takes_a_query() -> None:
     assert third.description == "Third."
     assert one.parameters["required"] == ["query"]
     assert [tool.delegate.agent for tool in lead.definition.tools if tool.delegate] == ["re.searcher", "other", "third"]
+
+
+def test_only_what_may_work_in_the_background_has_an_argument_for_it_and_a_tool_to_wait() -> None:
+    """S-64: other agents are what they were."""
+    plain = agent("lead", delegates=["helper"], tools=[spawn_agent]).definition
+    assert [tool.name for tool in plain.tools] == ["spawn_agent", "helper"]
+    assert "background" not in plain.canonical()
+    lead = agent("lead", delegates=["other", Delegate("helper", background=True)]).definition
+    other, helper, wait = lead.tools
+    assert (arguments(other), wait.name) == (["query"], "await_delegate")
+    assert arguments(helper) == ["query", "run_in_background"]
+    assert wait.builtin == "await_delegate"
+
+
+def test_spawn_agent_may_be_allowed_to_work_in_the_background_and_no_other_tool_can() -> None:
+    """S-64."""
+    spawning = agent("lead", tools=[spawn_agent.with_(background=True)])
+    clone, wait = spawning.definition.tools
+    assert (arguments(clone)[-1], wait.name) == ("run_in_background", "await_delegate")
+    with pytest.raises(ToolDefinitionError, match="background is for spawn_agent and for delegates"):
+
+        @tool(background=True)
+        def look() -> str:
+            """Look."""
+            return ""
+
+
+def test_an_agent_that_is_data_may_allow_it_too() -> None:
+    """S-64: as a field of the delegate, which is yes or no."""
+    (one,) = delegate_of({"agent": "helper", "background": True})
+    assert one.background
+    with pytest.raises(AgentDataError, match="background is either true or false"):
+        delegate_of({"agent": "helper", "background": "yes"})
 
 
 @pytest.mark.parametrize(

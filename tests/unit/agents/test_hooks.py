@@ -26,6 +26,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.decisions import ReactStep
 from perdure.contracts.events import GenerationEnd, HookEnd, ToolEnd
 from perdure.contracts.reactions import EVENTS_AT, HOOK_EVENTS, AnyReaction
+from perdure.contracts.turns import TurnRequest
 
 WRONG: Any = "agent_end"
 
@@ -53,7 +54,7 @@ def test_a_hook_says_what_it_is_for_as_data() -> None:
 
 def test_a_decorated_function_can_be_called_as_before() -> None:
     @hook("tool_end")
-    def double(event: int) -> int:
+    def double(event: int) -> object:
         return 2 * event
 
     assert double(4) == 8
@@ -141,6 +142,9 @@ def test_every_event_that_a_hook_can_be_on_is_looked_at_somewhere() -> None:
 def test_a_rule_of_a_request_names_its_mistake() -> None:
     with pytest.raises(ValidationError, match="reaction"):
         HookRule.model_validate({"name": "r", "on": ["tool_end"], "reaction": {"type": "again"}})
+    misspelt = {"name": "r", "on": ["tool_end"], "reaction": {"type": "finish"}, "tims": 1}
+    with pytest.raises(ValidationError, match="HookRule has no field tims"):
+        TurnRequest.model_validate({"agent": "a", "prompt": "go", "rules": [misspelt]})
 
 
 def test_a_tool_may_not_be_named_like_the_activity_that_calls_hooks() -> None:

@@ -4,7 +4,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.main import cli
-from perdure.contracts.events import Event, event_type
+from perdure.contracts.event_types import event_type
+from perdure.contracts.events import Event
 
 VERBS = (["run", "writer", "go"], ["send", "job", "go"], ["follow", "job"], ["export", "job", "--format", "events"])
 

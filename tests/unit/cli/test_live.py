@@ -3,18 +3,29 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import cast
 
 import pytest
+from click.testing import CliRunner
 
 from perdure.cli.errors import CliError
 from perdure.cli.live import EXIT_CODES, Printer, follow
+from perdure.cli.main import cli
 from perdure.client import Turn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import AgentEnd, AgentError, Envelope, Event, GenerationError, ToolEnd, ToolError
+from perdure.contracts.events import (
+    AgentEnd,
+    AgentError,
+    Envelope,
+    Event,
+    GenerationError,
+    Heartbeat,
+    ToolEnd,
+    ToolError,
+)
 from perdure.contracts.turns import StopReason, TurnResult
 
 FAILURE = ErrorDetail(code="llm.auth_error", title="generation", message="the provider refused the key")
@@ -43,7 +54,9 @@ class FakeTurn:
         self.presses -= 1
         os.kill(os.getpid(), signal.SIGINT)
 
-    async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
+    async def events(self, after: int = 0, heartbeat: timedelta | None = None) -> AsyncIterator[Envelope]:
+        if heartbeat is not None:
+            yield Envelope(seq=after, session="job-1", turn=1, step=0, at=datetime.now(UTC), event=Heartbeat())
         for seq, event in enumerate(self.given, start=1):
             yield Envelope(seq=seq, session="job-1", turn=1, step=1, at=datetime.now(UTC), event=event)
         if self.held:
@@ -111,6 +124,27 @@ async def test_json_prints_one_event_a_line(capsys: pytest.CaptureFixture[str]) 
         "agent_end",
         "error",
     )
+
+
+async def test_a_heartbeat_is_a_line_of_json_whatever_the_types_and_no_line_for_people(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S-53."""
+    ended = FakeTurn(end(StopReason.FINISHED))
+    for as_json in (True, False):
+        printer = Printer(as_json=as_json, types=["agent_end"], heartbeat=timedelta(seconds=5))
+        assert await follow(cast("Turn", ended), printer, after=7, cancels=False) == 0
+    first, last, *told = capsys.readouterr().out.splitlines()
+    beat = json.loads(first)
+    assert (beat["type"], beat["seq"], beat["message"]) == ("heartbeat", 7, "nothing new")
+    assert json.loads(last)["type"] == "agent_end"
+    assert [line.partition(" ")[0] for line in told] == ["finished"]
+
+
+def test_a_heartbeat_that_nobody_would_see_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["follow", "job", "--heartbeat", "5"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--heartbeat prints nothing without --json; add that, or leave it out" in result.stderr
 
 
 async def test_what_ended_the_turn_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

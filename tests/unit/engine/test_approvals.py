@@ -77,6 +77,7 @@ RULES = st.lists(
 ARGUMENTS = st.fixed_dictionaries({"amount": st.integers()}, optional={"to": st.text(max_size=5)})
 
 
+@pytest.mark.filterwarnings("ignore::perdure.AgentWarning")  # rules that never apply are among them
 @given(RULES, ARGUMENTS)
 def test_the_first_rule_that_fits_decides_and_what_may_run_is_decided_the_same_way_again(
     rules: list[ApprovalRule], arguments: dict[str, Any]

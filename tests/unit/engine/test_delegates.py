@@ -14,6 +14,7 @@ from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.delegates import DelegateReport, DelegateSettings, delegate_session, tool_name_of
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.reactions import Fail, HookRule
 from perdure.contracts.tools import WIRE_NAME_PATTERN, PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, StopReason, TurnRequest, TurnResult
 from perdure.engine import after
@@ -268,11 +269,20 @@ def test_a_clone_keeps_the_callers_tools_and_model_but_for_the_spawner(kind: str
         name="spawn_agent", description="", parameters={}, reference="", delegate=DelegateSettings(spawns=True)
     )
     work = ToolDeclaration(name="work", description="", parameters={}, reference="m:work")
+    guard = HookRule(name="guard", on="tool_error", reaction=Fail())
     caller = AgentDefinition(
-        name="a", model="p/m", tools=(spawner, work), finish_tool="work", instructions="mine", max_steps=500
+        name="a",
+        model="p/m",
+        tools=(spawner, work),
+        finish_tool="work",
+        instructions="mine",
+        max_steps=500,
+        max_tool_turns=2,
+        hooks=(guard,),
     )
     clone = spawned(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
     assert (clone.name, clone.model, clone.tools, clone.finish_tool) == ("a", "p/m", (work,), None)
+    assert (clone.max_tool_turns, clone.hooks) == (None, (guard,))
     assert clone.instructions.startswith("You ")
     assert clone.instructions.endswith("\n\nBe brief.")
     assert clone.max_steps == {"explore": 20, "plan": 15, "test": 25, "review": 15, "general": 30}[kind]

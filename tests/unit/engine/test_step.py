@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.budgets import Budgets
+from perdure.contracts.budgets import Budgets, Paid
+from perdure.contracts.builtins import AttemptCompletion
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.generations import Compacted, Generate, Generation
+from perdure.contracts.stops import ToolFailed
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
 from perdure.engine import after
@@ -323,3 +325,35 @@ def test_a_cancelled_generation_is_named_in_the_commit() -> None:
     assert (played.commit.stop_reason, played.commit.aborted_step, played.commit.steps) == ("cancelled", 2, 1)
     assert played.commit.error is not None
     assert played.commit.error.message == "Operation aborted: why"
+
+
+@pytest.mark.parametrize("summarised", [0, 4])
+def test_what_failed_calls_and_summaries_have_cost_is_warned_of_too(summarised: int) -> None:
+    """S-70: whoever has paid the share of the budget."""
+    state, paid = opened(budgets=Budgets(cost_usd=Decimal(1))), Paid(cost_usd=Decimal("0.9"))
+    failed = after.failure(state, FAILURE, paid)
+    compacted = after.compaction(state, Compacted(tip="c", summarised=summarised, failed=paid))
+    for later in (failed, compacted):
+        assert [getattr(one.event, "dimension", None) for one in later.decided] == ["cost_usd"]
+
+
+def test_a_condition_holds_also_where_a_question_stands_open_beside_what_ends_the_turn() -> None:
+    """S-34: nobody is asked any more, so nothing is waited for."""
+    state = opened(stop_conditions=(ToolFailed(),))
+    question = PlannedCall(call_id="q", tool="ask", needs="answer")
+    state = after.generation(state, Generation(tip="t1", calls=(question, PlannedCall(call_id="c", tool="work"))))
+    state = after.tools(state, (ToolOutcome(call_id="c", error=BROKEN),), BROKEN)
+    commit = engine.next_action(after.step_ended(state, Mailbox(), NOW), Mailbox())
+    assert isinstance(commit, CommitTurn)
+    assert (commit.stop_reason, commit.stopped_by) == (StopReason.FINISHED, "tool_error()")
+    assert [one.call_id for one in commit.failed] == ["q"]
+
+
+def test_a_message_that_comes_before_the_last_text_allows_no_further_call() -> None:
+    """S-71: the text that completes the turn is one answer more, and nothing else is."""
+    done = PlannedCall(call_id="d", tool="attempt_completion", builtin=AttemptCompletion())
+    state = after.generation(opened(max_tool_turns=1), Generation(tip="t1", calls=(done,)))
+    mail = Mailbox(steered=(SendRequest(prompt="more", request_id="m", steer=True),))
+    action = engine.next_action(after.step_ended(state, mail, NOW), mail)
+    assert isinstance(action, Generate)
+    assert (action.text_only, len(action.steered)) == (True, 1)

@@ -181,11 +181,11 @@ async def test_a_result_after_the_end_of_the_turn_is_dropped(store: Store) -> No
 async def test_masked_arguments_are_wiped_when_the_call_ends(store: Store, url: str) -> None:
     await planned(store, masked=True)
     assert (await claim(store, "w1")).arguments == '{"password": "hunter2"}'
-    assert "hunter2" in _ledger(url)
+    assert "hunter2" in ledger_at(url)
 
     await finish(store, "w1")
 
-    assert "hunter2" not in _ledger(url)
+    assert "hunter2" not in ledger_at(url)
 
 
 async def test_masked_arguments_are_wiped_when_the_turn_ends_first(store: Store, url: str) -> None:
@@ -193,7 +193,7 @@ async def test_masked_arguments_are_wiped_when_the_turn_ends_first(store: Store,
 
     await store.commit_turn(commit(tip, call_ids=["c1"]))
 
-    assert "hunter2" not in _ledger(url)
+    assert "hunter2" not in ledger_at(url)
 
 
 async def test_an_artifact_is_kept_beside_the_result(store: Store) -> None:
@@ -233,7 +233,7 @@ async def test_an_unknown_call_cannot_be_claimed(store: Store) -> None:
         await claim(store, "w1")
 
 
-def _ledger(url: str) -> str:
+def ledger_at(url: str) -> str:
     """All that the ledger's table holds, read past the store."""
     address = make_url(url)
     if address.drivername == "postgresql":

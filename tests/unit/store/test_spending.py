@@ -8,7 +8,8 @@ from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.builtins import Finish
 from perdure.contracts.decisions import Decided, ModelFallback
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.events import GenerationRetry
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry
 from perdure.contracts.generations import Generate
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import OpenTurn, StopReason, TurnRequest
@@ -65,6 +66,30 @@ async def test_a_terminated_turn_keeps_what_its_tries_and_its_withdrawn_answers_
 
     assert earlier.cost_usd == Decimal("1.00")
     assert (earlier.llm_calls, earlier.tool_calls, earlier.events, earlier.delegated_steps) == (2, 2, 4, 2)
+
+
+async def test_a_terminated_turn_keeps_what_the_last_try_of_a_failed_call_has_cost(store: Store) -> None:
+    """S-07 S-70: of a generation and of a summary; one that is stored stands in its step."""
+    await open_turn(store)
+    used = Usage(output_tokens=1)
+    error = ErrorDetail(code="llm.truncated", title="generation", message="cut off")
+    summary = CompactionEvent(
+        trigger="threshold",
+        compaction_status="failed",
+        messages_before=9,
+        messages_after=9,
+        usage=used,
+        cost_usd=Decimal("0.20"),
+    )
+    written = summary.model_copy(update={"compaction_status": "completed"})
+    for key, event in (("failed", summary), ("completed", written)):
+        await store.append_events(SESSION, [new_event(f"1/1/compaction/{key}", event)])
+    failure = GenerationError(error=error, usage=used, cost_usd=Decimal("0.10"))
+    await store.append_events(SESSION, [new_event("1/1/error", failure)])
+
+    earlier = await terminated(store)
+
+    assert (earlier.cost_usd, earlier.usage.output_tokens) == (Decimal("0.30"), 2)
 
 
 async def test_a_failure_that_the_model_was_told_of_counts_once(store: Store) -> None:

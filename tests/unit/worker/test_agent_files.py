@@ -131,6 +131,8 @@ def test_skills_are_folders_beside_the_file(tmp_path: Path) -> None:
 
 
 HEAD = "name: one\nmodel: openai/x\n"
+RULE = HEAD + "hooks:\n  - name: x\n    on: tool_end\n"
+WHEN = "    reaction: {{type: finish}}\n    when:\n      type: all_of\n      conditions:\n        - {}\n"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,25 @@ HEAD = "name: one\nmodel: openai/x\n"
             HEAD + "hooks:\n  - name: x\n    on: tool_end\n    reaction: {type: continue}\n    time: 1\n",
             7,
             "no field 'time'",
+        ),
+        (HEAD + "hooks:\n  - x\n  - json:dumps\n", 4, "hooks.0: write 'module:name' of a hook"),
+        (HEAD + "hooks:\n  - json:dumps\n", 4, "hooks.0: json:dumps is no hook; decorate the function"),
+        (RULE + "    reaction: finish\n", 6, "hooks.0: reaction: write an object with its 'type'"),
+        (RULE + "    reaction:\n      reason: x\n", 6, "hooks.0: reaction: write its 'type'"),
+        (
+            RULE + "    reaction:\n      type: finnish\n",
+            6,
+            "reaction: there is no type 'finnish'; the types are 'finish'",
+        ),
+        (RULE + "    reaction:\n      type: finish\n      x: 1\n", 8, "reaction.x: there is no such field"),
+        (RULE + "    reaction:\n      type: retry_with_feedback\n", 6, "reaction.feedback: Field required"),
+        (RULE + WHEN.format("{type: tool_use, count: 0}"), 10, "when.conditions.0.tool: Field required"),
+        (RULE + WHEN.format("{type: step_count, count: 0}"), 10, "when.conditions.0.count: Input should be greater"),
+        (RULE.replace("tool_end", "agent_end"), 5, "hooks.0: on: Input should be 'agent_start'"),
+        (
+            HEAD + "stop_conditions:\n  - type: not\n    condition:\n      type: step_count\n      count: 0\n",
+            7,
+            "count",
         ),
         (HEAD + "delegates:\n  - {agent: x, descripton: y}\n", 4, "there is no field 'descripton'"),
         (HEAD + "delegates: [[]]\n", 3, "delegates.0: write the name of an agent"),

@@ -1,0 +1,111 @@
+"""Agents as functions from a goal to what came of it, for evaluations and optimisers."""
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Unpack
+
+from perdure.client.errors import ClientError, NoWorkerError
+from perdure.client.requests import TaskOptions, TurnOptions, session_id
+from perdure.client.trajectories import Trajectories, end_of
+from perdure.client.turn import Turn
+from perdure.contracts.turns import TurnResult
+from perdure.engine.trajectory import Trajectory
+from perdure.store.errors import StoreError
+
+CANCEL_WAIT = timedelta(seconds=5)
+"""How long a call that is cancelled waits until its job was told so."""
+
+WORKER_WAIT = timedelta(seconds=30)
+"""A job that has not ended for so long may have no worker, which is then looked for once."""
+
+
+class Tasks(Trajectories):
+    """The part of the client that makes functions of agents."""
+
+    @abstractmethod
+    async def start(
+        self, agent: str, prompt: str, *, session: str | None = None, **options: Unpack[TurnOptions]
+    ) -> Turn:
+        """Start a turn."""
+
+    @abstractmethod
+    async def cancel(self, session: str, reason: str = "", turn: int | None = None) -> bool:
+        """Ask the running turn to stop."""
+
+    @abstractmethod
+    async def check_worker(self) -> None:
+        """See that a worker polls the task queue."""
+
+    def task(self, agent: str, *, name: str | None = None, **options: Unpack[TaskOptions]) -> "Task":
+        """The agent as a function: ``await client.task("clerk")("goal")`` gives a trajectory.
+
+        Args:
+            agent: Its name.
+            name: What an evaluation calls it; by default the agent's name.
+            options: As for a turn that is started, the same for each goal.
+        """
+        return Task(client=self, agent=agent, name=name or agent, options=options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """An agent as a function from a goal to a trajectory; made by :meth:`Client.task`.
+
+    Each call is a job of its own in a fresh session. Any number of them may run at the same time.
+
+    Attributes:
+        name: What an evaluation calls it.
+    """
+
+    name: str
+    agent: str
+    client: Tasks = field(repr=False)
+    options: TaskOptions = field(default_factory=TaskOptions, repr=False)
+
+    async def __call__(self, goal: str) -> Trajectory:
+        """Have the agent work towards the goal, to the end of its turn; ``result`` says how that ended.
+
+        A job that fails raises nothing: its trajectory has what was done, and ``result.stop_reason`` and
+        ``result.reason_code`` say what went wrong. Of one that was refused before it had a turn there are no steps.
+        Who cancels the call cancels the job.
+
+        Raises:
+            RequestRefusedError: The goal or an option is not valid; nothing was sent.
+            NoWorkerError: After half a minute no worker polls the task queue; the job is cancelled.
+            ServerUnreachableError: The server did not answer for a minute. A job that was started goes on.
+            TurnClosedError: The workflow closed and the turn will never end: it was terminated, for example.
+            StoreError: The store did not answer for a minute. A job that was started goes on.
+        """
+        session = session_id(self.agent)
+        try:
+            result = await self._result(await self.client.start(self.agent, goal, session=session, **self.options))
+        except asyncio.CancelledError:
+            await self._give_up(session, f"the call of the task {self.name!r} was cancelled")
+            raise
+        except NoWorkerError:
+            await self._give_up(session, f"no worker was there for the task {self.name!r}")
+            raise
+        if result.turn is None:
+            return Trajectory(session=session, agent=result.agent, result=result, metadata=end_of(result))
+        return await self.client.trajectory(session, result.turn)
+
+    async def _result(self, turn: Turn) -> TurnResult:
+        """Wait for the end, which never comes without a worker."""
+        try:
+            async with asyncio.timeout(WORKER_WAIT.total_seconds()):
+                return await turn.result()
+        except TimeoutError:
+            await self.client.check_worker()
+        return await turn.result()
+
+    async def _give_up(self, session: str, reason: str) -> None:
+        """Cancel the job, also if the call is cancelled once more meanwhile."""
+
+        async def cancel() -> None:
+            with contextlib.suppress(ClientError, StoreError):
+                await self.client.cancel(session, reason)
+
+        await asyncio.wait([asyncio.create_task(cancel())], timeout=CANCEL_WAIT.total_seconds())

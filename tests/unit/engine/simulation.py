@@ -1,0 +1,309 @@
+"""A turn played without a server, a clock, a model or a tool: the engine decides, and a script says what comes of it.
+
+The order is that of ``workflows/agent_turn.py``, with which it shares ``perdure.engine.loop``. Where the workflow
+awaits, the script may let time pass and let in whatever comes from outside.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from perdure.contracts.decisions import Decided
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.people import AskPeople, Reply
+from perdure.contracts.reactions import HookReaction, React, Reacted
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, TurnResult
+from perdure.engine import after, delegates, hooks, loop, people
+from perdure.engine import step as engine
+from perdure.engine.delegates import CallDelegates
+from perdure.engine.extending import ExtendError, extended
+from perdure.engine.people import WaitForPeople
+from perdure.engine.state import Carried, Mailbox, TurnState
+from tests.unit.engine.fates import Failed, answer, delegate, results, summary
+from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
+
+MOST_ACTIONS = 40
+"""No step of the scripts has so many; a turn that goes on has a bug."""
+
+LIMITS: tuple[dict[str, Any], ...] = (
+    *({"max_steps": 10}, {"max_steps": 1}, {"llm_calls": 5}, {"llm_calls": 1}, {"tool_calls": 4}, {"tool_calls": 0}),
+    *({"cost_usd": Decimal("0.8")}, {"cost_usd": Decimal("0.02")}, {"events": 6}, {"patches": 2}, {"depth": 0}),
+    *({"seconds": timedelta(seconds=90)}, {"behavior_calls": 3}),
+)
+"""Limits that somebody may set meanwhile."""
+
+HOOK_FAILED = ErrorDetail(code="runtime.hook_failed", title="first", message="raised")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An action, and what the turn knew when it was decided.
+
+    Attributes:
+        stopped: Whether the turn was stopped before it.
+        came: What came of it; None if it was stopped before anything did.
+        later: The state after that.
+    """
+
+    state: TurnState
+    mail: Mailbox
+    action: engine.Action
+    now: datetime
+    stopped: bool
+    came: object
+    later: TurnState
+
+
+@dataclass
+class Played:
+    """All that happened in a turn.
+
+    Attributes:
+        recorded: Results that stand in the store without the workflow's doing, by call.
+        log: The decisions in the event log, in its order, as activities have written them.
+        decided: The decisions in the order in which the engine has made them.
+        extended: The limits that somebody has set meanwhile.
+        sent: Ids of the messages that were steered in.
+        rotations: What was carried into another run, and what it was there.
+    """
+
+    begun: TurnState
+    moments: list[Moment] = field(default_factory=list)
+    recorded: dict[str, ToolOutcome] = field(default_factory=dict)
+    log: list[Decided] = field(default_factory=list)
+    decided: dict[str, Decided] = field(default_factory=dict)
+    extended: list[ExtendRequest] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+    rotations: list[tuple[Carried, Carried]] = field(default_factory=list)
+    mail: Mailbox = field(default_factory=Mailbox)
+
+    @property
+    def commit(self) -> CommitTurn:
+        action = self.moments[-1].action
+        assert isinstance(action, CommitTurn), "the turn does not end"
+        return action
+
+    @property
+    def stopped(self) -> bool:
+        return self.moments[-1].stopped
+
+
+def play(choices: bytes, **policy: object) -> Played:
+    """Play a turn by a script of choices, to its end."""
+    return Simulation(Script(choices), policy).play()
+
+
+class Simulation:
+    """The workflow's part, and the world around it."""
+
+    def __init__(self, script: Script, policy: dict[str, object]) -> None:
+        self.script = script
+        opening, opened = request(script)
+        opened = opened.model_copy(update={"policy": opened.policy.model_copy(update=policy)})
+        self.now = NOW
+        self.state = engine.begin(opening, opened, self.now)
+        self.mail = Mailbox()
+        self.past = False
+        self.messages = 0
+        self.played = Played(self.state)
+        self.carry_out: dict[type[object], Callable[[Any], object]] = {
+            Generate: self._generate,
+            Compact: self._compact,
+            React: self._react,
+            engine.CallTools: self._call_tools,
+            CallDelegates: self._delegate,
+            AskPeople: self._ask,
+            WaitForPeople: self._wait_for_people,
+            CommitTurn: self._commit,
+        }
+        if self.state.asking:
+            waiting = self.state.model_copy(update={"asked": True})
+            self._reply(waiting, 0, yes=script.of(True, False))
+
+    @property
+    def stopped(self) -> bool:
+        return self.mail.cancel is not None or self.past
+
+    def play(self) -> Played:
+        for _ in range(MOST_ACTIONS * (1 + self.state.policy.max_steps)):
+            stopped = self.stopped
+            self.state, self.mail, action = loop.following(self.state, self.mail, self.now, stopped=stopped)
+            self._note_decisions()
+            self._rotate()
+            state, mail, now = self.state, self.mail, self.now
+            came = self.carry_out[type(action)](action)
+            if not isinstance(action, CommitTurn):
+                self.state = after.step_ended(self.state, self.mail, self.now)
+            self._note_decisions()
+            self.played.moments.append(Moment(state, mail, action, now, stopped, came, self.state))
+            if isinstance(action, CommitTurn):
+                break
+        self.played.mail = self.mail
+        return self.played
+
+    def _note_decisions(self) -> None:
+        for one in self.state.decided:
+            self.played.decided.setdefault(one.key, one)
+
+    def _write(self, decided: tuple[Decided, ...]) -> None:
+        """An activity writes decisions into the log, where a key stands once."""
+        known = {one.key for one in self.played.log}
+        self.played.log += [one for one in decided if one.key not in known]
+
+    def _rotate(self) -> None:
+        """Go on with what another run would be given."""
+        if self.script.of(*[False] * 9, True):
+            carried = Carried(turn=self.state, mail=self.mail)
+            read = Carried.model_validate(
+                Carried.model_validate_json(carried.model_dump_json()).model_dump(mode="json")
+            )
+            self.played.rotations.append((carried, read))
+            self.state, self.mail = read.turn, read.mail.followed_by(Mailbox())
+
+    # What comes from outside while the workflow waits.
+
+    def _meanwhile(self, *, counts: bool = True) -> None:
+        """Time passes and things come in; ``counts`` says whether the time is the turn's."""
+        happening = self.script.of(*[None] * 26, "steer", "steer", "send", "extend", "extend", "cancel")
+        self.now += timedelta(seconds=self.script.of(0, 1, 1, 2, 30))
+        if happening in {"steer", "send"}:
+            self._send(steer=happening == "steer")
+        elif happening == "extend":
+            self._extend()
+        elif happening == "cancel" and self.mail.cancel is None and self.script.of(False, True):
+            cancel = CancelRequest(reason=self.script.of("", "why"))
+            self.mail = self.mail.model_copy(update={"cancel": cancel, "cancel_at": self.now})
+        limit = self.state.policy.budgets.seconds
+        if counts and limit is not None and self.now >= self.state.started_at + self.state.waited + limit:
+            self.past = True
+
+    def _send(self, *, steer: bool) -> None:
+        message = SendRequest(prompt="more", request_id=f"m{self.messages}", steer=steer)
+        self.messages += 1
+        into = steer and self.state.ending is None and self.state.guidance is None
+        name = "steered" if into else "queued"
+        self.mail = self.mail.model_copy(update={name: (*getattr(self.mail, name), message)})
+        self.played.sent += [message.request_id] if into else []
+
+    def _extend(self) -> None:
+        asked = ExtendRequest(**self.script.of(*LIMITS), end=self.script.often(False, True))
+        if self.past or self.mail.cancel is not None:
+            return
+        with contextlib.suppress(ExtendError):
+            self.state = extended(self.state, asked, self.now)
+            self.played.extended.append(asked)
+            self._note_decisions()
+
+    def _reply(self, state: TurnState, place: int, *, yes: bool) -> None:
+        call = state.asking[place]
+        words = {"answer": "answered", "approval": "approved"}
+        reply = Reply.model_validate(
+            {"request": call.call_id, "decision": words[call.needs or "answer"] if yes else "denied", "by": "ann"}
+        )
+        if reply.decision == "answered":
+            reply = reply.model_copy(update={"value": "red"})
+        with contextlib.suppress(people.ReplyError):
+            self.mail, _ = people.settle(state, self.mail, reply, self.now)
+
+    # What the workflow does, and what comes of it.
+
+    def _generate(self, action: Generate) -> object:
+        starts = self.script.often(True, False)
+        outcome: Generation | Failed | None = answer(self.script, action, self.state.policy)
+        self._meanwhile()
+        if self.stopped and not (starts and self.script.of(False, True)):
+            outcome = None
+        if starts or not self.stopped:
+            self._write(action.decided)
+        if isinstance(outcome, Generation):
+            self.state, self.mail = loop.answered(self.state, self.mail, action, outcome)
+            if outcome.retry_seconds:
+                self._meanwhile()
+        elif self.stopped or outcome is None:
+            self.state, outcome = after.aborted_generation(self.state), None
+        else:
+            self.state = hooks.generation_failed(after.failure(self.state, outcome.error, outcome.paid))
+        return outcome
+
+    def _compact(self, action: Compact) -> object:
+        outcome = summary(self.script, action)
+        self._meanwhile()
+        if self.stopped and self.script.of(True, False):
+            outcome = Failed(error=ErrorDetail(code="cancelled", title="", message=""))
+        came: object = outcome
+        if isinstance(outcome, Compacted):
+            self.state = after.compaction(self.state, outcome)
+        elif self.stopped:
+            self.state, came = after.aborted_generation(self.state), None
+        else:
+            self.state = after.compaction(self.state, outcome.error, outcome.paid)
+        self.state = hooks.generation_failed(self.state)
+        return came
+
+    def _react(self, action: React) -> object:
+        done, refused, failed = list[HookReaction | None](), None, False
+        for name in action.calling:
+            if action.left is not None and len(done) >= action.left:
+                refused = name
+                break
+            wanted = self.script.of(*[None] * 8, *REACTIONS)
+            done.append(None if wanted is None else HookReaction(hook=name, reaction=wanted))
+            failed = failed or self.script.of(*[False] * 39, True)
+        self._meanwhile()
+        if self.stopped:
+            return None
+        if failed:
+            self.state = hooks.failed(self.state, HOOK_FAILED)
+            return Failed(HOOK_FAILED)
+        reactions = tuple(one for one in done if one is not None)
+        outcome = Reacted(reactions=reactions, calls=len(done), refused=refused)
+        self.state = hooks.reacted(self.state, self.mail, outcome, self.now)
+        return outcome
+
+    def _call_tools(self, action: engine.CallTools) -> object:
+        outcomes, aborted = results(self.script, action, self.state.policy)
+        self._meanwhile()
+        arrived = [one for one in outcomes if one.recorded and not (self.stopped and self.script.of(True, False))]
+        self.played.recorded |= {one.call_id: one for one in arrived}
+        if self.stopped:
+            return None
+        self.state = after.tools(self.state, tuple(outcomes), aborted)
+        return tuple(outcomes)
+
+    def _delegate(self, action: CallDelegates) -> object:
+        self._meanwhile()
+        ended = [delegate(self.script, start) for start in action.starts]
+        for start, one in zip(action.starts, ended, strict=True):
+            if isinstance(one, TurnResult) and one.report is not None:
+                self.played.recorded[start.call.call_id] = delegates.outcome_of(start, one)
+        if self.stopped:
+            self.state = after.with_charges(self.state, ended)
+        else:
+            self.state = after.delegated(self.state, action, ended)
+        return tuple(ended)
+
+    def _ask(self, _: AskPeople) -> None:
+        self._meanwhile()
+        self.state = after.asking(self.state)
+
+    def _wait_for_people(self, action: WaitForPeople) -> None:
+        began = self.now
+        while not (self.stopped or self.mail.replies) and (action.until is None or self.now < action.until):
+            kind = self.script.of("no", "yes", "yes", "yes", "late", "nothing")
+            self._meanwhile(counts=False)
+            if kind == "late" and action.until is not None:
+                self.now = max(self.now, action.until)
+            elif kind in {"yes", "no"}:
+                for place in range(self.script.of(len(self.state.asking), 1)):
+                    self._reply(self.state, place, yes=kind == "yes")
+        self.state = after.waiting(self.state, self.now - began)
+
+    def _commit(self, action: CommitTurn) -> None:
+        self.state, self.mail = loop.committing(self.state, self.mail, action)
+        self._write(action.decided)

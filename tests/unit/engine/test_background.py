@@ -1,0 +1,402 @@
+"""What delegates in the background are granted, when they are charged, and what waits for them; without a workflow."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.builtins import AwaitDelegates as AwaitCall
+from perdure.contracts.decisions import BudgetWarning
+from perdure.contracts.delegates import RUN_IN_BACKGROUND, DelegateReport, DelegateSettings
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
+from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
+from perdure.engine import after, delegates, loop
+from perdure.engine import step as engine
+from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
+from perdure.engine.state import BackgroundDelegate, Mailbox, TurnState
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper", background=True))
+MAIL = Mailbox()
+
+
+def opened(**policy: Any) -> TurnState:
+    tools = {"helper": HELPER, "look": ToolPolicy(), "await_delegate": ToolPolicy()}
+    return TurnState(
+        session="s",
+        turn=1,
+        definition="d",
+        tip="t0",
+        started_at=NOW,
+        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", "tools": tools, **policy}),
+    )
+
+
+def answered(state: TurnState, *calls: Callable[[str], PlannedCall], cost: str = "0.01") -> TurnState:
+    """The state after an answer with these calls."""
+    step = state.step + 1
+    made = tuple(one(f"{step}/{number}") for number, one in enumerate(calls))
+    return after.generation(state, Generation(tip=f"t{step}", calls=made, cost_usd=Decimal(cost)))
+
+
+def beside(call_id: str) -> PlannedCall:
+    return PlannedCall(call_id=call_id, tool="helper", background=True)
+
+
+def awaited_at_once(call_id: str) -> PlannedCall:
+    return PlannedCall(call_id=call_id, tool="helper")
+
+
+def look(call_id: str) -> PlannedCall:
+    return PlannedCall(call_id=call_id, tool="look")
+
+
+def wait(*sessions: str) -> Callable[[str], PlannedCall]:
+    return lambda call_id: PlannedCall(call_id=call_id, tool="await_delegate", builtin=AwaitCall(sessions=sessions))
+
+
+def begun(state: TurnState) -> TurnState:
+    """The state after its delegates have begun, of which none is waited for."""
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, CallDelegates)
+    return after.delegated(state, action, [None] * len(action.starts))
+
+
+def end_of(session: str, spent: Spent, steps: int, reason: StopReason = StopReason.FINISHED) -> TurnResult:
+    report = DelegateReport(spent=spent)
+    return TurnResult(
+        session=session, turn=1, agent="helper", stop_reason=reason, output="helped", steps=steps, report=report
+    )
+
+
+def following(state: TurnState, mail: Mailbox = MAIL) -> tuple[TurnState, engine.Action]:
+    state, _, action = loop.following(state, mail, NOW, stopped=mail.cancel is not None)
+    return state, action
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[tuple[str, ...]]:
+    """What the answers of a turn call, one after the other."""
+    calls = st.sampled_from(["beside", "at once", "look", "wait"])
+    return draw(st.lists(st.lists(calls, max_size=4).map(tuple), min_size=1, max_size=8))
+
+
+limits = st.builds(
+    Budgets,
+    cost_usd=st.none() | st.decimals("0.05", 2, places=2),
+    llm_calls=st.none() | st.integers(1, 30),
+    tool_calls=st.none() | st.integers(0, 20),
+    behavior_calls=st.none() | st.integers(0, 10),
+    events=st.none() | st.integers(1, 60),
+)
+
+CALLS: dict[str, Callable[[str], PlannedCall]] = {
+    "beside": beside,
+    "at once": awaited_at_once,
+    "look": look,
+    "wait": wait(),
+}
+
+
+class Tree:
+    """A caller whose delegates use what chance lets them, up to all they were granted."""
+
+    def __init__(self, state: TurnState, share: Callable[[], int]) -> None:
+        self.state = state
+        self.share = share
+        self.used: list[tuple[Spent, int]] = []
+
+    def use(self, session: str, granted: Budgets | Spent, most: int, left: BackgroundDelegate | None) -> TurnResult:
+        calls = min(self._of(granted.llm_calls, most), most, self._of(granted.events, most))
+        spent = Spent(
+            llm_calls=calls,
+            events=calls,
+            tool_calls=self._of(granted.tool_calls, 3),
+            behavior_calls=self._of(granted.behavior_calls, 2),
+            cost_usd=(granted.cost_usd or Decimal(0)) * self.share() / 4,
+        )
+        if left is not None:  # what is unlimited is granted as nothing
+            limits = self.state.policy.budgets
+            spent = Spent(
+                **{name: value for name, value in spent if name in _COUNTED and getattr(limits, name) is not None}
+            )
+        self.used.append((spent, calls))
+        return end_of(session, spent, calls)
+
+    def _of(self, granted: int | None, otherwise: int) -> int:
+        return (otherwise if granted is None else granted) * self.share() // 4
+
+    def end_some(self, sessions: tuple[str, ...]) -> None:
+        for one in self.state.running:
+            if one.session in sessions:
+                result = self.use(one.session, one.granted, one.steps, one)
+                self.state = after.background_ended(self.state, one.session, result)
+
+    def start(self, action: CallDelegates) -> None:
+        ended = [
+            None
+            if start.call.background
+            else self.use(start.session, start.request.budgets or Budgets(), start.request.max_steps or 1, None)
+            for start in action.starts
+        ]
+        self.state = after.delegated(self.state, action, ended)
+
+    def check(self) -> None:
+        state, limits = self.state, self.state.policy.budgets
+        assert state.step + state.taken.delegated_steps <= state.policy.max_steps
+        for name in ("llm_calls", "tool_calls", "behavior_calls"):
+            limit = getattr(limits, name)
+            assert limit is None or getattr(state.taken, name) <= limit
+        own = Decimal("0.01") * state.step
+        assert limits.cost_usd is None or state.taken.cost_usd <= limits.cost_usd + own + Decimal("1e-20")
+
+    def carry_out(self, action: engine.Action) -> None:
+        if isinstance(action, CallDelegates):
+            self.start(action)
+        elif isinstance(action, engine.CallTools):
+            outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
+            self.state = after.tools(self.state, outcomes, None)
+        elif isinstance(action, AwaitDelegates):
+            self.wait(action)
+
+    def wait(self, action: AwaitDelegates) -> None:
+        if action.ends:
+            self.state = after.background_cancelled(self.state)
+        self.end_some(action.sessions if action.ends or action.call is not None else action.sessions[:1])
+        if action.call is not None:
+            outcome = action.refused or ToolOutcome(call_id=action.call.call_id, preview="helped")
+            self.state = after.awaited(self.state, action, outcome)
+
+
+_COUNTED = ("llm_calls", "tool_calls", "behavior_calls", "events", "cost_usd")
+
+
+@given(limits, st.integers(2, 40), scripts(), st.data())
+def test_a_tree_stays_within_its_limits_and_each_delegate_is_charged_once(
+    budgets: Budgets, max_steps: int, script: list[tuple[str, ...]], data: st.DataObject
+) -> None:
+    """S-64 S-70: whenever each of them ends, and whether anybody waits for it."""
+    tree = Tree(opened(budgets=budgets, max_steps=max_steps), lambda: data.draw(st.integers(0, 4)))
+    answers, own = iter(script), 0
+    while True:
+        if bool(tree.state.running) and data.draw(st.booleans()):
+            tree.end_some((tree.state.running[0].session,))
+        tree.state, action = following(tree.state)
+        if isinstance(action, CommitTurn):
+            break
+        if isinstance(action, Generate):
+            own += 1
+            tree.state = answered(tree.state, *(CALLS[name] for name in next(answers, ())))
+        else:
+            tree.carry_out(action)
+        tree.check()
+    assert tree.state.running == ()
+    assert tree.state.spent.llm_calls == own + sum(spent.llm_calls for spent, _ in tree.used)
+    assert tree.state.spent.delegated_steps == sum(steps for _, steps in tree.used)
+    cost = sum((spent.cost_usd for spent, _ in tree.used), Decimal("0.01") * own)
+    assert tree.state.spent.cost_usd == cost
+
+
+def test_what_goes_on_beside_its_caller_leaves_it_an_equal_share() -> None:
+    """S-70: one that works beside it has half, and the next one a half of what is left beside that."""
+    state = answered(opened(budgets=Budgets(llm_calls=21, cost_usd=Decimal("8.01")), max_steps=41), beside)
+    state = begun(state)
+    assert [(one.granted.llm_calls, one.granted.cost_usd, one.steps) for one in state.background] == [
+        (10, Decimal(4), 20)
+    ]
+    state, action = following(state)
+    assert isinstance(action, Generate)
+    assert action.cost_left == Decimal(4)
+    state = begun(answered(state, beside, cost="0"))
+    assert [(one.granted.llm_calls, one.granted.cost_usd, one.steps) for one in state.background[1:]] == [
+        (4, Decimal(2), 9)
+    ]
+
+
+def test_the_first_result_names_the_session_and_how_to_wait() -> None:
+    """S-64: at once, and it is the session in which the delegate works."""
+    state = answered(opened(), beside)
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, CallDelegates)
+    (start,) = action.starts
+    assert start.request.delegated is not None
+    assert start.request.delegated.background
+    (outcome,) = after.delegated(state, action, [None]).failed
+    told = json.loads(outcome.preview)
+    assert (told["session"], outcome.delegate, outcome.error) == (start.session, start.session, None)
+    assert "await_delegate" in told["next"]
+
+
+def test_what_was_not_used_comes_back_and_warnings_go_by_what_was_spent() -> None:
+    """S-70: a grant warns of nothing."""
+    state = begun(answered(opened(budgets=Budgets(llm_calls=10)), *[beside] * 3))
+    (first, *_) = state.background
+    assert (state.taken.llm_calls, state.decided) == (7, ())
+    state = after.background_ended(state, first.session, end_of(first.session, Spent(llm_calls=1), 1))
+    assert (state.spent.llm_calls, state.taken.llm_calls) == (2, 6)
+    state = after.background_ended(
+        state, state.running[0].session, end_of(state.running[0].session, Spent(llm_calls=6), 6)
+    )
+    (warning,) = state.decided
+    assert isinstance(warning.event, BudgetWarning)
+    assert (warning.event.dimension, warning.event.used) == ("llm_calls", "8 of 10 model calls")
+
+
+def test_a_call_beyond_what_is_left_beside_grants_is_refused_and_ends_nothing() -> None:
+    """S-70: the model may wait for what comes back, then call again."""
+    state = begun(answered(opened(budgets=Budgets(tool_calls=3)), beside))
+    state = answered(state, look, look)
+    (refused,) = state.failed
+    assert refused.error is not None
+    assert refused.error.code == "budget.tool_calls_exhausted"
+    assert "in the background" in refused.error.message
+    assert state.exhausted is None
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_caller_that_has_nothing_left_beside_grants_waits_for_one_to_end(*, short: bool) -> None:
+    """S-70: for steps and calls, and for a model call that was not affordable."""
+    limits = Budgets(llm_calls=3) if not short else Budgets(cost_usd=Decimal(1))
+    state = begun(answered(opened(budgets=limits), beside))
+    if short:
+        poor = ErrorDetail(code="budget.cost_exhausted", title="generation", message="too little is left")
+        state = after.failure(state, poor)
+    else:
+        state = answered(state, look)
+        state = after.tools(state, (ToolOutcome(call_id="2/0"),), None)
+    session = state.background[0].session
+    state, action = following(state)
+    assert action == AwaitDelegates(sessions=(session,))
+    state = after.background_ended(state, session, end_of(session, Spent(), 0))
+    assert isinstance(following(state)[1], Generate)
+
+
+def ends_by_itself(state: TurnState) -> tuple[TurnState, Mailbox]:
+    return answered(state), MAIL
+
+
+def is_cancelled(state: TurnState) -> tuple[TurnState, Mailbox]:
+    return state, Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
+
+
+def fails(state: TurnState) -> tuple[TurnState, Mailbox]:
+    return after.failure(state, ErrorDetail(code="llm.auth_error", title="generation", message="no key")), MAIL
+
+
+def runs_out(state: TurnState) -> tuple[TurnState, Mailbox]:
+    used_up = ErrorDetail(code="budget.tool_calls_exhausted", title="agent", message="used up")
+    return state.model_copy(update={"exhausted": used_up}), MAIL
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [(ends_by_itself, "finished"), (is_cancelled, "cancelled"), (fails, "error"), (runs_out, "budget_exhausted")],
+)
+@pytest.mark.parametrize("on_child_error", ["return", "propagate"])
+def test_a_turn_ends_only_when_what_works_beside_it_has(
+    how: Callable[[TurnState], tuple[TurnState, Mailbox]], reason: str, on_child_error: str
+) -> None:
+    """S-57 S-64: whatever ends it; and that it cancels them is no failure of theirs."""
+    state, mail = how(begun(answered(opened(on_child_error=on_child_error), beside)))
+    state, action = following(state, mail)
+    session = state.background[0].session
+    assert action == AwaitDelegates(sessions=(session,), ends=True)
+    state = after.background_cancelled(state)
+    state = after.background_ended(state, session, end_of(session, Spent(llm_calls=4), 4, StopReason.CANCELLED))
+    _, action = following(state, mail)
+    assert isinstance(action, CommitTurn)
+    assert (action.stop_reason, action.spent.delegated_steps) == (reason, 4)
+
+
+def test_a_failure_that_is_to_propagate_ends_the_turn_before_its_next_model_call() -> None:
+    """S-63 S-64: whether or not it is waited for."""
+    state = begun(answered(opened(on_child_error="propagate"), beside))
+    session = state.background[0].session
+    state = after.background_ended(state, session, end_of(session, Spent(), 3, StopReason.MAX_STEPS_REACHED))
+    _, action = following(state)
+    assert isinstance(action, CommitTurn)
+    assert action.error is not None
+    assert (action.stop_reason, action.error.code) == ("error", "tool.delegate_failed")
+
+
+def test_calls_that_wait_come_behind_tools_and_delegates_one_after_the_other() -> None:
+    """S-65."""
+    state = answered(opened(), wait(), look, awaited_at_once, beside, wait())
+    called, later = delegates.parted(state)
+    assert [call.call_id for call in called] == ["1/1"]
+    state = after.tools(state, (ToolOutcome(call_id="1/1"),), None)
+    called, later = delegates.parted(state)
+    assert [call.call_id for call in called] == ["1/2", "1/3"]
+    assert [call.call_id for call in later] == ["1/0", "1/4"]
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, CallDelegates)
+    first, second = action.starts
+    state = after.delegated(state, action, [end_of(first.session, Spent(), 1), None])
+    called, later = delegates.parted(state)
+    assert [call.call_id for call in (*called, *later)] == ["1/0", "1/4"]
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, AwaitDelegates)
+    assert action.sessions == (second.session,)
+    state = after.background_ended(state, second.session, end_of(second.session, Spent(), 1))
+    state = after.awaited(state, action, ToolOutcome(call_id="1/0", preview="helped"))
+    again = engine.next_action(state, MAIL)
+    assert isinstance(again, AwaitDelegates)
+    assert again.refused is not None
+    assert "nothing to wait for" in again.refused.preview
+
+
+def test_one_that_was_lost_is_told_of_by_its_caller() -> None:
+    """S-63: it has no result in the store."""
+    state = begun(answered(opened(), beside))
+    session = state.background[0].session
+    lost = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
+    state = answered(after.background_ended(state, session, lost), wait(session))
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, AwaitDelegates)
+    (one,) = delegates.collecting(state, action).delegates
+    assert one.lost is not None
+    assert one.lost.message == f"helper was terminated (session {session})"
+
+
+@pytest.mark.parametrize(
+    ("raw", "background"),
+    [
+        ('{"query": "q", "run_in_background": true}', True),
+        ('{"query": "q", "run_in_background": "true"}', True),
+        ('{"query": "q", "run_in_background": false}', False),
+        ('{"query": "q"}', False),
+        ("broken", False),
+    ],
+)
+def test_a_call_works_in_the_background_if_it_asks_for_that_and_may(raw: str, *, background: bool) -> None:
+    tool = ToolDeclaration(
+        name="helper",
+        description="",
+        parameters={"type": "object", "properties": RUN_IN_BACKGROUND},
+        reference="agent:helper",
+        delegate=DelegateSettings(agent="helper", background=True),
+    )
+    call = PlannedCall(call_id="1", tool="helper")
+    assert delegates.planned(tool, call, raw).background is background
+    refused = tool.model_copy(update={"delegate": DelegateSettings(agent="helper")})
+    assert not delegates.planned(refused, call, raw).background
+
+
+def test_a_start_that_is_stopped_meanwhile_is_known_and_so_ended() -> None:
+    """S-57: it had begun, and is charged for."""
+    state = answered(opened(), beside)
+    action = engine.next_action(state, MAIL)
+    assert isinstance(action, CallDelegates)
+    starts: tuple[StartDelegate, ...] = action.starts
+    state = after.with_charges(after.with_background(state, action, [None]), [None])
+    _, then = following(state, Mailbox(cancel=CancelRequest(), cancel_at=NOW))
+    assert then == AwaitDelegates(sessions=(starts[0].session,), ends=True)

@@ -1,0 +1,295 @@
+"""Every type of event is written in a run, read in every public way, and goes through a dict and JSON and back."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from click.testing import CliRunner
+
+from perdure import (
+    Agent,
+    Budgets,
+    Compaction,
+    Fallback,
+    Hook,
+    RetryPolicy,
+    RetryWithFeedback,
+    StepEnd,
+    ToolContext,
+    Trajectory,
+    hook,
+    todo,
+    tool,
+)
+from perdure.cli.main import cli
+from perdure.client import Turn
+from perdure.contracts.events import EVENT_TYPES, Envelope, Heartbeat, UnknownEvent, UserInputRequired, load_event
+from perdure.engine.trajectory import event_line, event_to_dict, read_event_line
+from perdure.stop import step_count
+from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from tests.house import House
+from tests.workflow.test_command_line import perdure
+
+WHERE = {
+    "agent_start": "long",
+    "user_message": "long",
+    "generation_start": "long",
+    "generation_retry": "long",
+    "generation_content": "long",
+    "generation_end": "long",
+    "generation_step": "long",
+    "generation_error": "long",
+    "model_fallback": "long",
+    "compaction_event": "long",
+    "tool_start": "long",
+    "tool_progress": "long",
+    "tool_end": "long",
+    "tool_step": "long",
+    "user_input_required": "long",
+    "user_input_received": "long",
+    "budget_warning": "long",
+    "budget_changed": "long",
+    "stop_condition_met": "long",
+    "agent_end": "long",
+    "heartbeat": "long",
+    "delegate_start": "team",
+    "delegate_end": "team",
+    "hook_end": "team",
+    "react_step": "team",
+    "todos_changed": "team",
+    "agent_stalled": "team",
+    "tool_error": "broken",
+    "agent_error": "broken",
+    "tool_recovery": "lost",
+}
+"""The run that shows each type. A new type needs a line here, and a run."""
+
+
+@tool
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place}: nothing"
+
+
+@tool(requires_approval=True)
+async def dig(place: str, context: ToolContext) -> str:
+    """Dig a hole."""
+    context.report_progress(1, 2, "half-way")
+    return place
+
+
+@tool(catch=False)
+def slip() -> str:
+    """Raise what nobody catches."""
+    raise OSError("slipped")
+
+
+@tool(idempotent=True)
+def put() -> str:
+    """Put it there, twice if need be."""
+    return "put"
+
+
+def insisting() -> Hook:
+    """A hook that asks for something better, once."""
+    said = [RetryWithFeedback("look again")]
+
+    @hook("step_end")
+    def insist(_: StepEnd) -> RetryWithFeedback | None:
+        return said.pop() if said else None
+
+    return insist
+
+
+def agents() -> list[Agent]:
+    """Of each run the agent of its name, and one that helps."""
+    long = Agent(
+        name="long",
+        model="openai/long",
+        tools=[look, dig],
+        retry=RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0)),
+        fallback_models=[Fallback(model="openai/second")],
+        compaction=Compaction(threshold=None, keep=2),
+        budgets=Budgets(tool_calls=6),
+        stop_conditions=[step_count(6)],
+    )
+    team = Agent(
+        name="team",
+        model="openai/team",
+        tools=[todo],
+        delegates=["helper"],
+        hooks=[insisting()],
+        stop_conditions=[step_count(50)],
+    )
+    return [
+        long,
+        team,
+        Agent(name="helper", model="openai/helper"),
+        Agent(name="broken", model="openai/broken", tools=[slip], on_tool_error="abort"),
+        Agent(name="lost", model="openai/lost", tools=[put]),
+    ]
+
+
+def second(request: ChatRequest) -> Reply:
+    """What the fallback says: the conversation is too long for it, until it is summarised."""
+    if "You summarise the conversation" in request.system:
+        return say("<summary>they dug</summary>")
+    too_long = faults.error(400, "too long", name="context_length_exceeded")
+    return say("all is done") if len(request.messages) < 9 else say("?").after(too_long)
+
+
+QUOTA = faults.error(429, "no more", name="insufficient_quota")
+MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
+    "long": Script(
+        replies=(
+            call(("dig", {"place": "here"}), ("nobody", {})).after(faults.status(503)),
+            *[call(("look", {"place": "a"}))] * 4,
+            say("no").after(QUOTA),
+        )
+    ),
+    "second": second,
+    "team": Script(replies=(call(("todo", {"new_titles": ["look"]}), ("helper", {"query": "look"})), say("looked"))),
+    "helper": lambda _: say("nothing there"),
+    "broken": Script(replies=(call(("slip", {})),)),
+    "lost": Script(replies=(call(("put", {})), say("done"))),
+}
+
+
+def with_a_lost_attempt(house: House) -> None:
+    """Let the first attempt at ``put`` end as soon as the call is its own."""
+    claim, lost = house.store.claim_call, list[str]()
+
+    async def claim_call(**wanted: Any) -> Any:
+        claimed = await claim(**wanted)
+        if wanted["session"].endswith("lost") and not lost:
+            lost.append(wanted["call_id"])
+            raise RuntimeError("the power is gone")
+        return claimed
+
+    house.environment.setattr(house.store, "claim_call", claim_call)
+
+
+async def worked(house: House, turn: Turn) -> list[Envelope]:
+    """The events of a turn as they came; of heartbeats the one at which a person who is waited for has been heard."""
+    seen: list[Envelope] = []
+    asked = ""
+    async for envelope in turn.events(heartbeat=timedelta(milliseconds=50)):
+        if isinstance(envelope.event, UserInputRequired):
+            asked = envelope.event.request_id
+        if isinstance(envelope.event, Heartbeat):
+            if not asked:
+                continue
+            await house.client.send(turn.session, "hurry", steer=True)
+            await turn.extend(max_steps=50)
+            await house.client.approve(turn.session, asked, by="me")
+            asked = ""
+        seen.append(envelope)
+    return seen
+
+
+def types(events: Iterable[Envelope]) -> set[str]:
+    return {one.event.type for one in events}
+
+
+async def test_every_type_of_event_is_written_and_goes_through_a_dict_and_json_and_back(house: House) -> None:
+    """S-45 S-46 S-53: with its type key, and the same in the log, the trajectory and what the command line prints."""
+    assert set(WHERE) == {*EVENT_TYPES, "heartbeat"}
+    with_a_lost_attempt(house)
+    names = sorted(set(WHERE.values()))
+    async with ScriptedProvider(models=MODELS) as provider, house.worker(*agents()):
+        house.use(provider)
+        turns = [await house.client.start(name, "go", session=f"{house.session}-{name}") for name in names]
+        seen = dict(zip(names, await asyncio.gather(*(worked(house, turn) for turn in turns)), strict=True))
+    assert {kind for kind, run in WHERE.items() if kind not in types(seen[run])} == set()
+    for name, turn in zip(names, turns, strict=True):
+        check_round_trips(seen[name])
+        logged = [one for one in seen[name] if not isinstance(one.event, Heartbeat)]
+        check_order(logged)
+        assert tuple(logged) == (await house.client.trajectory(turn.session)).events
+    session = turns[names.index("team")].session
+    exported = await printed("export", session, "--format", "events")
+    assert [json.loads(line) for line in exported.splitlines()] == [one.line() for one in seen["team"]]
+
+
+async def printed(*args: str) -> str:
+    """What a command that only reads the store prints."""
+    ended = await asyncio.to_thread(CliRunner().invoke, cli, list(args))
+    assert (ended.exit_code, ended.stderr) == (0, ""), ended.output
+    return ended.stdout
+
+
+def check_round_trips(events: Iterable[Envelope]) -> None:
+    """Each event comes back as what it was, alone and with what orders it."""
+    for one in events:
+        body = json.loads(json.dumps(event_to_dict(one.event)))
+        line = json.loads(json.dumps(event_line(one)))
+        assert body["type"] == one.event.type == one.line()["type"]
+        assert load_event(body) == one.event
+        assert not isinstance(one.event, UnknownEvent)
+        assert read_event_line(line) == one
+        assert type(one).model_validate_json(one.model_dump_json()) == one
+
+
+def check_order(events: list[Envelope]) -> None:
+    """The numbers are gapless from 1, times are of a zone and never go back, and the end is the last."""
+    assert [one.seq for one in events] == list(range(1, len(events) + 1))
+    assert all(one.at <= later.at for one, later in pairwise(events))
+    assert all(one.at.utcoffset() == timedelta(0) for one in events)
+    assert [one.event.type for one in events].index("agent_end") == len(events) - 1
+
+
+DREAMT: dict[str, Any] = {"type": "tool_dreamt", "call_id": "c", "seq": 99, "dream": {"of": ["sheep", None, 1.5]}}
+"""An event of a later release; one of its fields has the name of the envelope's."""
+
+CHANGED: dict[str, Any] = {"type": "generation_end", "model": ["a", "b"], "why": "it is another release's"}
+"""An event of a type that is known, in a form that is not."""
+
+
+async def test_events_of_another_release_are_read_as_they_are_by_everybody(house: House) -> None:
+    """S-45: an unknown type loads as the base event; nobody stumbles over it, and nothing of it is lost."""
+    agent = Agent(name="tester", model="openai/scripted", tools=[look])
+    script = Script(replies=(call(("look", {"place": "a"})), say("one"), say("two")))
+    async with ScriptedProvider(script) as provider, house.worker(agent):
+        house.use(provider)
+        await house.run()
+        rewrite(house, generation_start=DREAMT, generation_end=CHANGED)
+        turn = await house.client.attach(house.session)
+        read = {"follow": [one async for one in turn.events()]}
+        read["trajectory"] = list((await house.client.trajectory(house.session)).events)
+        read["again"] = list(Trajectory.from_dict(in_json(await house.client.trajectory(house.session))).events)
+        assert (await turn.tool_metrics()).count == 1
+        (code, lines), shown = await asyncio.gather(perdure("follow", house.session), printed("show", house.session))
+        for form in ("openai", "jsonl", "chat", "turns"):
+            assert '"one"' in await printed("export", house.session, "--format", form), form
+        exported = await printed("export", house.session, "--format", "events")
+        await house.run(prompt="more")
+    for name, events in read.items():
+        assert [one.seq for one in events] == list(range(1, len(events) + 1)), name
+        assert events[1].event == UnknownEvent(type="tool_dreamt", body=DREAMT), name
+        assert UnknownEvent(type="generation_end", body=CHANGED) in [one.event for one in events], name
+    assert (code, lines) == (0, [one.line() for one in read["follow"]])
+    about = {"seq": 2, "session": house.session, "turn": 1, "step": 1, "at": read["follow"][1].at.isoformat()}
+    assert lines[1] == {**DREAMT, **about}
+    assert [json.loads(line) for line in exported.splitlines()] == lines
+    assert "one" in shown
+    assert (await house.events("agent_end"))[-1]["output"] == "two"
+
+
+def in_json(trajectory: Trajectory) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(json.dumps(trajectory.to_dict()))
+    return body
+
+
+def rewrite(house: House, **bodies: dict[str, Any]) -> None:
+    """Put other events in the place of the first ones of these types, as another release would have written them."""
+    with sqlite3.connect(house.folder / "store.db") as database:
+        for kind, body in bodies.items():
+            first = "select min(seq) from events where session = :session and type = :kind"
+            database.execute(
+                f"update events set type = :type, body = :body where session = :session and seq = ({first})",
+                {"session": house.session, "kind": kind, "type": body["type"], "body": json.dumps(body)},
+            )
