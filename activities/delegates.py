@@ -112,7 +112,7 @@ class Delegations:
             return result
         if delegated.background:
             await self._ended_in_background(delegated, result)
-            return _small(result, result.report)
+            return for_the_caller(result, result.report)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
         text = await self.text(declaration, result)
@@ -141,7 +141,7 @@ class Delegations:
                 artifacts=artifacts,
             )
         )
-        return _small(result, result.report.model_copy(update={"matched": matched}))
+        return for_the_caller(result, result.report.model_copy(update={"matched": matched}))
 
     async def _ended_in_background(self, delegated: Delegated, result: TurnResult) -> None:
         """Tell the caller's log; the result stays here until somebody asks for it."""
@@ -194,7 +194,7 @@ def _declaration(caller: AgentDefinition, tool: str) -> ToolDeclaration:
     return declaration
 
 
-def _small(result: TurnResult, report: DelegateReport) -> TurnResult:
+def for_the_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
     """As much of the result as the caller's history is to have."""
     small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
     return result.model_copy(update=small)

@@ -8,7 +8,7 @@ from temporalio import activity
 
 from activities.agents import Roster
 from activities.definitions import Definitions
-from activities.delegates import Delegations, settled
+from activities.delegates import Delegations, for_the_caller, settled
 from activities.errors import permanent, runtime_error, store_failures
 from activities.heartbeat import beating
 from activities.mcp.failures import McpError
@@ -94,7 +94,7 @@ class TurnActivities:
                 context_window(definition.model), [context_window(one.model) for one in definition.fallback_models]
             ),
             search_attributes=self._search_attributes,
-            ended=opened.ended,
+            ended=_told(opened.ended),
             last_turn=last_turn,
             asking=tuple(call for call, is_open in going_on if is_open),
             call_ids=tuple(call.call_id for call, _ in going_on),
@@ -294,6 +294,11 @@ def _conversation_of(opening: OpenTurn) -> str:
     """The session whose conversation the turn goes on with: that of the checkpoint, if it resumes from one."""
     origin = opening.request.resume_from
     return (origin.session if origin is not None else None) or opening.session
+
+
+def _told(ended: TurnResult | None) -> TurnResult | None:
+    """The result of a turn that was carried out before: of a delegate's, as much as its caller's history is to have."""
+    return ended if ended is None or ended.report is None else for_the_caller(ended, ended.report)
 
 
 def _warn_of_idle_rules(definition: AgentDefinition) -> None:

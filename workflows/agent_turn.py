@@ -250,7 +250,7 @@ class AgentTurn(Extending):
             ends = self._background.cancelled(action, self._why_stopped)
             await self._uninterrupted(asyncio.ensure_future(ends))
         elif action.refused is None:
-            await self._until(lambda: self._background.ended(action))
+            await self._until(lambda: self._background.ended(self._state, action))
         self.state = self._background.heard(self._state)
         if action.call is not None and not self._stopped:
             came = [action.refused] if action.refused else await self._settled([collected(self._state, action)])

@@ -22,7 +22,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, TurnResult
-from perdure.engine import after, delegates
+from perdure.engine import after, delegates, step
 from perdure.engine.delegates import AwaitDelegates, StartDelegate
 from perdure.engine.state import TurnState
 from workflows import failures, options, stubs, visibility
@@ -116,13 +116,14 @@ class Background:
         self._children |= {start.session: Children((start,)) for start in starts}
 
     def begun(self, starts: Sequence[StartDelegate]) -> bool:
-        """Whether the server has begun each of them."""
-        return all(self._children[start.session].begun for start in starts)
+        """Whether the server has begun each of them, or could not."""
+        children = [self._children[start.session] for start in starts]
+        return all(child.begun or child.ended for child in children)
 
-    def ended(self, action: AwaitDelegates) -> bool:
-        """Whether that has come which the action waits for: the ends of all, or of one."""
+    def ended(self, state: TurnState, action: AwaitDelegates) -> bool:
+        """Whether that has come which the action waits for: the ends of all, or of one unless limits were raised."""
         ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
-        return all(ends) if action.call is not None else any(ends)
+        return all(ends) if action.call is not None else any(ends) or not step.waits_for_grants(state)
 
     async def cancelled(self, action: AwaitDelegates, reason: str) -> None:
         """Ask them to end as cancelled, and wait until they have."""

@@ -216,7 +216,10 @@ def background_cancelled(state: TurnState) -> TurnState:
 def awaited(state: TurnState, action: delegates.AwaitDelegates, outcome: ToolOutcome) -> TurnState:
     """The model's call that waited for delegates has its result."""
     known = tuple(
-        one.model_copy(update={"awaited": True}) if one.session in action.sessions else one for one in state.background
+        one.model_copy(update={"awaited": state.step})
+        if one.session in action.sessions and one.awaited is None
+        else one
+        for one in state.background
     )
     return tools(state.model_copy(update={"background": known}), (outcome,), delegates.propagated(state))
 
@@ -283,6 +286,8 @@ def compaction(state: TurnState, outcome: Compacted | ErrorDetail, paid: Paid = 
         fallen = fallbacks.fallen_back(state, outcome)
         if fallen is not None:  # which then writes the summary
             return fallen
+        if outcome.code == ReasonCode.BUDGET_COST and state.running:
+            return state.model_copy(update={"short": True})
         ending = _failed(outcome)
     elif state.overflow is not None:
         ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)

@@ -17,7 +17,7 @@ from perdure.contracts.delegates import (
 )
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome
-from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
+from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
 from perdure.contracts.values import JsonValue, Value, json_object
 from perdure.engine import budgets
 from perdure.engine.budgets import Wanted
@@ -203,7 +203,7 @@ def await_delegates(state: TurnState, call: PlannedCall) -> AwaitDelegates:
     """Wait for those that the call names, or for all whose results the model has not read."""
     assert isinstance(call.builtin, AwaitCall), "the call waits for delegates"  # noqa: S101 - narrows the type
     known = {one.session: one for one in state.background}
-    named = dict.fromkeys(call.builtin.sessions or (one.session for one in state.background if not one.awaited))
+    named = dict.fromkeys(call.builtin.sessions or (one.session for one in state.background if one.awaited is None))
     unknown = [session for session in named if session not in known]
     if unknown:
         those = f"those of this turn are: {', '.join(known)}" if known else "this turn has started none there"
@@ -217,10 +217,9 @@ def await_delegates(state: TurnState, call: PlannedCall) -> AwaitDelegates:
     return AwaitDelegates(sessions=(), call=call, refused=refused.model_copy(update={"decided": call.approval}))
 
 
-def at_the_end(state: TurnState, commit: CommitTurn) -> CommitTurn | AwaitDelegates:
-    """The commit of a turn, or what comes before it while delegates work in the background."""
-    sessions = tuple(one.session for one in state.running)
-    return AwaitDelegates(sessions=sessions, ends=True) if sessions else commit
+def at_the_end(state: TurnState) -> AwaitDelegates:
+    """What comes before the commit of a turn while delegates work in the background."""
+    return AwaitDelegates(sessions=tuple(one.session for one in state.running), ends=True)
 
 
 def waiting_call(action: AwaitDelegates) -> PlannedCall:

@@ -43,12 +43,14 @@ def extended(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState
             "budgets": state.policy.budgets.model_copy(update=budgets),
         }
     )
-    state = state.model_copy(update={"policy": policy, "exhausted": None if _lifts(state, asked) else state.exhausted})
+    exhausted = None if _lifts(state, asked) else state.exhausted
     changed = [
         BudgetChanged(dimension=name, before=None if was is None else _shown(was), after=_shown(asked.limits[name]))
         for name, was in before.items()
         if was != asked.limits[name]
     ]
+    short = state.short and not changed
+    state = state.model_copy(update={"policy": policy, "exhausted": exhausted, "short": short})
     return state.with_decided(*changed)
 
 

@@ -78,20 +78,28 @@ def settle(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
 def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) -> TurnState:
     """The hooks at this boundary have been called: what comes first among their reactions and the rules' is done."""
     wanted = _in_order(state, outcome, now)
+    if outcome.refused is not None and state.running and _no_more(_charged(state, outcome), outcome.refused) is None:
+        return state.model_copy(update={"short": True})  # they are called again, and those that have ended are not
     state = _charged(state.with_hooks(calling=()), outcome)
     at = state.hooks.boundary
     assert at is not None, "hooks are called at a boundary"  # noqa: S101 - narrows the type
     if outcome.refused is not None:
-        _, _, ending = budgets.admitted(
-            state.policy.budgets, state.spent, [budgets.Wanted(tool=outcome.refused, uses=("behavior_calls",))]
-        )
         # A limit that was raised while the hooks ran comes too late for the one that was refused.
-        error = ending or budgets.used_up("behavior_calls", f"hook {outcome.refused} was not called")
+        error = _no_more(state, outcome.refused) or budgets.used_up(
+            "behavior_calls", f"hook {outcome.refused} was not called"
+        )
         ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
         state = reactions.ended(state, ended, "a budget of the turn was used up before it ran")
     elif wanted:
         state = reactions.carried_out(state, at, *reactions.first(wanted))
     return _moved_on(state, mail, at, now)
+
+
+def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
+    """The error of a turn that has no call of a hook left."""
+    wanted = budgets.Wanted(tool=hook, uses=("behavior_calls",))
+    _, _, ending = budgets.admitted(state.policy.budgets, state.spent, [wanted])
+    return ending
 
 
 def failed(state: TurnState, error: ErrorDetail) -> TurnState:

@@ -23,7 +23,12 @@ def following(
     state, mail = people.hear(state, mail, now)
     state = hooks.settle(after.step_ended(state, mail, now), mail, now)
     action = step.next_action(state, mail)
-    return state, mail, delegates.at_the_end(state, action) if isinstance(action, CommitTurn) else action
+    if not isinstance(action, CommitTurn) or not state.running:
+        return state, mail, action
+    # Decided before they are told to end: a reply, another limit or a stop that comes while they do is too late.
+    ending = Ending(stop_reason=action.stop_reason, error=action.error, stopped_by=action.stopped_by)
+    state = state.model_copy(update={"ending": ending}).with_hooks(boundary=None)
+    return state, mail, delegates.at_the_end(state)
 
 
 def answered(state: TurnState, mail: Mailbox, action: Generate, generation: Generation) -> tuple[TurnState, Mailbox]:

@@ -86,6 +86,9 @@ def _asked_again(state: TurnState, reaction: AnyReaction) -> TurnState:
 def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> TurnState:
     """The conversation goes on from before the step; what its calls have done stays done, and in the ledger."""
     state = _withdrawn(state, f"hook {hook} has taken the answer back; it did not run")
+    unread = tuple(
+        one.model_copy(update={"awaited": None}) if one.awaited == state.step else one for one in state.background
+    )
     state = state.model_copy(
         update={
             "tip": read.parent,
@@ -93,6 +96,7 @@ def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> 
             "judged_step": state.step,
             "completing": False,
             "ending": None,
+            "background": unread,
         }
     )
     return state.with_hooks(said=reaction.messages or read.said, boundary=None)

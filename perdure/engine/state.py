@@ -38,7 +38,7 @@ class BackgroundDelegate(Value):
         error: Why it did not finish.
         lost: Whether that is all there is of it: it has no result of its own.
         cancelled: Whether its caller ended first, so that its own end changes nothing.
-        awaited: Whether the caller's model has read what came of it.
+        awaited: The step in which the caller's model has waited for it, and read what came of it.
     """
 
     session: str
@@ -50,7 +50,7 @@ class BackgroundDelegate(Value):
     error: ErrorDetail | None = None
     lost: bool = False
     cancelled: bool = False
-    awaited: bool = False
+    awaited: int | None = None
 
 
 class Mailbox(Value):
@@ -139,7 +139,7 @@ class TurnState(Value):
         earlier: The part of ``spent`` that is not of this turn: budgets may count over the whole session.
         lost_queues: Of workers that alone could take calls of this turn, and did not.
         background: The delegates of this turn that work, or have worked, in the background.
-        short: Whether a model call was not affordable beside what they may spend.
+        short: Whether a call of a model or a hook was not affordable beside what they may spend.
     """
 
     session: str

@@ -60,7 +60,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
     That is to call the tools that were asked for, then delegates, ask people, make room, generate, or commit.
     """
     if state.hooks.calling and state.hooks.boundary is not None:
-        return _react(state, state.hooks.boundary)
+        return _await_one(state) if state.short and state.running else _react(state, state.hooks.boundary)
     if state.pending:
         return _calls(state)
     if state.asking and state.ending is None:
@@ -70,8 +70,8 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
     ending = state.ending or _propagated(state) or limit_reached(state)
     if ending is not None:
         return commit(state, mail, ending)
-    if state.running and (state.short or limit_reached(state.model_copy(update={"spent": state.taken})) is not None):
-        return AwaitDelegates(sessions=tuple(one.session for one in state.running))
+    if waits_for_grants(state):
+        return _await_one(state)
     trigger = _compaction_due(state)
     if trigger is not None:
         return _compact(state, trigger)
@@ -103,6 +103,17 @@ def _calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
     if delegates.settings_of(state.policy, called[0]) is not None:
         return delegates.call_delegates(state, called)
     return CallTools(calls=tuple(_call(state, planned) for planned in called))
+
+
+def waits_for_grants(state: TurnState) -> bool:
+    """Whether nothing is left to go on with beside what delegates in the background may spend."""
+    if not state.running:
+        return False
+    return state.short or limit_reached(state.model_copy(update={"spent": state.taken})) is not None
+
+
+def _await_one(state: TurnState) -> AwaitDelegates:
+    return AwaitDelegates(sessions=tuple(one.session for one in state.running))
 
 
 def _propagated(state: TurnState) -> Ending | None:

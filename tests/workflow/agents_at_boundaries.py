@@ -7,6 +7,7 @@ from perdure import (
     Agent,
     Budgets,
     Continue,
+    Delegate,
     Fail,
     Finish,
     Hook,
@@ -78,6 +79,7 @@ HELPERS = ["helper", "one-step", "one-call", "middle"]
 
 tester = agent("tester", tools=[work, other, crash, todo, clear_todo], delegates=HELPERS)
 propagating = agent("propagating", delegates=["helper", "failing"], on_child_error="propagate")
+beside = agent("beside", tools=[work, ask_user], delegates=[Delegate("helper", background=True)])
 feeding = agent("feeding", on_tool_error="feed_back")
 asking = agent("asking", tools=[work, ask_user], interactive="stop")
 finishing = agent("finishing", completion="finish_tool")

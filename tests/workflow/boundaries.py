@@ -85,8 +85,8 @@ class Scenario:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether calls of one answer run at the same time, and end in any order."""
-        return any(len(reply.calls) > 1 for reply in self.replies)
+        """Whether calls run at the same time, and end in any order."""
+        return self.agent == "beside" or any(len(reply.calls) > 1 for reply in self.replies)
 
 
 @dataclass(frozen=True)
@@ -265,11 +265,23 @@ async def outcome(house: House, session: str, scenario: Scenario, told: Json = N
     return Outcome(
         record=turn.result.model_dump(mode="json") if turn.result is not None else None,
         told=told,
-        messages=await house.store.transcript(session),
+        messages=tuple(map(_undated, await house.store.transcript(session))),
         events=_timeless(await house.store.events(session), ordered=not scenario.is_parallel),
-        steps=[step.model_dump(mode="json") for step in await house.store.steps(session)],
+        steps=[
+            json.loads(step.model_dump_json(), object_hook=_without_receipt)
+            for step in await house.store.steps(session)
+        ],
         delegates={record.session: await outcome(house, record.session, scenario) for record, _ in below},
     )
+
+
+def _undated(message: Message) -> Message:
+    """The message without its receipt of a person's decision, which says when."""
+    return message.model_copy(update={"decided": None}) if isinstance(message, ToolMessage) else message
+
+
+def _without_receipt(fields: dict[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in fields.items() if name != "decided"}
 
 
 def _timeless(envelopes: tuple[Envelope, ...], *, ordered: bool) -> list[Json]:
@@ -279,7 +291,12 @@ def _timeless(envelopes: tuple[Envelope, ...], *, ordered: bool) -> list[Json]:
     lines: list[Json] = [one.line() for one in envelopes]
     left_out = TIMES if ordered else TIMES | {"seq"}
     kept = [{name: value for name, value in line.items() if name not in left_out} for line in lines]
-    return kept if ordered else sorted(kept, key=lambda line: (line["step"], line.get("call_id", "")))
+    return kept if ordered else sorted(kept, key=_place)
+
+
+def _place(line: Json) -> tuple[int, str, str]:
+    """Where an event stands; what a caller and its delegate write of one call may come in any order."""
+    return line["step"], line.get("call_id", ""), line["type"] if "call_id" in line else ""
 
 
 def told_in_short(messages: tuple[Message, ...]) -> tuple[str, ...]:
@@ -291,5 +308,7 @@ def _in_short(message: Message) -> str:
     if isinstance(message, AssistantMessage):
         return " ".join([*filter(None, [message.content]), *(f"{one.name}()" for one in message.tool_calls)])
     if isinstance(message, ToolMessage):
+        if message.error is None and message.content.startswith('{"session"'):  # which is named after the run
+            return f"= {json.loads(message.content)['status']}"
         return f"= {message.content}" if message.error is None else f"! {message.error.code}"
     return f"> {message.content}"

@@ -1,8 +1,8 @@
 """One scripted turn for each way in which delegates can end."""
 
 from perdure import stop
-from perdure.testing import call, faults, say
-from tests.house import House
+from perdure.testing import Reply, call, faults, say
+from tests.house import House, eventually
 from tests.workflow.boundaries import Scenario
 from tests.workflow.boundaries_table import DONE, HANGS, WORK, cancel
 from tests.workflow.delegating import asks
@@ -10,12 +10,30 @@ from tests.workflow.delegating import asks
 REFUSED = say("no").after(faults.bad_key())
 SPAWN = call(("spawn_agent", {"task": "spawned/one"}))
 CLONED = '= {"name": "spawn_agent", "task": "spawned/one", "steps": 1, "tokens": 10100, "result": "found"}'
+AWAIT, ASK = call(("await_delegate", {})), call(("ask_user", {"question": "Well?"}))
+BEGUN = ("helper()", "= works in the background")
 STOPPED_BY_IT = {"stop_conditions": [stop.tool_use("middle").named("middle").model_dump(mode="json")]}
 
 
 async def cancel_the_delegate(house: House, session: str) -> None:
     ((delegate, _),) = await house.store.sessions(caller=session)
     await cancel(house, delegate.session)
+
+
+async def answer_its_question(house: House, session: str) -> None:
+    handle = house.temporal.get_workflow_handle(session)
+
+    async def asks() -> bool:
+        return bool((await handle.query("status"))["requests"])
+
+    await eventually(asks)
+    (request,) = (await handle.query("status"))["requests"]
+    await handle.execute_update("answer", {"request": request["request_id"], "value": "go on"})
+
+
+def begins(query: str) -> Reply:
+    """An answer that has the helper work on the query in the background."""
+    return call(("helper", {"query": query, "run_in_background": True}))
 
 
 DELEGATES = {
@@ -102,6 +120,34 @@ DELEGATES = {
         helpers={"one": (asks("delegates of delegates and propagated/one/two", tool="deep"),), "one/two": (REFUSED,)},
         delegated=1,
         children=("error",),
+    ),
+    "background awaited": Scenario(
+        (begins("background awaited/one"), AWAIT, DONE),
+        *("finished", (*BEGUN, "await_delegate()", "= helped", "done")),
+        agent="beside",
+        helpers={"one": (WORK, say("helped"))},
+        together=(1, 2),
+        delegated=2,
+        children=("finished",),
+    ),
+    "background failed": Scenario(
+        (begins("background failed/one"), AWAIT, DONE),
+        *("finished", (*BEGUN, "await_delegate()", "! tool.delegate_failed", "done")),
+        agent="beside",
+        helpers={"one": (WORK, REFUSED)},
+        together=(1, 2),
+        delegated=1,
+        children=("error",),
+    ),
+    "background with nobody waiting": Scenario(
+        (begins("background with nobody waiting/one"), ASK, DONE),
+        *("finished", (*BEGUN, "ask_user()", "= go on", "done")),
+        agent="beside",
+        helpers={"one": (HANGS,)},
+        acts=answer_its_question,
+        together=(1, 2),
+        delegated=0,
+        children=("cancelled",),
     ),
     "spawned": Scenario(
         (SPAWN, DONE),

@@ -119,9 +119,9 @@ async def test_a_delegate_that_rotates_is_one_call(house: House) -> None:
 
 
 async def test_a_caller_that_is_reset_finds_its_delegates_results(house: House) -> None:
-    """S-62: the same call is the same delegate, which is not paid for again."""
+    """S-62: the same call is the same delegate, which is not paid for again; its text comes into no history."""
     lead = agent("tester", delegates=["helper"])
-    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("helped"))
+    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("helped" * 2_000))
     async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
         house.use(provider)
         handle = await house.start()
@@ -132,7 +132,9 @@ async def test_a_caller_that_is_reset_finds_its_delegates_results(house: House) 
         again = await reset(house, tasks[2].event_id)
         result: dict[str, Any] = await again.result()
         assert provider.request_count == calls
+        anew = (await again.describe()).raw_info.history_size_bytes
     assert result["stop_reason"] == "finished"
+    assert anew < 20_000
     assert len(await house.events("delegate_end")) == 1
 
 

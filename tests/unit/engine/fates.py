@@ -33,8 +33,8 @@ class Failed:
     paid: Paid = NOTHING_PAID
 
 
-def answer(script: Script, action: Generate, policy: TurnPolicy) -> Generation | Failed:
-    """An answer or a failure, which costs at most what is left."""
+def answer(script: Script, action: Generate, policy: TurnPolicy, begun: tuple[str, ...]) -> Generation | Failed:
+    """An answer or a failure, which costs at most what is left; ``begun`` are the sessions that a model may name."""
     kind = script.of(*ANSWERS)
     kind = "text" if action.text_only and kind == "calls" else kind
     paid = _paid(script, action.cost_left)
@@ -55,7 +55,7 @@ def answer(script: Script, action: Generate, policy: TurnPolicy) -> Generation |
     return Generation(
         tip=f"t{action.step}",
         preview=script.of("text", "") if kind == "calls" else "text",
-        calls=calls(script, action.step, 4) if kind == "calls" else (),
+        calls=calls(script, action.step, 4, begun) if kind == "calls" else (),
         finish_reason=CUT_OFF if cut else "",
         usage=Usage(input_tokens=script.of(10, 0, 120), output_tokens=script.of(0, 3)),
         cost_usd=left if cut else cost,
@@ -110,6 +110,15 @@ def results(script: Script, action: CallTools, policy: TurnPolicy) -> tuple[list
             outcome = outcome.model_copy(update={"stop": "enough"})
         outcomes.append(outcome)
     return outcomes, aborted
+
+
+def collected(script: Script, call_id: str) -> ToolOutcome:
+    """What the model reads of delegates that it has waited for, or why that could not be written."""
+    error = ErrorDetail(code="tool.delegate_failed", title="await_delegate", message="no")
+    fate = script.often("helped", "none finished", "unwritten")
+    if fate == "unwritten":
+        return after.not_run(call_id, error)
+    return ToolOutcome(call_id=call_id, preview=fate, error=None if fate == "helped" else error)
 
 
 def delegate(script: Script, start: StartDelegate) -> TurnResult | ErrorDetail:

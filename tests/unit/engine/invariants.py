@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import pairwise
 
+from perdure.contracts.budgets import Spent
 from perdure.contracts.decisions import BudgetWarning, ModelFallback, ReactStep, StopConditionMet
 from perdure.contracts.generations import Compact, Generate, Generation
 from perdure.contracts.people import AskPeople
@@ -13,10 +14,10 @@ from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import loop, stops
 from perdure.engine.budgets import CODES
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.step import CallTools
 from tests.unit.engine.fates import Failed
-from tests.unit.engine.scripts import DELEGATES, FUNCTIONS
+from tests.unit.engine.scripts import DELEGATES, FUNCTIONS, WAITING
 from tests.unit.engine.simulation import HOOK_FAILED, Moment, Played
 
 COUNTED = ("llm_calls", "tool_calls", "behavior_calls", "events", "patches")
@@ -44,12 +45,14 @@ def planned(played: Played) -> dict[str, PlannedCall]:
 
 
 def ran(played: Played) -> Iterator[tuple[Moment, str]]:
-    """Every call that a tool or a delegate was given."""
+    """Every call that a tool or a delegate was given, or that has waited for delegates."""
     for moment in played.moments:
         if isinstance(moment.action, CallTools):
             yield from ((moment, call.call_id) for call in moment.action.calls)
         if isinstance(moment.action, CallDelegates):
             yield from ((moment, start.call.call_id) for start in moment.action.starts)
+        if isinstance(moment.action, AwaitDelegates) and moment.action.call is not None:
+            yield moment, moment.action.call.call_id
 
 
 def outcomes(played: Played, until: Moment) -> dict[str, ToolOutcome]:
@@ -116,29 +119,37 @@ def no_call_runs_twice_and_none_that_nobody_approved(played: Played) -> None:
 
 
 def tools_come_before_delegates_and_delegates_before_people(played: Played) -> None:
-    """S-62 S-65: all delegates of an answer at the same time."""
+    """S-62 S-65: all delegates of an answer at the same time, and behind them what waits for delegates."""
     calls, done = planned(played), set[str]()
     for moment in played.moments:
         action = moment.action
         mine = [calls[call_id] for call_id in moment.state.call_ids]
         free = [call for call in mine if call.rejected is None and call.needs is None and call.builtin is None]
+        waiting = {call.call_id for call in mine if call.tool in WAITING and call.needs is None}
         done |= {one.call_id for one in moment.state.failed}
         if isinstance(action, CallDelegates):
             assert {call.call_id for call in free if call.tool not in DELEGATES} <= done
             done |= {start.call.call_id for start in action.starts} | {one.call_id for one in action.refused}
         if isinstance(action, CallTools):
             done |= {call.call_id for call in action.calls}
-        if isinstance(action, CallDelegates | AskPeople):
+        waits = isinstance(action, AwaitDelegates) and action.call is not None
+        if waits or isinstance(action, CallDelegates | AskPeople):
             assert {call.call_id for call in free} <= done
+        if isinstance(action, AwaitDelegates) and action.call is not None:
+            done.add(action.call.call_id)
+        if isinstance(action, AskPeople):
+            assert waiting <= done
 
 
 def nothing_begins_after_the_end(played: Played) -> None:
-    """S-32 S-57: the commit is the last action, the only one after a stop, and stays what it is."""
+    """S-32 S-57: the commit is the last action, and stays what it is; delegates end before it and nothing else does."""
     *before, last = played.moments
     for moment in before:
-        assert not moment.stopped
         assert not isinstance(moment.action, CommitTurn)
-        assert moment.state.ending is None or isinstance(moment.action, React)
+        assert moment.ends or not moment.stopped
+        assert moment.ends or moment.state.ending is None or isinstance(moment.action, React)
+    ending = [place for place, moment in enumerate(played.moments) if moment.ends]
+    assert ending[0] >= len(before) - 1, "nothing comes between the ends of delegates and the commit"
     _, _, again = loop.following(last.later, played.mail, last.now, stopped=last.stopped)
     assert isinstance(again, CommitTurn)
     assert (again.stop_reason, again.error) == (played.commit.stop_reason, played.commit.error)
@@ -162,10 +173,15 @@ def the_stop_record_names_its_cause(played: Played) -> None:
     assert met == ([commit.stopped_by] if by_condition else [])
 
 
+def _taken(moment: Moment) -> Spent:
+    """What is spent, and what delegates in the background may still spend."""
+    return moment.state.spent.with_delegate(moment.state.granted, 0)
+
+
 def no_limit_is_passed(played: Played) -> None:
     """S-38 S-62 S-70: whatever begins still has a unit of each limit, and delegates get no more than is left."""
     for moment in played.moments:
-        limits, spent = moment.state.policy.budgets, moment.state.spent
+        limits, spent = moment.state.policy.budgets, _taken(moment)
         steps = moment.state.policy.max_steps - moment.state.step - spent.delegated_steps
         if isinstance(moment.action, Generate | Compact):
             assert limits.llm_calls is None or spent.llm_calls < limits.llm_calls
@@ -182,7 +198,7 @@ def no_limit_is_passed(played: Played) -> None:
 
 
 def _shares_fit(moment: Moment, action: CallDelegates, steps: int) -> None:
-    limits, spent = moment.state.policy.budgets, moment.state.spent
+    limits, spent = moment.state.policy.budgets, _taken(moment)
     shares = [start.request for start in action.starts]
     assert all(one.max_steps for one in shares)
     assert sum(one.max_steps or 0 for one in shares) <= max(0, steps)
@@ -199,9 +215,14 @@ def _sums_fit(played: Played) -> None:
     """N allows exactly N: never more in the end, and a budget that ended the turn is used up to the last unit."""
     state, commit = played.moments[-1].state, played.commit
     limits, withdrawn = state.policy.budgets, any(_is_withdrawn(one) for _, one in _failed(played))
+    for moment in played.moments:
+        taken = _taken(moment)
+        assert moment.state.step + taken.delegated_steps <= state.policy.max_steps
+        for name in (*COUNTED, "cost_usd"):
+            limit = getattr(limits, name)
+            assert limit is None or getattr(taken, name) <= limit + EPSILON
     for name in (*COUNTED, "cost_usd"):
         limit = getattr(limits, name)
-        assert limit is None or getattr(state.spent, name) <= limit + EPSILON
         if name in COUNTED and commit.error is not None and commit.error.code == CODES[name] and not withdrawn:
             assert getattr(state.spent, name) == limit
     used = state.step + state.spent.delegated_steps

@@ -13,21 +13,22 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.reactions import Reacted
 from perdure.contracts.stops import AnyCondition, parts, text_conditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
+from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
 from perdure.engine import stops
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from tests.unit.engine.fates import Failed
-from tests.unit.engine.invariants import outcomes
+from tests.unit.engine.invariants import COUNTED, outcomes
 from tests.unit.engine.scripts import DELEGATES
-from tests.unit.engine.simulation import Moment, Played
+from tests.unit.engine.simulation import Ends, Moment, Played
 
 
 @dataclass
 class Ledger:
-    """The sums so far: ``admitted`` has the calls that use up a budget."""
+    """The sums so far: ``admitted`` has the calls that use up a budget, ``granted`` delegates in the background."""
 
     spent: Spent
     admitted: dict[str, PlannedCall] = field(default_factory=dict)
+    granted: dict[str, TurnRequest] = field(default_factory=dict)
 
     def add(self, **counts: Any) -> None:
         sums = {name: getattr(self.spent, name) + count for name, count in counts.items()}
@@ -52,23 +53,40 @@ class Ledger:
         if isinstance(came, Reacted):
             self.add(behavior_calls=came.calls)
         if isinstance(moment.action, CallDelegates):
-            for one in cast("tuple[object, ...]", came):
-                if isinstance(one, TurnResult) and one.report is not None:
-                    self._charge(one.report.spent, one.steps)
+            for start, one in zip(moment.action.starts, cast("tuple[object, ...]", came), strict=True):
+                self._charge(one)
+                self.granted |= {start.session: start.request} if one is None else {}
 
-    def _charge(self, spent: Spent, steps: int) -> None:
-        self.pay(spent)
-        names = ("unpriced_calls", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
-        self.add(delegated_steps=spent.delegated_steps + steps, **{name: getattr(spent, name) for name in names})
+    def ended(self, ends: Ends) -> None:
+        """Delegates in the background have ended: each is charged, and nothing is granted to it any more."""
+        for session, one in ends:
+            del self.granted[session]
+            self._charge(one)
+
+    def _charge(self, ended: object) -> None:
+        if isinstance(ended, TurnResult) and ended.report is not None:
+            spent, steps = ended.report.spent, ended.steps
+            self.pay(spent)
+            names = ("unpriced_calls", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+            self.add(delegated_steps=spent.delegated_steps + steps, **{name: getattr(spent, name) for name in names})
+
+    def beside(self, name: str) -> Any:
+        """What delegates in the background may still use up of it."""
+        if name == "delegated_steps":
+            return sum(one.max_steps or 0 for one in self.granted.values())
+        return sum(getattr(one.budgets, name) or 0 for one in self.granted.values())
 
     def _admit(self, answer: Generation, limits: Budgets) -> None:
         for call in answer.calls:
             uses = uses_of(call)
-            full = [name for name in uses if _is_full(getattr(limits, name), getattr(self.spent, name))]
+            full = [name for name in uses if _is_full(getattr(limits, name), self._taken(name))]
             too_deep = call.tool in DELEGATES and limits.depth == 0
             if call.rejected is None and not full and not too_deep:
                 self.add(**dict.fromkeys(uses, 1))
                 self.admitted[call.call_id] = call
+
+    def _taken(self, name: str) -> int:
+        return int(getattr(self.spent, name) + self.beside(name))
 
     def give_back(self, call_id: str) -> None:
         """A hook has kept the call from running."""
@@ -92,19 +110,31 @@ def what_is_spent_is_what_was_paid_once(played: Played) -> None:
     """S-54 S-62 S-70: after every action, delegates and failed tries included."""
     ledger = Ledger(played.begun.spent)
     for moment, following in pairwise(played.moments):
-        assert moment.state.spent == ledger.spent
+        ledger.ended(moment.heard[0])
+        _agree(moment, ledger)
         ledger.heard(moment)
+        ledger.ended(moment.heard[1])
         for outcome in following.state.failed:
             if outcome.error is not None and outcome.error.code == "tool.denied" and outcome.decided is None:
                 ledger.give_back(outcome.call_id)
-    assert played.moments[-1].state.spent == ledger.spent
+    ledger.ended(played.moments[-1].heard[0])
+    _agree(played.moments[-1], ledger)
+    assert not ledger.granted, "no delegate works on behind the end of its caller"
     assert played.commit.spent == ledger.spent.without(played.begun.earlier)
+
+
+def _agree(moment: Moment, ledger: Ledger) -> None:
+    assert moment.state.spent == ledger.spent
+    granted = moment.state.granted
+    for name in (*COUNTED, "cost_usd", "delegated_steps"):
+        assert getattr(granted, name) == ledger.beside(name)
 
 
 @dataclass
 class Facts:
     """What conditions look at, as it happened."""
 
+    spent: Spent = field(default_factory=Spent)
     steps: int = 0
     calls: dict[str, PlannedCall] = field(default_factory=dict)
     last: Generation | None = None
@@ -121,13 +151,19 @@ class Facts:
 def _ends_of_steps(played: Played) -> Iterator[tuple[Moment, Facts]]:
     """The first action behind each step that did not wait for people, stops excepted."""
     facts, new = Facts(calls={call.call_id: call for call in played.begun.asking}), False
+    before = played.begun
     for moment in played.moments:
-        if new and isinstance(moment.action, Generate | Compact | CommitTurn) and not moment.stopped:
+        waits = isinstance(moment.action, AwaitDelegates) and moment.action.call is None
+        if new and (waits or isinstance(moment.action, Generate | Compact | CommitTurn)) and not moment.stopped:
             new = False
+            # Of delegates that have ended since, the next step is told.
+            judged = before if before.judged_step == moment.state.step else moment.state
+            facts.spent = judged.spent.without(played.begun.earlier)
             yield moment, facts
         if isinstance(moment.came, Generation):
             facts.heard(moment.came)
             new = True
+        before = moment.later
 
 
 def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
@@ -140,7 +176,7 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
     for moment, facts in _ends_of_steps(played):
         judged = moment
         held = [one for one in policy.stop_conditions if _holds(one, played, moment, facts)]
-        if isinstance(moment.action, Generate | Compact):
+        if not moment.ends:
             assert not held
         elif played.commit.stopped_by in titles:
             assert stops.title(held[0]) == played.commit.stopped_by
@@ -148,7 +184,8 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
             by_itself = played.commit.stopped_by is not None or played.commit.stop_reason is StopReason.ERROR
             assert by_itself or not held
     if played.commit.stopped_by in titles and not played.stopped:
-        assert judged is played.moments[-1], "they are looked at once for each step"
+        assert judged is not None
+        assert judged.ends, "they are looked at once for each step"
 
 
 def _holds(condition: AnyCondition, played: Played, moment: Moment, facts: Facts) -> bool:
@@ -184,10 +221,6 @@ def _never_began(outcome: ToolOutcome) -> bool:
     return outcome.error is not None and outcome.error.code == "tool.cancelled" and not outcome.recorded
 
 
-def _own(played: Played, moment: Moment) -> Spent:
-    return moment.state.spent.without(played.begun.earlier)
-
-
 _SIMPLE: dict[type[object], Callable[[Any, Played, Moment, Facts], bool]] = {
     conditions.StepCount: lambda one, _, __, facts: facts.steps >= one.count,
     conditions.ToolUse: lambda one, played, moment, facts: (
@@ -199,9 +232,9 @@ _SIMPLE: dict[type[object], Callable[[Any, Played, Moment, Facts], bool]] = {
     conditions.ToolFailed: lambda one, played, moment, facts: (
         _ended(played, moment, facts, one.tool, succeeded=False) > 0
     ),
-    conditions.EstimatedCost: lambda one, played, moment, _: _own(played, moment).cost_usd > one.limit,
-    conditions.TokenUsage: lambda one, played, moment, _: _own(played, moment).usage.total_tokens > one.limit,
-    conditions.GenerationCount: lambda one, played, moment, _: _own(played, moment).llm_calls >= one.count,
+    conditions.EstimatedCost: lambda one, _, __, facts: facts.spent.cost_usd > one.limit,
+    conditions.TokenUsage: lambda one, _, __, facts: facts.spent.usage.total_tokens > one.limit,
+    conditions.GenerationCount: lambda one, _, __, facts: facts.spent.llm_calls >= one.count,
     conditions.NoToolCalls: lambda one, _, __, facts: facts.without_call >= one.steps,
     conditions.Never: lambda _, __, ___, ____: False,
     conditions.Always: lambda _, __, ___, ____: True,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from perdure.contracts import stops
 from perdure.contracts.agents import CompactionPolicy, ModelPolicy, TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.builtins import AttemptCompletion, ChangeTodos, ClearTodos, Todo
+from perdure.contracts.builtins import AttemptCompletion, AwaitDelegates, ChangeTodos, ClearTodos, Todo
 from perdure.contracts.builtins import Finish as FinishCall
 from perdure.contracts.delegates import Delegated, DelegateSettings
 from perdure.contracts.errors import ErrorDetail
@@ -29,6 +29,8 @@ Choice = TypeVar("Choice")
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
+HELPER = DelegateSettings(agent="helper", background=True)
+
 FUNCTIONS = ("first", "second")
 """The hooks that are functions. What they want is a matter of the script."""
 
@@ -41,10 +43,23 @@ REACTIONS: tuple[AnyReaction, ...] = (
 )
 
 TOOLS = (
-    *(*["work"] * 24, *["other"] * 4, *["helper"] * 3, *["todo"] * 4, "question", "question", "nothing", "invalid"),
-    *("guarded", "guarded", "guarded_helper", "guarded_todo", "clear_todo", "finish", "attempt_completion"),
+    *(*["work"] * 24, *["other"] * 4, *["helper"] * 4, *["todo"] * 4, "question", "question", "nothing", "invalid"),
+    *(
+        "await_delegate",
+        "await_delegate",
+        "guarded",
+        "guarded",
+        "guarded_helper",
+        "guarded_todo",
+        "clear_todo",
+        "finish",
+        "attempt_completion",
+    ),
 )
 """Tools that are called, some more often than others. Those that are guarded need an approval."""
+
+DELEGATING = (*["work"] * 6, *["helper"] * 6, *["await_delegate"] * 4, "guarded_helper", "guarded_await", "question")
+"""The same for models that mostly have others work for them."""
 
 CONDITIONS: tuple[stops.AnyCondition, ...] = (
     stops.StepCount(count=2),
@@ -65,6 +80,8 @@ CONDITIONS: tuple[stops.AnyCondition, ...] = (
 """Conditions whose truth can be told from what happened in a turn."""
 
 DELEGATES = frozenset({"helper", "guarded_helper"})
+WAITING = frozenset({"await_delegate", "guarded_await"})
+"""Tools that wait for delegates in the background."""
 
 
 class Script:
@@ -72,6 +89,7 @@ class Script:
 
     def __init__(self, choices: bytes) -> None:
         self._choices = iter(choices)
+        self.tools: tuple[str, ...] = TOOLS
 
     def of(self, *choices: Choice) -> Choice:
         return choices[next(self._choices, 0) % len(choices)]
@@ -88,6 +106,7 @@ class Script:
 
 def request(script: Script) -> tuple[OpenTurn, OpenedTurn]:
     """A turn that is about to begin: of an agent, a delegate, or a person who has replied or wants a compaction."""
+    script.tools = script.of(TOOLS, TOOLS, DELEGATING)
     kind = script.of(*["prompt"] * 16, "reply", "reply", "compact", "delegated", "session")
     policy = agent(script)
     asking: tuple[PlannedCall, ...] = ()
@@ -127,7 +146,7 @@ def agent(script: Script) -> TurnPolicy:
         finish_tool=script.of(None, None, "finish", "finish", "attempt_completion"),
         budgets=script.of(Budgets(), limits(script)),
         tools={
-            **dict.fromkeys(sorted(DELEGATES), ToolPolicy(delegate=DelegateSettings(agent="helper"))),
+            **dict.fromkeys(sorted(DELEGATES), ToolPolicy(delegate=HELPER)),
             "question": ToolPolicy(answer={"type": "string"}),
         },
         compaction=script.of(CompactionPolicy(), CompactionPolicy(above_tokens=100), CompactionPolicy(), None),
@@ -196,12 +215,13 @@ def fallback(script: Script, number: int) -> ModelPolicy:
     )
 
 
-def calls(script: Script, step: int, most: int) -> tuple[PlannedCall, ...]:
-    return tuple(_call(script, f"{step}/{number}") for number in range(script.of(*range(1, most + 1))))
+def calls(script: Script, step: int, most: int, begun: tuple[str, ...] = ()) -> tuple[PlannedCall, ...]:
+    """Calls of one answer; ``begun`` are sessions of delegates in the background."""
+    return tuple(_call(script, f"{step}/{number}", begun) for number in range(script.of(*range(1, most + 1))))
 
 
-def _call(script: Script, call_id: str) -> PlannedCall:
-    tool = script.of(*TOOLS)
+def _call(script: Script, call_id: str, begun: tuple[str, ...]) -> PlannedCall:
+    tool = script.of(*script.tools)
     call = PlannedCall(call_id=call_id, tool=tool)
     if tool in {"nothing", "invalid"}:
         code = "tool.unknown_tool" if tool == "nothing" else "tool.invalid_input"
@@ -210,6 +230,12 @@ def _call(script: Script, call_id: str) -> PlannedCall:
         return call.model_copy(update={"needs": "answer", "question": "Which?"})
     if tool.startswith("guarded"):
         call = call.model_copy(update={"needs": "approval", "digest": call_id})
+    if tool in DELEGATES:
+        return call.model_copy(update={"background": script.of(False, True)})
+    if tool in WAITING:
+        some = script.of((), (), begun[-1:], (*begun[:1], *begun[-1:]), begun[::-1])
+        named = script.often(some, (*some, "nowhere"))
+        return call.model_copy(update={"builtin": AwaitDelegates(sessions=named)})
     return call.model_copy(update={"builtin": _builtin(script, tool)})
 
 

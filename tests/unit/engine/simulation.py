@@ -21,11 +21,11 @@ from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, TurnResult
 from perdure.engine import after, delegates, hooks, loop, people
 from perdure.engine import step as engine
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.extending import ExtendError, extended
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Carried, Mailbox, TurnState
-from tests.unit.engine.fates import Failed, answer, delegate, results, summary
+from tests.unit.engine.fates import Failed, answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
 
 MOST_ACTIONS = 40
@@ -38,6 +38,9 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )
 """Limits that somebody may set meanwhile."""
 
+Ends = tuple[tuple[str, TurnResult | ErrorDetail], ...]
+"""Of delegates in the background: the session of each, and what it came to."""
+
 HOOK_FAILED = ErrorDetail(code="runtime.hook_failed", title="first", message="raised")
 
 
@@ -49,6 +52,7 @@ class Moment:
         stopped: Whether the turn was stopped before it.
         came: What came of it; None if it was stopped before anything did.
         later: The state after that.
+        heard: Delegates in the background of whose ends the turn has heard before the action, and those after it.
     """
 
     state: TurnState
@@ -58,6 +62,12 @@ class Moment:
     stopped: bool
     came: object
     later: TurnState
+    heard: tuple[Ends, Ends]
+
+    @property
+    def ends(self) -> bool:
+        """Whether the turn is over with it, but for delegates that are to end first."""
+        return isinstance(self.action, CommitTurn) or (isinstance(self.action, AwaitDelegates) and self.action.ends)
 
 
 @dataclass
@@ -111,6 +121,9 @@ class Simulation:
         self.mail = Mailbox()
         self.past = False
         self.messages = 0
+        self.background: dict[str, StartDelegate] = {}
+        self.ended: dict[str, TurnResult | ErrorDetail] = {}
+        self.heard: list[tuple[str, TurnResult | ErrorDetail]] = []
         self.played = Played(self.state)
         self.carry_out: dict[type[object], Callable[[Any], object]] = {
             Generate: self._generate,
@@ -118,6 +131,7 @@ class Simulation:
             React: self._react,
             engine.CallTools: self._call_tools,
             CallDelegates: self._delegate,
+            AwaitDelegates: self._await_delegates,
             AskPeople: self._ask,
             WaitForPeople: self._wait_for_people,
             CommitTurn: self._commit,
@@ -132,16 +146,18 @@ class Simulation:
 
     def play(self) -> Played:
         for _ in range(MOST_ACTIONS * (1 + self.state.policy.max_steps)):
-            stopped = self.stopped
+            stopped, self.heard = self.stopped, []
+            self._hear()
             self.state, self.mail, action = loop.following(self.state, self.mail, self.now, stopped=stopped)
             self._note_decisions()
             self._rotate()
-            state, mail, now = self.state, self.mail, self.now
+            state, mail, now, before = self.state, self.mail, self.now, len(self.heard)
             came = self.carry_out[type(action)](action)
+            heard = (tuple(self.heard[:before]), tuple(self.heard[before:]))
             if not isinstance(action, CommitTurn):
                 self.state = after.step_ended(self.state, self.mail, self.now)
             self._note_decisions()
-            self.played.moments.append(Moment(state, mail, action, now, stopped, came, self.state))
+            self.played.moments.append(Moment(state, mail, action, now, stopped, came, self.state, heard))
             if isinstance(action, CommitTurn):
                 break
         self.played.mail = self.mail
@@ -170,6 +186,9 @@ class Simulation:
 
     def _meanwhile(self, *, counts: bool = True) -> None:
         """Time passes and things come in; ``counts`` says whether the time is the turn's."""
+        for session in self.background:
+            if session not in self.ended and self.script.often(False, True):
+                self._end(session)
         happening = self.script.of(*[None] * 26, "steer", "steer", "send", "extend", "extend", "cancel")
         self.now += timedelta(seconds=self.script.of(0, 1, 1, 2, 30))
         if happening in {"steer", "send"}:
@@ -215,7 +234,7 @@ class Simulation:
 
     def _generate(self, action: Generate) -> object:
         starts = self.script.often(True, False)
-        outcome: Generation | Failed | None = answer(self.script, action, self.state.policy)
+        outcome: Generation | Failed | None = answer(self.script, action, self.state.policy, tuple(self.background))
         self._meanwhile()
         if self.stopped and not (starts and self.script.of(False, True)):
             outcome = None
@@ -278,15 +297,63 @@ class Simulation:
 
     def _delegate(self, action: CallDelegates) -> object:
         self._meanwhile()
-        ended = [delegate(self.script, start) for start in action.starts]
+        self.background |= {start.session: start for start in action.starts if start.call.background}
+        ended = [None if start.call.background else delegate(self.script, start) for start in action.starts]
         for start, one in zip(action.starts, ended, strict=True):
             if isinstance(one, TurnResult) and one.report is not None:
                 self.played.recorded[start.call.call_id] = delegates.outcome_of(start, one)
         if self.stopped:
-            self.state = after.with_charges(self.state, ended)
+            self.state = after.with_charges(after.with_background(self.state, action, ended), ended)
         else:
             self.state = after.delegated(self.state, action, ended)
         return tuple(ended)
+
+    def _await_delegates(self, action: AwaitDelegates) -> object:
+        if action.ends:
+            self.state = after.background_cancelled(self.state)
+            self._meanwhile()
+            if self.script.of(False, True) and self.state.asking:
+                self._reply(self.state, 0, yes=True)
+            for session in action.sessions:
+                self._end(session)
+        else:
+            self._wait_for(action)
+        self._hear()
+        if action.call is None or self.stopped:
+            return None
+        outcome = action.refused
+        if outcome is None:
+            outcome = collected(self.script, action.call.call_id)
+            self._meanwhile()
+            if outcome.recorded:
+                self.played.recorded[outcome.call_id] = outcome
+            if self.stopped:
+                return None
+        self.state = after.awaited(self.state, action, outcome)
+        return outcome
+
+    def _wait_for(self, action: AwaitDelegates) -> None:
+        for session in self.script.of(action.sessions, action.sessions[::-1]):
+            if not (self.stopped or self._has_come(action)):
+                self._meanwhile()
+            if not (self.stopped or self._has_come(action)):
+                self._end(session)
+
+    def _has_come(self, action: AwaitDelegates) -> bool:
+        ends = [session in self.ended for session in action.sessions]
+        return any(ends) if action.call is None else all(ends)
+
+    def _end(self, session: str) -> None:
+        """A delegate in the background ends, of which its caller has not heard yet."""
+        if session not in self.ended:
+            self.ended[session] = delegate(self.script, self.background[session])
+
+    def _hear(self) -> None:
+        """The caller hears of the ends of delegates in the background."""
+        for one in self.state.running:
+            if one.session in self.ended:
+                self.state = after.background_ended(self.state, one.session, self.ended[one.session])
+                self.heard.append((one.session, self.ended[one.session]))
 
     def _ask(self, _: AskPeople) -> None:
         self._meanwhile()

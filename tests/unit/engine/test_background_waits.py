@@ -1,0 +1,91 @@
+"""A caller beside its delegates in the background: what it may not do yet waits for them, and nothing else ends it."""
+
+from decimal import Decimal
+
+from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.generations import Compact, Generate
+from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.reactions import React, Reacted, Retry
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.turns import CommitTurn
+from perdure.engine import after, hooks, reactions, step
+from perdure.engine.delegates import AwaitDelegates
+from perdure.engine.extending import extended
+from perdure.engine.hook_state import WasRead
+from perdure.engine.state import TurnState
+from tests.unit.engine.test_background import MAIL, NOW, answered, begun, beside, end_of, following, look, opened, wait
+
+POOR = ErrorDetail(code="budget.cost_exhausted", title="generation", message="too little is left")
+FULL = ErrorDetail(code="llm.context_overflow", title="generation", message="too long")
+
+
+def ended(state: TurnState) -> TurnState:
+    """The state after its only delegate has ended without using anything."""
+    (one,) = state.running
+    return after.background_ended(state, one.session, end_of(one.session, Spent(), 1))
+
+
+def with_refused_hook(state: TurnState) -> TurnState:
+    called = state.with_hooks(boundary="step", calling=("watch",))
+    return hooks.reacted(called, MAIL, Reacted(calls=1, refused="watch"), NOW)
+
+
+def test_a_hook_beyond_what_is_left_beside_grants_waits_for_one_to_end() -> None:
+    """S-64 S-70: it ends no turn that has not spent its budget; a call that was made counts once."""
+    state = begun(answered(opened(budgets=Budgets(behavior_calls=3)), beside))
+    state, action = following(with_refused_hook(state))
+    assert isinstance(action, AwaitDelegates)
+    assert not action.ends
+    state, action = following(ended(state))
+    assert isinstance(action, React)
+    assert (action.left, state.spent.behavior_calls) == (2, 1)
+    state = hooks.reacted(state, MAIL, Reacted(calls=2), NOW)
+    assert state.spent.behavior_calls == 3
+
+
+def test_a_hook_beyond_what_is_left_without_grants_ends_the_turn() -> None:
+    """S-70: as in a turn that has no delegates."""
+    state = ended(begun(answered(opened(budgets=Budgets(behavior_calls=1)), beside)))
+    _, action = following(with_refused_hook(state))
+    assert isinstance(action, CommitTurn)
+    assert action.stop_reason == "budget_exhausted"
+
+
+def test_a_summary_that_is_not_affordable_beside_grants_waits_for_one_to_end() -> None:
+    """S-64 S-70: where the conversation is too long, it is written when the share is there again."""
+    state = begun(answered(opened(budgets=Budgets(cost_usd=Decimal(1)), compaction={}), beside))
+    state = after.failure(state, FULL)
+    assert isinstance(following(state)[1], Compact)
+    state, action = following(after.compaction(state, POOR))
+    assert isinstance(action, AwaitDelegates)
+    assert not action.ends
+    assert isinstance(following(ended(state))[1], Compact)
+
+
+def test_a_caller_that_is_given_more_no_longer_waits_for_what_comes_back() -> None:
+    """S-64 S-70: for model calls, and for a model call that was not affordable."""
+    state = begun(answered(opened(budgets=Budgets(llm_calls=3)), beside))
+    state = answered(state, look)
+    state = after.tools(state, (ToolOutcome(call_id="2/0"),), None)
+    assert step.waits_for_grants(state)
+    assert not step.waits_for_grants(extended(state, ExtendRequest(llm_calls=9), NOW))
+    poor = after.failure(begun(answered(opened(budgets=Budgets(cost_usd=Decimal(1))), beside)), POOR)
+    assert step.waits_for_grants(poor)
+    given = extended(poor, ExtendRequest(cost_usd=Decimal(9)), NOW)
+    assert not step.waits_for_grants(given)
+    assert isinstance(following(given)[1], Generate)
+
+
+def test_an_answer_that_is_taken_back_has_read_no_results() -> None:
+    """S-64: when it waits once more for all, it waits for the same ones."""
+    state = ended(begun(answered(opened(), beside)))
+    state = answered(state, wait())
+    action = step.next_action(state, MAIL)
+    assert isinstance(action, AwaitDelegates)
+    state = after.awaited(state, action, ToolOutcome(call_id="2/0", preview="helped"))
+    state = state.with_hooks(boundary="step", read=WasRead(parent="t1"))
+    state = reactions.carried_out(state, "step", "watch", Retry())
+    again = step.next_action(answered(state, wait()), MAIL)
+    assert isinstance(again, AwaitDelegates)
+    assert (again.sessions, again.refused) == (action.sessions, None)
