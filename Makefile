@@ -11,6 +11,7 @@ LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-
 	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check replay chaos bench flat profile histories schemas lock clean
@@ -37,7 +38,7 @@ demo: $(STAMP) ## run a job with real tools on the embedded server, with a scrip
 	$(PYTHON) examples/demo/run.py
 
 test: $(STAMP) ## run every test that needs no key
-	$(PYTHON) -m pytest -n 2 --dist loadfile
+	$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP) ## format, lint, types, import rules, packaging; changes no file
 	$(VENV)/bin/ruff format --check .

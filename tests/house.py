@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,10 +31,11 @@ from perdure.contracts.names import AGENT_TURN
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
+from tests.forked import Forked, forked_worker
 from worker.app import Parts, build_pinned_worker, build_worker
 from worker.sandbox import strict_runner
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 """Upper bound of every wait in tests; none of them is a measurement."""
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +72,7 @@ class House:
     client: Client
     session: str
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Forked | subprocess.Popen[bytes]] = field(default_factory=list)
     mcp: McpServers = field(default_factory=McpServers)
 
     @classmethod
@@ -137,9 +137,10 @@ class House:
             async with AsyncExitStack() as stack:
                 if pinned is not None:
                     await stack.enter_async_context(pinned)
-                await stack.enter_async_context(
-                    build_worker(client or self.temporal, self.settings, parts, runner or strict_runner())
-                )
+                worker = build_worker(client or self.temporal, self.settings, parts, runner or strict_runner())
+                assert worker._workflow_worker is not None
+                worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # not 2: busy is not stuck
+                await stack.enter_async_context(worker)
                 yield
         finally:
             await self.mcp.close()
@@ -148,16 +149,13 @@ class House:
     def spawn_worker(self, agents: str, *, main: str = "worker", **environment: str) -> "WorkerProcess":
         """A worker in a process of its own, as an operator starts it unless another main module is named.
 
-        It can be killed, and ends with the test.
+        It can be killed, and ends with the test. What its process has imported before is all that is not as an
+        operator's; tests of ``perdure dev``, of settings and of the demo start theirs by a command.
         """
-        env = {**os.environ, **environment}
-        log = (self.folder / f"worker-{uuid.uuid4().hex[:6]}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", main, "--agents", agents], cwd=ROOT, env=env, stdout=log, stderr=log
-        )
-        log.close()
+        log = self.folder / f"worker-{uuid.uuid4().hex[:6]}.log"
+        process = forked_worker(main, agents, {**os.environ, **environment}, log)
         self.processes.append(process)
-        return WorkerProcess(process, Path(log.name))
+        return WorkerProcess(process, log)
 
     async def start(self, agent: str | None = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:
         """Start a turn the way another service does: by name, with plain JSON."""
@@ -196,7 +194,7 @@ class House:
 class WorkerProcess:
     """A worker that can be killed."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     log: Path
 
     async def polling(self) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -38,6 +37,7 @@ from tests.chaos.faults import FROM_OUTSIDE, Fault, Kind, dumps
 from tests.chaos.outcome import Asked, Heard, Outcome, outcome_of
 from tests.chaos.scenarios import Scenario, answers, number
 from tests.chaos.trace import Trace
+from tests.forked import FORKED
 from tests.house import eventually
 
 PATIENCE = 150.0
@@ -66,9 +66,6 @@ ENDINGS = {
 
 UNREACHABLE = 8
 """How a worker ends that starts while server or store are away; whoever runs it starts it again."""
-
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tests.chaos.nursery"])
 
 
 class Model(ScriptedProvider):

@@ -15,11 +15,11 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, Workflo
 
 import activities.attempts
 import worker.app
-from perdure.cli.server import _end_with_parent
 from perdure.store.engine import WRITES
 from tests.chaos import agents
 from tests.chaos.faults import FROM_OUTSIDE, Fault, Kind
 from tests.chaos.trace import Trace
+from tests.forked import as_a_child
 from tests.workflow.worker_that_dies import at_each_write
 from worker.__main__ import main
 
@@ -134,11 +134,7 @@ class _Doored(WorkflowRunner):
 
 def run(environment: dict[str, str], fault: str, log: str) -> None:
     """The main function of a forked worker."""
-    if (ask := _end_with_parent()) is not None:
-        ask()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    as_a_child(log)
     for name in [name for name in os.environ if name.startswith(OF_THE_DEVELOPER)]:
         del os.environ[name]
     os.environ.update(environment)

@@ -44,5 +44,5 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )

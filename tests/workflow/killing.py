@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.testing import Script, ScriptedProvider, call, say
-from tests.house import House, WorkerProcess, eventually
+from tests.house import WAIT_SECONDS, House, WorkerProcess, eventually
 
 AGENTS = "tests.workflow.agents_for_kill"
 
@@ -44,7 +44,7 @@ async def worker(house: House, **environment: str) -> WorkerProcess:
 
 async def result_of(handle: Any) -> dict[str, Any]:
     """The workflow's result, however long the lost worker takes to be noticed."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_SECONDS):
         result: dict[str, Any] = await handle.result()
     return result
 

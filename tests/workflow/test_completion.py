@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, ApprovalPolicy, ApprovalRule, Budgets, ask_user, clear_todo, finish, stop, todo, tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
-from tests.house import House
+from tests.house import WAIT_SECONDS, House
 from tests.workflow.asking import update, waiting
 from tests.workflow.killing import AGENTS, result_of
 
@@ -251,7 +251,7 @@ async def test_killing_the_worker_at_a_step_boundary_changes_neither_todos_nor_w
                 first = house.spawn_worker(AGENTS, main="tests.workflow.worker_that_dies", DIE_AFTER=write)
             handle = await house.start("planner")
             if first is not None:
-                assert await asyncio.to_thread(first.process.wait, 60) == -9
+                assert await asyncio.to_thread(first.process.wait, WAIT_SECONDS) == -9
             last = house.spawn_worker(AGENTS)
             await last.polling()
             result = await result_of(handle)

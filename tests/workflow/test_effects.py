@@ -22,7 +22,7 @@ from perdure.contracts.names import AGENT_TURN
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ChatRequest, Script, ScriptedProvider, call, say
-from tests.house import House, WorkerProcess, eventually
+from tests.house import WAIT_SECONDS, House, WorkerProcess, eventually
 from tests.postgresql import postgresql_or_skip
 from tests.workflow.agents_for_effects import CALLS, POINTS
 from tests.workflow.killing import lines_of, read, result_of
@@ -199,7 +199,7 @@ async def test_a_killed_worker_runs_no_body_too_often_and_the_model_reads_the_tr
         home.use(provider)
         first = world.doomed_worker(signal.SIGKILL)
         handles = await world.start()
-        assert await asyncio.to_thread(first.process.wait, 60) == -signal.SIGKILL
+        assert await asyncio.to_thread(first.process.wait, WAIT_SECONDS) == -signal.SIGKILL
         world.worker()
         await went_on(world, provider, handles)
     recoveries = await world.events("tool_recovery")

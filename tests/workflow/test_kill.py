@@ -7,7 +7,7 @@ import pytest
 
 from perdure import Agent
 from perdure.testing import Script, ScriptedProvider, faults, say
-from tests.house import House
+from tests.house import WAIT_SECONDS, House
 from tests.workflow.agents_for_kill import put
 from tests.workflow.killing import (
     AGENTS,
@@ -104,7 +104,7 @@ async def test_what_was_stored_before_the_worker_died_is_found_and_not_done_agai
         house.use(provider)
         first = house.spawn_worker(AGENTS, main="tests.workflow.worker_that_dies", DIE_AFTER=write)
         handle = await house.start()
-        assert await asyncio.to_thread(first.process.wait, 60) == -9
+        assert await asyncio.to_thread(first.process.wait, WAIT_SECONDS) == -9
         await worker(house)
         result = await result_of(handle)
         assert provider.request_count == 2
@@ -129,7 +129,7 @@ async def test_a_failure_of_which_the_model_is_told_is_found_by_the_next_worker(
         house.use(provider)
         first = house.spawn_worker(AGENTS, main="tests.workflow.worker_that_dies", DIE_AFTER="finish_generation")
         handle = await house.start("told")
-        assert await asyncio.to_thread(first.process.wait, 60) == -9
+        assert await asyncio.to_thread(first.process.wait, WAIT_SECONDS) == -9
         await worker(house)
         result = await result_of(handle)
         assert provider.request_count == 2

@@ -116,6 +116,7 @@ async def test_a_stock_host_starts_a_job_and_gets_its_result(house: House, era: 
         told = await did(client, "transcript", session=house.session, last=2)
         assert told["total"] == 4
         assert [message["content"] for message in told["messages"]] == ["more", "done"]
+        await house.temporal.get_workflow_handle(house.session).result()  # the store has a turn's end first
         assert await did(client, "cancel", session=house.session) == {"session": house.session, "sent": False}
 
 

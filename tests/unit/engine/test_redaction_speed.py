@@ -6,7 +6,7 @@ import pytest
 
 from perdure.engine.redaction import redact_text
 
-SHORT, FACTOR, TRIES = 8_000, 16, 2
+SHORT, FACTOR, TRIES = 8_000, 16, 4
 PARTS = (
     *(
         "a.",
@@ -31,24 +31,27 @@ PARTS = (
 
 
 def seconds(text: str) -> float:
-    """Processor time, which other processes do not take away; the least of a few tries."""
-    spent: list[float] = []
-    for _ in range(TRIES):
-        began = time.thread_time()
-        redact_text(text)
-        spent.append(time.thread_time() - began)
-    return min(spent)
+    """Processor time, which other processes do not take away."""
+    began = time.thread_time()
+    redact_text(text)
+    return time.thread_time() - began
+
+
+def in_proportion(text: str, longer: str) -> bool:
+    """Whether sixteen times the length takes at most four times its share, in the best of a few tries."""
+    allowed = FACTOR * 4 * max(min(seconds(text) for _ in range(TRIES)), 0.0005)
+    return any(seconds(longer) < allowed for _ in range(TRIES))
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_longer_text_takes_longer_in_proportion(part: str) -> None:
     """S-52: of 16 times the length 16 times as long, and not 256 times."""
     many = SHORT // len(part)
-    assert seconds(part * many * FACTOR) < FACTOR * 4 * max(seconds(part * many), 0.0005)
+    assert in_proportion(part * many, part * many * FACTOR)
 
 
 @pytest.mark.parametrize("behind", [" ", "a", "a-", "1", "\\"])
 @pytest.mark.parametrize("word", ["bearer", "password", '"password"', "--token", "?", "sk-", "eyJ", "http://a:", "x-"])
 def test_what_stands_behind_one_word_makes_no_difference(word: str, behind: str) -> None:
     """S-52."""
-    assert seconds(word + behind * SHORT * FACTOR) < FACTOR * 4 * max(seconds(word + behind * SHORT), 0.0005)
+    assert in_proportion(word + behind * SHORT, word + behind * SHORT * FACTOR)

@@ -12,7 +12,7 @@ MODES: list[Any] = ["xml", "json", "pythonic"]
 """The modes with tags are read alike."""
 TOOLS = (ToolDeclaration(name="pay", description="", parameters={}, reference="m:f"),)
 
-SHORT, FACTOR, TRIES = 8_000, 16, 2
+SHORT, FACTOR, TRIES = 8_000, 16, 4
 PARTS = (
     *("`", "``` ", "```\n", "```a\n", "```\n```\n", "`a\n", "` `", "\n", " ", "\n ", "\n \n", "```\n[", "```\n{"),
     *("<tool-call", "<tool-call ", "<tool-call>", "</tool-call>", '<tool-call name="', '<tool-call name="pay">', "<"),
@@ -38,13 +38,16 @@ PARTS = (
 
 
 def seconds(mode: Any, text: str) -> float:
-    """Processor time, which other processes do not take away; the least of a few tries."""
-    spent: list[float] = []
-    for _ in range(TRIES):
-        began = time.thread_time()
-        calls_in(mode, text, TOOLS)
-        spent.append(time.thread_time() - began)
-    return min(spent)
+    """Processor time, which other processes do not take away."""
+    began = time.thread_time()
+    calls_in(mode, text, TOOLS)
+    return time.thread_time() - began
+
+
+def in_proportion(mode: Any, text: str, longer: str) -> bool:
+    """Whether sixteen times the length takes at most four times its share, in the best of a few tries."""
+    allowed = FACTOR * 4 * max(min(seconds(mode, text) for _ in range(TRIES)), 0.0005)
+    return any(seconds(mode, longer) < allowed for _ in range(TRIES))
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -52,7 +55,7 @@ def seconds(mode: Any, text: str) -> float:
 def test_a_longer_text_takes_longer_in_proportion(mode: Any, part: str) -> None:
     """S-27: of 16 times the length 16 times as long, and not 256 times."""
     many = SHORT // len(part)
-    assert seconds(mode, part * many * FACTOR) < FACTOR * 4 * max(seconds(mode, part * many), 0.0005)
+    assert in_proportion(mode, part * many, part * many * FACTOR)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -62,4 +65,4 @@ def test_a_megabyte_takes_less_than_a_second(mode: Any) -> None:
     short = written(mode, [("pay", {"note": "x"})], {})
     for text in (call, f"{'word {1} [2] <3> `4` ' * 25_000}\n{short}\n{'word {1} [2] <3> `4` ' * 25_000}"):
         assert len(calls_in(mode, text, TOOLS)[1]) == 1
-        assert seconds(mode, text) < 1
+        assert any(seconds(mode, text) < 1 for _ in range(TRIES))

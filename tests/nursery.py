@@ -6,11 +6,10 @@ import psycopg
 import sqlalchemy.dialects.postgresql.psycopg
 from temporalio.worker._worker import load_default_build_id
 
-import tests.chaos.worker
+import worker.app
 from activities.model import warm_up
-from tests.chaos.agents import agent
 
-__all__ = ["psycopg", "sqlalchemy", "tests"]
+__all__ = ["psycopg", "sqlalchemy", "worker"]
 
-asyncio.run(warm_up([agent.model]))  # its imports are most of a worker's start
+asyncio.run(warm_up(["openai/scripted"]))  # its imports are most of a worker's start
 load_default_build_id()  # reads every module again, and remembers what it found
