@@ -32,15 +32,17 @@ def test_the_length_of_a_result_on_the_page_is_that_of_the_code() -> None:
 
 
 async def test_the_code_of_the_page_runs(house: House) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"timedelta": timedelta}
-    exec(compile(block, "docs/trajectory.md", "exec"), names)
-    tester = Agent(name="tester", model="openai/scripted")
-    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(tester):
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(block, "docs/trajectory.md", "exec"), names)
+    tester, clerk = (Agent(name=name, model="openai/scripted") for name in ("tester", "clerk"))
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(tester, clerk):
         house.use(provider)
         await house.run()
         assert await names["last_words"](house.client, house.session) == "done"
         (call,) = re.findall(r"`(turn\.events\(heartbeat=.*?\))`", PAGE)
         names["turn"] = await house.client.attach(house.session)
         events = [one async for one in eval(call, names)]
+        evaluated = await names["evaluate"](house.client, ["one", "two"])
+    assert [one.messages[-1].content for one in evaluated] == ["done", "done"]
     assert events[-1].event.type == "agent_end"
