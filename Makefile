@@ -38,7 +38,7 @@ demo: $(STAMP) ## run a job with real tools on the embedded server, with a scrip
 	$(PYTHON) examples/demo/run.py
 
 test: $(STAMP) ## run every test that needs no key
-	$(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP) ## format, lint, types, import rules, packaging; changes no file
 	$(VENV)/bin/ruff format --check .

@@ -193,7 +193,8 @@ def agents(provider: ScriptedProvider, nobody: ScriptedProvider) -> list[Agent]:
                 model=f"{wire}/scripted",
                 retry=what.policy,
                 tools=(look,),
-                generation_timeout=timedelta(seconds=1 if kind == "-slow" else 60),
+                # Long enough that a busy machine has sent the request by then: it is counted.
+                generation_timeout=timedelta(seconds=4 if kind == "-slow" else 60),
                 generate_params={"api_base": base},
             )
         )

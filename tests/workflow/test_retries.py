@@ -317,8 +317,8 @@ async def test_a_finished_tool_is_never_run_again_because_a_model_call_is_retrie
 
 async def test_a_call_over_its_deadline_is_a_timeout_although_bytes_still_come(house: House) -> None:
     """S-01 S-02: generation_timeout bounds the whole call; litellm's own bounds a silence only."""
-    script = Script(replies=(FINE.after(faults.drip(0.02)),))
-    using = agent(generation_timeout=timedelta(seconds=0.5))
+    script = Script(replies=(FINE.after(faults.drip(0.05)),))
+    using = agent(generation_timeout=timedelta(seconds=2))
     result, requests = await played(house, script, using=using)
     assert (result["stop_reason"], requests) == ("finished", 2)
     (retry,) = await house.events("generation_retry")
