@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from activities.call_events import Call
 from activities.outputs import attachment_id, output_id
 from activities.storing import until_stored
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
@@ -32,7 +33,7 @@ async def _patiently(store: Store, handle: str, session: str) -> Artifact | None
     return await until_stored(lambda: _stored(store, handle, session))
 
 
-def whole_output(call: CallTool, text: str) -> Artifact:
+def whole_output(call: Call, text: str) -> Artifact:
     """An output that is too long for the conversation."""
     return Artifact(id=output_id(call.call_id), session=call.session, media_type="text/plain", text=text)
 

@@ -1,12 +1,13 @@
 """The side of a delegate's turn that is turned to its caller: query and result are those of a call in its ledger."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from activities.artifacts import reading_tool, whole_output
+from activities.call_events import Call, approved, call_event, ended
 from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error
-from activities.outputs import output_id
 from activities.stops import matches
 from activities.storing import until_stored
 from perdure.agents.agent import Agent
@@ -14,9 +15,9 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated, DelegateReport
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
+from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.tools import CallTool, ToolDeclaration
+from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
@@ -26,11 +27,22 @@ from perdure.engine.redaction import without_known
 from perdure.engine.spawning import spawned
 from perdure.store import Artifact, Committed, NotFoundError, Store
 
-EVENT_CHARACTERS = 4_000
-"""Longest result in an event."""
-
 PARTIAL_CHARACTERS = 4_000
 """So much of what a delegate said last is told of one that did not finish."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the caller's model reads of a delegate that has ended.
+
+    Attributes:
+        error: Why it did not finish, if it did not.
+        matched: The caller's stop conditions on texts that hold for what it said, by their place among them.
+    """
+
+    text: str
+    error: ErrorDetail | None
+    matched: tuple[int, ...] = ()
 
 
 class Delegations:
@@ -81,11 +93,7 @@ class Delegations:
     def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
         agent = opening.request.agent or ""
         start = DelegateStart(call_id=delegated.call_id, tool=delegated.tool, agent=agent, delegate=opening.session)
-        approval = delegated.approval
-        if approval is None:
-            return [_event(delegated, start)]
-        allowed = UserInputReceived(tool=delegated.tool, **dict(approval))
-        return [_event(delegated, allowed), _event(delegated, start)]
+        return [*approved(delegated, delegated.tool), call_event(delegated, start)]
 
     def _asked(
         self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
@@ -110,26 +118,34 @@ class Delegations:
         delegated, result = commit.delegated, committed.result
         if delegated is None or result.report is None:
             return result
-        if delegated.background:
-            await self._ended_in_background(delegated, result)
+        end = call_event(delegated, _end(delegated, result))
+        if delegated.background:  # the result stays here until somebody asks for it
+            await self._finish(delegated, None, [end])
             return for_the_caller(result, result.report)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
-        text = await self.text(declaration, result)
-        error = failure_of(delegated.tool, result)
-        matched, _ = ((), None) if error is not None else await matches(caller, declaration.name, text)
-        content, artifacts = for_the_model(_call(delegated), caller, declaration.truncate, text)
+        said = await self.said(caller, declaration, result)
+        content, artifacts = for_the_model(delegated, caller, declaration.truncate, said.text)
         message = ToolMessage(
             call_id=delegated.call_id,
             name=delegated.tool,
             content=content,
-            error=error,
+            error=said.error,
             decided=delegated.approval,
-            matched=matched,
+            matched=said.matched,
             delegate=result.session,
         )
         seconds = (committed.ended_at - committed.started_at).total_seconds()
-        events = _ends(delegated, message, result, seconds, artifacts)
+        await self._finish(delegated, message, [end, *ended(delegated, message, artifacts, seconds)], artifacts)
+        return for_the_caller(result, result.report.model_copy(update={"matched": said.matched}))
+
+    async def _finish(
+        self,
+        delegated: Delegated,
+        message: ToolMessage | None,
+        events: Sequence[NewEvent],
+        artifacts: Sequence[Artifact] = (),
+    ) -> None:
         await until_stored(
             lambda: self._store.finish_call(
                 session=delegated.session,
@@ -141,24 +157,16 @@ class Delegations:
                 artifacts=artifacts,
             )
         )
-        return for_the_caller(result, result.report.model_copy(update={"matched": matched}))
 
-    async def _ended_in_background(self, delegated: Delegated, result: TurnResult) -> None:
-        """Tell the caller's log; the result stays here until somebody asks for it."""
-        end = _event(delegated, _end(delegated, result))
-        await until_stored(
-            lambda: self._store.finish_call(
-                session=delegated.session,
-                turn=delegated.turn,
-                call_id=delegated.call_id,
-                claimant=delegated.claimant,
-                message=None,
-                events=[end],
-            )
-        )
-
-    async def text(self, declaration: ToolDeclaration, result: TurnResult) -> str:
+    async def said(self, caller: AgentDefinition, declaration: ToolDeclaration, result: TurnResult) -> Said:
         """What the caller's model reads of a delegate."""
+        error, text = failure_of(declaration.name, result), await self._text(declaration, result)
+        if error is not None:
+            return Said(text, error)
+        matched, _ = await matches(caller, declaration.name, text)
+        return Said(text, None, matched)
+
+    async def _text(self, declaration: ToolDeclaration, result: TurnResult) -> str:
         error, tool = failure_of(declaration.name, result), declaration.name
         if error is not None:
             body: dict[str, JsonValue] = {"code": error.code, "type": error.type, "message": error.message}
@@ -200,19 +208,7 @@ def for_the_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
     return result.model_copy(update=small)
 
 
-def _call(delegated: Delegated) -> CallTool:
-    return CallTool(
-        session=delegated.session,
-        turn=delegated.turn,
-        step=delegated.step,
-        call_id=delegated.call_id,
-        definition=delegated.definition,
-    )
-
-
-def for_the_model(
-    call: CallTool, caller: AgentDefinition, truncate: int | None, text: str
-) -> tuple[str, list[Artifact]]:
+def for_the_model(call: Call, caller: AgentDefinition, truncate: int | None, text: str) -> tuple[str, list[Artifact]]:
     """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
     if truncate is not None:
         return head_and_tail(text, truncate), []
@@ -220,22 +216,6 @@ def for_the_model(
         return text, []
     whole = whole_output(call, text)
     return offloaded(text, whole.id, reading_tool(caller)), [whole]
-
-
-def _ends(
-    delegated: Delegated, message: ToolMessage, result: TurnResult, seconds: float, artifacts: list[Artifact]
-) -> list[NewEvent]:
-    call_id, tool = delegated.call_id, delegated.tool
-    tool_end = ToolEnd(
-        call_id=call_id,
-        tool=tool,
-        result=message.content[:EVENT_CHARACTERS],
-        error=message.error,
-        artifact=output_id(delegated.call_id) if artifacts else None,
-        seconds=round(seconds, 3),
-    )
-    told = (_end(delegated, result), tool_end, ToolStep(call_id=call_id, tool=tool))
-    return [_event(delegated, event) for event in told]
 
 
 def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
@@ -251,8 +231,3 @@ def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
         usage=result.usage,
         cost_usd=result.cost_usd,
     )
-
-
-def _event(delegated: Delegated, event: Event) -> NewEvent:
-    key = f"{delegated.turn}/{delegated.call_id}/{event.type}"
-    return NewEvent(key=key, turn=delegated.turn, step=delegated.step, event=event)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from temporalio import activity
 
 from activities.bodies import Bodies, CallContext, masked, within
+from activities.call_events import call_event
 from activities.failures import redact
 from activities.storing import until_stored
 from activities.tool_results import ERROR_CHARACTERS, Attempt, ToolTimeoutError, checked_arguments, masked_values
@@ -85,7 +86,7 @@ class Effects:
             )
             again = verdict.decision == "run_again"
             key = f"{RERUN}{claim.runs}" if again else f"tool_recovery/{attempt.claimant}"
-            claim = await self._claim(attempt, claim.held_by, [attempt.event(key, event)])
+            claim = await self._claim(attempt, claim.held_by, [call_event(attempt.call, event, key=key)])
         return claim, verdict
 
     async def _claim(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
@@ -97,7 +98,6 @@ class Effects:
 
     async def _ask(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
         call = attempt.call
-        first = [event for event in (attempt.approved(), attempt.started()) if event is not None]
         return await until_stored(
             lambda: self._store.claim_call(
                 session=call.session,
@@ -105,7 +105,7 @@ class Effects:
                 call_id=call.call_id,
                 claimant=attempt.claimant,
                 lost=lost,
-                events=[*first, *events],
+                events=[*attempt.started(), *events],
             )
         )
 

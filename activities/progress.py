@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pydantic import ValidationError
 from temporalio import activity
 
+from activities.call_events import call_event
 from activities.failures import redact
 from activities.heartbeat import reporter
 from perdure.contracts.events import NewEvent, ToolProgress
@@ -94,9 +95,8 @@ class Progress:
         if progress is not None:
             self._note(str(progress))
             self._count += 1
-            call = self._call
-            key = f"{call.turn}/{call.call_id}/tool_progress/{self._claimant}/{self._count}"
-            self._unwritten = NewEvent(key=key, turn=call.turn, step=call.step, event=progress)
+            key = f"tool_progress/{self._claimant}/{self._count}"
+            self._unwritten = call_event(self._call, progress, key=key)
         return self._unwritten is not None
 
     def _read(self, report: Report) -> ToolProgress | None:

@@ -5,25 +5,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from activities.call_events import approved, call_event, ended, step_ended
 from activities.failures import redact
 from activities.mcp.failures import McpError
-from activities.outputs import InvalidOutputError, output_id
+from activities.outputs import InvalidOutputError
 from activities.progress import Progress
 from activities.recordings import CallRecording
 from perdure.agents.errors import ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import Event, NewEvent, ToolEnd, ToolError, ToolStart, ToolStep, UserInputReceived
+from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolError, ToolStart
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
 from perdure.engine.redaction import Hidden, hidden_values
 from perdure.store import Artifact
-
-PREVIEW_CHARACTERS = 4_000
-"""Longest result in the history and in events; the model reads all of it from the store."""
 
 ERROR_CHARACTERS = 1_500
 """Longest error text the model reads."""
@@ -55,50 +53,24 @@ class Attempt:
     recording: CallRecording
     progress: Progress
 
-    def event(self, key: str, event: Event) -> NewEvent:
-        """An event of this call, ready for the log."""
-        call = self.call
-        return NewEvent(key=f"{call.turn}/{call.call_id}/{key}", turn=call.turn, step=call.step, event=event)
-
-    def started(self) -> NewEvent:
-        """The body is about to run."""
-        start = ToolStart(call_id=self.call.call_id, tool=self.declaration.name, arguments=self.call.arguments)
-        return self.event("tool_start", start)
-
-    def approved(self) -> NewEvent | None:
-        """Somebody approved the call; None if nobody had to."""
-        approval, name = self.call.approval, self.declaration.name
-        if approval is None:
-            return None
-        return self.event("user_input_received", UserInputReceived(tool=name, **dict(approval)))
+    def started(self) -> list[NewEvent]:
+        """The body is about to run; somebody has allowed it, if that was needed."""
+        name = self.declaration.name
+        start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
+        return [*approved(self.call, name), call_event(self.call, start)]
 
     def ended(self, message: ToolMessage, artifacts: Sequence[Artifact], seconds: float) -> list[NewEvent]:
         """The call has a result for the model."""
-        ids = [artifact.id for artifact in artifacts]
-        output = output_id(self.call.call_id)
-        end = ToolEnd(
-            call_id=message.call_id,
-            tool=message.name,
-            result=message.content[:PREVIEW_CHARACTERS],
-            error=message.error,
-            artifact=output if output in ids else None,
-            attachments=tuple(one for one in ids if one != output),
-            seconds=round(seconds, 3),
-            recorded=self.recording.replays,
-        )
-        return [self.event("tool_end", end), self._step()]
+        return ended(self.call, message, artifacts, seconds, recorded=self.recording.replays)
 
     def aborted(self, error: ErrorDetail) -> list[NewEvent]:
         """The call failed outside its ``catch``, and the turn ends."""
         failure = ToolError(call_id=self.call.call_id, tool=self.declaration.name, error=error)
-        return [self.event("tool_error", failure), self._step()]
+        return [call_event(self.call, failure), step_ended(self.call, self.declaration.name)]
 
     def given_up(self, code: ReasonCode, told: str) -> ToolMessage:
         """What the model is told when an earlier attempt was lost in the body and it does not run again."""
         return failed(self.call, ErrorDetail(code=code, title=self.declaration.name, message=told))
-
-    def _step(self) -> NewEvent:
-        return self.event("tool_step", ToolStep(call_id=self.call.call_id, tool=self.declaration.name))
 
 
 def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
@@ -115,7 +87,7 @@ def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
 
 def outcome(message: ToolMessage) -> ToolOutcome:
     """What the workflow is told of a result."""
-    preview = message.content[:PREVIEW_CHARACTERS]
+    preview = message.content[:RESULT_CHARACTERS]
     return ToolOutcome(
         call_id=message.call_id, preview=preview, error=message.error, stop=message.stop, matched=message.matched
     ).sparse()

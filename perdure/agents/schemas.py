@@ -7,7 +7,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 
 from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, json_objects
 
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 
@@ -75,11 +75,7 @@ def has_expressions(value: JsonValue) -> bool:
 
     Parts that only look like keywords count too, for a ``$ref`` can make a schema of any part.
     """
-    if isinstance(value, dict):
-        if isinstance(value.get("pattern"), str) or "patternProperties" in value:
-            return True
-        return any(map(has_expressions, value.values()))
-    return isinstance(value, list) and any(map(has_expressions, value))
+    return any(isinstance(one.get("pattern"), str) or "patternProperties" in one for one in json_objects(value))
 
 
 def _references(schema: JsonValue) -> Iterator[tuple[str, str]]:

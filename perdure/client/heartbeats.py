@@ -32,7 +32,7 @@ async def with_heartbeats(
         first: A heartbeat for the time before the first event; later ones have the place of the last event.
         every: The time.
     """
-    beat, coming = first, _next(events)
+    beat, coming = first, asyncio.ensure_future(anext(events, None))
     try:
         while True:
             done, _ = await asyncio.wait([coming], timeout=every.total_seconds())
@@ -44,14 +44,7 @@ async def with_heartbeats(
                 return
             beat = envelope.model_copy(update={"event": Heartbeat()})
             yield envelope
-            coming = _next(events)
+            coming = asyncio.ensure_future(anext(events, None))
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
-
-
-def _next(events: AsyncIterator[Envelope]) -> "asyncio.Task[Envelope | None]":
-    async def read() -> Envelope | None:
-        return await anext(events, None)
-
-    return asyncio.create_task(read())

@@ -1,7 +1,7 @@
 """The base of every contract value, and raw JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -17,7 +17,7 @@ from pydantic import (
     model_serializer,
 )
 
-__all__ = ["Authored", "JsonValue", "Tagged", "Value", "json_object", "known_fields"]
+__all__ = ["Authored", "JsonValue", "Tagged", "Value", "json_object", "json_objects", "known_fields"]
 
 _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 """Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
@@ -98,6 +98,17 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> str:
     shows = kind in _CHOSEN or (kind != "missing" and isinstance(got, int | float | timedelta | Decimal | None))
     parts = [model.__name__, *([field] if field else []), f"{said} (got {got!r})" if shows else said]
     return ": ".join(parts) + (f"; and {len(others)} more" if others else "")
+
+
+def json_objects(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
+    """Every object in a JSON value, itself included, however deep; in no order to rely on."""
+    unread = [value]
+    while unread:
+        part = unread.pop()
+        if isinstance(part, dict):
+            yield part
+        if isinstance(part, dict | list):
+            unread.extend(part.values() if isinstance(part, dict) else part)
 
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])

@@ -190,10 +190,8 @@ def told(known: BackgroundDelegate, ended: TurnResult | ErrorDetail) -> Backgrou
     if isinstance(ended, TurnResult) and ended.report is not None:
         error, lost = failure_of(known.tool, ended), False
     else:
-        why = ended.message if isinstance(ended, ErrorDetail) else f"could not begin: {ended.error}"
-        code = ReasonCode.TOOL_DELEGATE_FAILED
-        error = ErrorDetail(code=code, title=known.tool, message=f"{known.tool} {why} (session {known.session})")
-        lost = True
+        code, message = ReasonCode.TOOL_DELEGATE_FAILED, _lost(known.tool, known.session, ended)
+        error, lost = ErrorDetail(code=code, title=known.tool, message=message), True
     if error is not None:
         error = error.model_copy(update={"message": error.message[:KEPT_ERROR]})
     return known.model_copy(update={"ended": True, "error": error, "lost": lost})
@@ -260,14 +258,18 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
     call = start.call
     if ended is None:
         return _working(start)
-    if isinstance(ended, ErrorDetail):
-        return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, f"{call.tool} {ended.message} (session {start.session})")
-    if ended.report is None:
-        message = f"{call.tool} could not begin: {ended.error} (session {start.session})"
-        return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, message, type_=ended.reason_code or "")
+    if isinstance(ended, ErrorDetail) or ended.report is None:
+        cause = "" if isinstance(ended, ErrorDetail) else ended.reason_code or ""
+        return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, _lost(call.tool, start.session, ended), type_=cause)
     error = failure_of(call.tool, ended)
     preview = ended.output[:DELEGATE_OUTPUT] if error is None else error.message
     return ToolOutcome(call_id=call.call_id, preview=preview, error=error, matched=ended.report.matched).sparse()
+
+
+def _lost(tool: str, session: str, ended: TurnResult | ErrorDetail) -> str:
+    """Why a delegate has no result of its own."""
+    why = ended.message if isinstance(ended, ErrorDetail) else f"could not begin: {ended.error}"
+    return f"{tool} {why} (session {session})"
 
 
 def _working(start: StartDelegate) -> ToolOutcome:

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from perdure import Agent, Delegate, tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, call, faults, say
-from tests.house import House
+from tests.house import House, eventually
 from tests.workflow.delegating import agent, children, results_in
 
 
@@ -62,3 +62,13 @@ async def statuses(house: House) -> list[WorkflowExecutionStatus | None]:
     """How the workflows of the delegates stand."""
     handles = [house.temporal.get_workflow_handle(child.session) for child, _ in await children(house)]
     return [(await handle.describe()).status for handle in handles]
+
+
+async def waits_for_delegates(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait until the turn does nothing but wait for delegates."""
+
+    async def waits() -> bool:
+        status: dict[str, Any] = await handle.query("status")
+        return str(status["activity"]).startswith("waiting for delegates")
+
+    await eventually(waits)

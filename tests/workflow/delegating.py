@@ -7,7 +7,7 @@ from perdure import Agent
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
-from perdure.testing import ChatRequest, Reply, call, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import House
 
 DONE = say("all done")
@@ -26,6 +26,12 @@ def query_of(request: ChatRequest) -> str:
 def results_in(request: ChatRequest) -> list[str]:
     """What the model has read as results of its calls."""
     return [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+
+
+def of_helpers(provider: ScriptedProvider) -> list[str]:
+    """The queries of the helpers' model calls, in order."""
+    made = [one.request for one in provider.requests]
+    return [query_of(request) for request in made if "helper" in request.system]
 
 
 def played(**answers: Callable[[ChatRequest], Reply]) -> Callable[[ChatRequest], Reply]:

@@ -9,11 +9,9 @@ from perdure.agents.hooks import StepEnd
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.asking import waiting
-from tests.workflow.backgrounds import HANGING, awaiting, lead, starts, steps
+from tests.workflow.backgrounds import HANGING, awaiting, lead, starts, steps, waits_for_delegates
 from tests.workflow.bodies import Body, happened
-from tests.workflow.delegating import DONE, agent, children, in_order, played, results_in
-from tests.workflow.test_background_survives import eventually_waits
-from tests.workflow.test_delegates_survive import of_helpers
+from tests.workflow.delegating import DONE, agent, children, in_order, of_helpers, played, results_in
 
 
 @pytest.mark.parametrize("interactive", ["wait", "stop"])
@@ -69,7 +67,7 @@ async def test_a_caller_that_is_given_more_calls_goes_on_while_its_delegate_work
         house.use(provider)
         handle = await house.start()
         await provider.wait_for_requests(3)
-        await eventually_waits(handle)
+        await waits_for_delegates(handle)
         await handle.execute_update("extend", {"llm_calls": 5})
         result = await handle.result()
     assert (result["stop_reason"], result["steps"]) == ("finished", 3)
@@ -92,7 +90,7 @@ async def test_a_hook_waits_for_what_a_delegate_in_the_background_gives_back(hou
         house.use(provider)
         handle = await house.start()
         await happened(body.started)
-        await eventually_waits(handle)
+        await waits_for_delegates(handle)
         body.released.set()
         result: dict[str, Any] = await handle.result()
     assert (result["stop_reason"], len(seen)) == ("finished", 3)

@@ -12,7 +12,7 @@ from tests.house import House, eventually
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
 from tests.workflow.killing import result_of
-from tests.workflow.test_delegates_survive import reset
+from tests.workflow.resetting import completed_tasks, reset
 
 
 @tool
@@ -82,12 +82,6 @@ async def test_a_caller_that_is_reset_takes_up_the_delegate_that_still_runs(hous
     assert result["stop_reason"] == turn.result.stop_reason == ("cancelled" if stopped else "finished")
     assert result["delegated_steps"] == (1 if stopped else 2)
     assert len(await house.events("delegate_end")) == 1
-
-
-async def completed_tasks(handle: WorkflowHandle[Any, Any]) -> list[int]:
-    """The events of a run after which it can be reset."""
-    history = await handle.fetch_history()
-    return [one.event_id for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
 
 
 async def refused_to_start(handle: WorkflowHandle[Any, Any]) -> bool:

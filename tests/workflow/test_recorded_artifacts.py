@@ -1,9 +1,9 @@
 """What a recorded tool gave beside its text is replayed too."""
 
-from perdure import File, Image, ToolContext, tool
+from perdure import Agent, File, Image, ToolContext, tool
 from perdure.testing import Script, call
 from tests.house import House
-from tests.workflow.test_recordings import agent, recorded, replaying, told
+from tests.workflow.recording import recorded, replaying, told
 
 
 async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_they_were(house: House) -> None:
@@ -17,9 +17,10 @@ async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_th
         context.stop_turn("it is drawn")
         return ["x" * 40_000, Image(png), File("a.csv", "a,b", "text/csv")]
 
-    first = await recorded(house, agent(draw), Script(replies=(call(("draw", {})),)))
+    draws = Agent(name="tester", model="openai/scripted", tools=[draw])
+    first = await recorded(house, Script(replies=(call(("draw", {})),)), draws)
     assert (first["stop_reason"], first["stopped_by"]) == ("finished", "draw: it is drawn")
-    async with replaying(house, agent(draw)) as again:
+    async with replaying(house, draws) as again:
         assert {**await again.run(), "session": ""} == {**first, "session": ""}
         assert await told(again) == await told(house)
         (end,), (original,) = await again.events("tool_end"), await house.events("tool_end")

@@ -16,7 +16,7 @@ from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, several, waiting
-from tests.workflow.test_recordings import recordings, replaying, told
+from tests.workflow.recording import recordings, replaying, told
 
 HOW_MANY = call(("count", {"question": "How many?"}))
 SECRET_PAY = call(("pay", {"amount": 7, "password": "hunter2-hunter2"}))

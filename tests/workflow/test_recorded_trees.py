@@ -1,38 +1,13 @@
 """Recorded runs of agents with delegates and with hooks written in Python are replayed with no model behind them."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
-from perdure import Agent, Continue, hook, spawn_agent, tool
+from perdure import Continue, hook, spawn_agent, tool
 from perdure.contracts.events import GenerationEnd
-from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
+from perdure.testing import ChatRequest, Reply, call, say
 from tests.house import House
 from tests.workflow.delegating import DONE, agent, asks, in_order, played, query_of, results_in, transcript
-from tests.workflow.test_recordings import recordings, told
-
-
-@asynccontextmanager
-async def replaying(house: House, *agents: Agent) -> AsyncIterator[House]:
-    """A fresh store and a fresh session, a worker that replays, no key, and nobody at the provider's address."""
-    folder = house.folder.with_name(f"{house.folder.name}-again")
-    folder.mkdir()
-    house.environment.delenv("OPENAI_API_KEY")
-    async with House.built(
-        name="replayed", server=house.server, temporal=house.temporal, environment=house.environment, folder=folder
-    ) as again:
-        recordings(again, "replay")
-        async with again.worker(*agents):
-            yield again
-
-
-async def recorded(house: House, script: Callable[[ChatRequest], Reply], *agents: Agent, **request: Any) -> Any:
-    """The result of a recorded turn."""
-    recordings(house, "record")
-    async with ScriptedProvider(script) as provider, house.worker(*agents):
-        house.use(provider)
-        return await house.run(**request)
+from tests.workflow.recording import recorded, recordings, replaying, told
 
 
 @tool

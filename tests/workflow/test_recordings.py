@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ from perdure import Agent, tool
 from perdure.agents.tool import Tool
 from perdure.contracts.recordings import RecordingInfo
 from perdure.contracts.values import JsonValue
-from perdure.engine.fixtures import CallNumbers, canonical
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House
 from tests.workflow.agents_for_kill import agent as pays
 from tests.workflow.killing import AGENTS, PAY, lines_of, read, result_of, worker
+from tests.workflow.recording import recorded, recordings, replaying, told
 
 TOLD = Script(
     replies=(
@@ -57,47 +55,10 @@ def agent(*tools: Tool[..., Any], **settings: Any) -> Agent:
     return Agent(**{"name": "tester", "model": "openai/scripted", "instructions": "Tell.", "tools": tools, **settings})
 
 
-def recordings(house: House, mode: str) -> Path:
-    """Let the next worker record or replay."""
-    folder = house.folder.parent / house.folder.name.removesuffix("-again") / "recordings"
-    house.settings = house.settings.model_copy(update={"recordings": folder, "recording_mode": mode})
-    return folder
-
-
-async def recorded(house: House, using: Agent, script: Script = TOLD, **request: Any) -> Mapping[str, Any]:
-    """The result of a recorded turn."""
-    recordings(house, "record")
-    async with ScriptedProvider(script) as provider, house.worker(using):
-        house.use(provider)
-        return await house.run(agent=using.name, **request)
-
-
-@asynccontextmanager
-async def replaying(house: House, using: Agent) -> AsyncIterator[House]:
-    """A fresh store and a fresh session, a worker that replays, no key, and nobody at the provider's address."""
-    folder = house.folder.with_name(f"{house.folder.name}-again")
-    folder.mkdir()
-    house.environment.delenv("OPENAI_API_KEY")
-    async with House.built(
-        name="replayed", server=house.server, temporal=house.temporal, environment=house.environment, folder=folder
-    ) as again:
-        recordings(again, "replay")
-        async with again.worker(using):
-            yield again
-
-
-async def told(house: House) -> JsonValue:
-    """The transcript without what is the session's own."""
-    transcript: list[JsonValue] = [
-        message.model_dump(mode="json") for message in await house.store.transcript(house.session)
-    ]
-    return CallNumbers(canonical(transcript)).hide(transcript)
-
-
 async def test_a_recorded_run_is_replayed_whole_without_a_single_call(house: House) -> None:
     """S-73: the same transcript, events, usage and output."""
     tools = Tools()
-    first = await recorded(house, agent(*tools.all()))
+    first = await recorded(house, TOLD, agent(*tools.all()))
     assert len(tools.ran) == 3
     async with replaying(house, agent(*tools.all())) as again:
         second = await again.run()
@@ -114,7 +75,7 @@ async def test_a_recorded_run_is_replayed_whole_without_a_single_call(house: Hou
 async def test_equal_calls_keep_their_several_answers_in_their_order(house: House) -> None:
     """S-73: also those of one answer, which end in any order."""
     tools, script = Tools(), Script(replies=(*(call(*[("clock", {})] * 3),) * 2, say("late")))
-    await recorded(house, agent(*tools.all()), script)
+    await recorded(house, script, agent(*tools.all()))
     async with replaying(house, agent(*tools.all())) as again:
         await again.run()
         assert await told(again) == await told(house)
@@ -122,7 +83,7 @@ async def test_equal_calls_keep_their_several_answers_in_their_order(house: Hous
 
 
 async def test_a_replay_is_neither_paid_nor_counted(house: House) -> None:
-    await recorded(house, agent(*Tools().all()))
+    await recorded(house, TOLD, agent(*Tools().all()))
     async with replaying(house, agent(*Tools().all())) as again:
         await again.run()
     tokens = {"model": "openai/scripted", "kind": "input"}
@@ -159,7 +120,7 @@ async def test_a_request_that_was_not_recorded_ends_the_turn_and_says_what_diffe
 ) -> None:
     """S-73: llm.fixture_missing, and no call goes out."""
     tools = Tools()
-    await recorded(house, agent(*tools.all()))
+    await recorded(house, TOLD, agent(*tools.all()))
     async with (
         ScriptedProvider(TOLD) as provider,
         replaying(house, agent(**{"tools": tools.all(), **settings})) as again,
@@ -201,7 +162,7 @@ async def test_a_tool_call_that_was_not_recorded_ends_the_turn_also_where_its_er
     tools = Tools()
     clock, look = tools.all()
     using = agent(clock, look.with_(catch=True), **settings)
-    await recorded(house, using)
+    await recorded(house, TOLD, using)
     for path in (recordings(house, "record") / "tester" / "llm").glob("*.json"):
         text = path.read_text()
         path.write_text(text.replace(r"{\"word\": \"tide\"}", r"{\"word\": \"time\"}"))
@@ -219,7 +180,7 @@ async def test_calls_that_failed_are_not_recorded(house: House) -> None:
     """S-74: the retried call is in the recording once, as what it came to at last; its waits are not replayed."""
     flaky = Script(replies=(say("at last").after(faults.status(500), faults.status(429)),))
     retry = {"base": 0, "jitter": 0}
-    await recorded(house, agent(retry=retry), flaky)
+    await recorded(house, flaky, agent(retry=retry))
     assert len(await house.events("generation_retry")) == 2
     assert len(list(recordings(house, "record").rglob("llm/*.json"))) == 1
     async with replaying(house, agent(retry=retry)) as again:
@@ -230,7 +191,7 @@ async def test_calls_that_failed_are_not_recorded(house: House) -> None:
 async def test_a_run_that_failed_for_good_has_no_answer_to_replay(house: House) -> None:
     """S-74."""
     refused = Script(replies=(say("never").after(faults.status(401)),))
-    assert (await recorded(house, agent(), refused))["reason_code"] == "llm.auth_error"
+    assert (await recorded(house, refused, agent()))["reason_code"] == "llm.auth_error"
     async with replaying(house, agent()) as again:
         result = await again.run()
     assert (result["reason_code"], "no model call is recorded" in result["error"]) == ("llm.fixture_missing", True)
@@ -268,7 +229,7 @@ async def test_what_a_failing_tool_did_to_its_turn_is_replayed(house: House) -> 
         msg = "out of order"
         raise RuntimeError(msg)
 
-    first = await recorded(house, agent(break_down), Script(replies=(call(("break_down", {})),)))
+    first = await recorded(house, Script(replies=(call(("break_down", {})),)), agent(break_down))
     async with replaying(house, agent(break_down)) as again:
         second = await again.run()
     assert first["reason_code"] == "tool.execution_error"
@@ -282,7 +243,7 @@ async def test_a_long_output_is_replayed_with_its_artifact(house: House) -> None
     def read() -> str:
         return "a" * 50_000
 
-    first = await recorded(house, agent(read), Script(replies=(call(("read", {})), say("long"))))
+    first = await recorded(house, Script(replies=(call(("read", {})), say("long"))), agent(read))
     async with replaying(house, agent(read)) as again:
         second = await again.run()
         (end,) = await again.events("tool_end")
@@ -309,7 +270,7 @@ async def test_no_secret_gets_into_a_recording_and_the_run_still_replays(house: 
             say("it is value-of-the-environment"),
         )
     )
-    first = await recorded(house, agent(login), script, prompt="use sk-live-0123456789")
+    first = await recorded(house, script, agent(login), prompt="use sk-live-0123456789")
     assert first["stop_reason"] == "finished"
     assert [secret for secret in secrets if secret in everything_in(house)] == []
     async with replaying(house, agent(login)) as again:
@@ -328,7 +289,7 @@ async def test_an_answer_and_a_result_that_only_look_secret_are_replayed_as_they
 
     answer = '{"has_credentials": true, "api_key": null, "password": 12345}'
     using = agent(find, output_schema={"required": ["has_credentials", "api_key"]})
-    first = await recorded(house, using, Script(replies=(call(("find", {"command": "-u a:4f9a"})), say(answer))))
+    first = await recorded(house, Script(replies=(call(("find", {"command": "-u a:4f9a"})), say(answer))), using)
     async with replaying(house, using) as again:
         second = await again.run()
         assert await told(again) == await told(house)
@@ -338,11 +299,11 @@ async def test_an_answer_and_a_result_that_only_look_secret_are_replayed_as_they
 
 async def test_the_name_of_a_fixture_is_the_hash_of_what_it_shows_and_not_of_when_it_was_made(house: House) -> None:
     """S-73: recorded_at does not change the hash; recording again replaces, and nothing is left lying about."""
-    await recorded(house, agent(*Tools().all()))
+    await recorded(house, TOLD, agent(*Tools().all()))
     folder = recordings(house, "record")
     before = {path.relative_to(folder): path.read_text() for path in folder.rglob("*.json")}
     house.session += "-second"
-    await recorded(house, agent(*Tools().all()))
+    await recorded(house, TOLD, agent(*Tools().all()))
     after = {path.relative_to(folder): path.read_text() for path in folder.rglob("*") if path.is_file()}
     assert after.keys() == before.keys()
     changed = [str(name) for name in after if after[name] != before[name]]

@@ -14,7 +14,7 @@ from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
 from perdure.testing import Reply, Script, ScriptedProvider, call_in_text, faults, say
 from tests.house import House
-from tests.workflow.test_recordings import recordings, replaying
+from tests.workflow.recording import recordings, replaying
 
 ALL: list[Any] = [*get_args(ToolMode)]
 IN_TEXT = [mode for mode in ALL if mode not in {"auto", "api"}]

@@ -1,45 +1,16 @@
 """Delegates whose workers are killed, whose caller rotates or is reset: what was done stays done, and counts once."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-import temporalio.client
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
 from perdure import tool
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
-from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
-from tests.conftest import FAST
 from tests.house import House, eventually
-from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, query_of, results_in
+from tests.workflow.delegating import DONE, agent, asks, children, in_order, of_helpers, played, query_of, results_in
 from tests.workflow.killing import result_of
-
-SUGGESTED_AFTER = 60
-"""Events of a history after which this module's server suggests a fresh one: about five steps."""
-
-
-@pytest.fixture(scope="module")
-async def server() -> AsyncIterator[EmbeddedServer]:
-    """A server that suggests a fresh history early."""
-    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER)}
-    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
-    """A client of that server."""
-    return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-
-
-def of_helpers(provider: ScriptedProvider) -> list[str]:
-    """The queries of the delegates' model calls, in order."""
-    made = [one.request for one in provider.requests]
-    return [query_of(request) for request in made if "helper" in request.system]
+from tests.workflow.resetting import completed_tasks, reset
+from tests.workflow.rotation.rotations import rotated
 
 
 async def test_killing_the_only_worker_while_delegates_run_loses_and_repeats_nothing(house: House) -> None:
@@ -85,12 +56,7 @@ async def test_a_caller_that_rotates_keeps_what_its_delegates_used(house: House)
         assert of_helpers(provider) == ["one", "two"]
     assert (result["stop_reason"], result["steps"], result["delegated_steps"]) == ("finished", 12, 2)
     assert len(await children(house)) == 2
-    query = f'WorkflowId = "{house.session}" AND ExecutionStatus = "ContinuedAsNew"'
-
-    async def rotated() -> bool:
-        return bool([one async for one in house.temporal.list_workflows(query)])
-
-    await eventually(rotated)
+    await rotated(house, house.session)
 
 
 async def test_a_delegate_that_rotates_is_one_call(house: House) -> None:
@@ -110,12 +76,7 @@ async def test_a_delegate_that_rotates_is_one_call(house: House) -> None:
         (read,) = results_in(provider.requests[-1].request)
     assert (read, result["delegated_steps"]) == ("helped", 10)
     ((child, _),) = await children(house)
-    query = f'WorkflowId = "{child.session}" AND ExecutionStatus = "ContinuedAsNew"'
-
-    async def rotated() -> bool:
-        return bool([one async for one in house.temporal.list_workflows(query)])
-
-    await eventually(rotated)
+    await rotated(house, child.session)
 
 
 async def test_a_caller_that_is_reset_finds_its_delegates_results(house: House) -> None:
@@ -127,28 +88,13 @@ async def test_a_caller_that_is_reset_finds_its_delegates_results(house: House) 
         handle = await house.start()
         await handle.result()
         calls = provider.request_count
-        history = await handle.fetch_history()
-        tasks = [one for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
-        again = await reset(house, tasks[2].event_id)
-        result: dict[str, Any] = await again.result()
+        again = await reset(house, (await completed_tasks(handle))[2])
+        result = await result_of(again)
         assert provider.request_count == calls
         anew = (await again.describe()).raw_info.history_size_bytes
     assert result["stop_reason"] == "finished"
     assert anew < 20_000
     assert len(await house.events("delegate_end")) == 1
-
-
-async def reset(house: House, event: int) -> Any:
-    """The run that begins anew after a workflow task."""
-    request = ResetWorkflowExecutionRequest(
-        namespace=house.temporal.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=house.session),
-        reason="test",
-        workflow_task_finish_event_id=event,
-        request_id="reset",
-    )
-    made = await house.temporal.workflow_service.reset_workflow_execution(request)
-    return house.temporal.get_workflow_handle(house.session, run_id=made.run_id)
 
 
 async def test_a_caller_that_is_terminated_takes_its_delegates_with_it(house: House) -> None:

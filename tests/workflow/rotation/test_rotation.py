@@ -1,40 +1,18 @@
 """A long turn goes on in a fresh history when the server suggests it, and nobody can tell from the outside."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-import pytest
-import temporalio.client
 from temporalio.client import WorkflowExecutionStatus
 
 from perdure import Agent, ask_user, tool
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
-from tests.conftest import FAST
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, refusal, update, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
-
-SUGGESTED_AFTER = 60
-"""Events of a history after which this module's server suggests a fresh one: about five steps."""
-
-
-@pytest.fixture(scope="module")
-async def server() -> AsyncIterator[EmbeddedServer]:
-    """A server that suggests a fresh history early."""
-    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER)}
-    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
-    """A client of that server."""
-    return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
 
 
 @tool

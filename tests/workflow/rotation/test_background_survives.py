@@ -1,45 +1,17 @@
 """Delegates in the background whose workers are killed, whose caller rotates, is reset or forked."""
 
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
-from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ScriptedProvider, call, faults, say
-from tests.conftest import FAST
 from tests.house import House, eventually
-from tests.workflow.backgrounds import HANGING, awaiting, lead, starts, statuses, steps
+from tests.workflow.backgrounds import HANGING, awaiting, lead, starts, statuses, steps, waits_for_delegates
 from tests.workflow.bodies import Body, happened
-from tests.workflow.delegating import DONE, agent, children, in_order, played, results_in
+from tests.workflow.delegating import DONE, agent, children, in_order, of_helpers, played, results_in
 from tests.workflow.killing import result_of
-from tests.workflow.test_delegates_survive import of_helpers, reset
-
-SUGGESTED_AFTER = 60
-"""Events of a history after which this module's server suggests a fresh one: about five steps."""
-
-
-@pytest.fixture(scope="module")
-async def server() -> AsyncIterator[EmbeddedServer]:
-    """A server that suggests a fresh history early."""
-    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER)}
-    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
-    """A client of that server."""
-    return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-
-
-async def rotations(house: House) -> int:
-    """How many runs of the caller went on in a fresh history."""
-    query = f'WorkflowId = "{house.session}" AND ExecutionStatus = "ContinuedAsNew"'
-    return len([one async for one in house.temporal.list_workflows(query)])
+from tests.workflow.resetting import completed_tasks, reset
+from tests.workflow.rotation.rotations import rotated
 
 
 async def test_killing_the_only_worker_between_start_and_wait_repeats_no_delegate(house: House) -> None:
@@ -85,11 +57,7 @@ async def test_a_caller_rotates_only_when_its_delegate_has_ended_and_can_still_r
         *_, read = results_in(provider.requests[-1].request)
     assert (result["stop_reason"], result["steps"], result["delegated_steps"]) == ("finished", 19, 2)
     assert read == "helped"
-
-    async def rotated() -> bool:
-        return await rotations(house) > 0
-
-    await eventually(rotated)
+    await rotated(house, house.session)
 
 
 async def test_a_caller_that_is_reset_finds_the_delegates_it_had_in_the_background(house: House) -> None:
@@ -100,9 +68,7 @@ async def test_a_caller_that_is_reset_finds_the_delegates_it_had_in_the_backgrou
         handle = await house.start()
         before = await handle.result()
         calls = provider.request_count
-        history = await handle.fetch_history()
-        tasks = [one for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
-        again = await reset(house, tasks[2].event_id)
+        again = await reset(house, (await completed_tasks(handle))[2])
         result = await result_of(again)
         assert provider.request_count == calls
     assert {name: result[name] for name in ("stop_reason", "usage", "spent", "delegated_steps")} == {
@@ -122,27 +88,15 @@ async def test_a_caller_that_is_reset_while_its_delegate_works_waits_for_that_on
         handle = await house.start()
         await happened(body.started)
         await provider.wait_for_requests(3)
-        await eventually_waits(handle)
-        history = await handle.fetch_history()
-        tasks = [one for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
-        again = await reset(house, tasks[task].event_id)
-        await eventually_waits(again)
+        await waits_for_delegates(handle)
+        again = await reset(house, (await completed_tasks(handle))[task])
+        await waits_for_delegates(again)
         body.released.set()
         result = await result_of(again)
         *_, read = results_in(provider.requests[-1].request)
         assert of_helpers(provider) == ["one", "one"]
     assert (result["stop_reason"], result["delegated_steps"], read) == ("finished", 2, "helped")
     assert len(await house.events("delegate_end")) == 1
-
-
-async def eventually_waits(handle: temporalio.client.WorkflowHandle[Any, Any]) -> None:
-    """Wait until the turn does nothing but wait for delegates."""
-
-    async def waits() -> bool:
-        status: dict[str, Any] = await handle.query("status")
-        return str(status["activity"]).startswith("waiting for delegates")
-
-    await eventually(waits)
 
 
 async def test_a_fork_does_not_have_the_delegates_that_worked_beside_its_checkpoint(house: House) -> None:

@@ -1,0 +1,28 @@
+"""Workflows that an operator resets to an earlier event."""
+
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowHandle
+
+from tests.house import House
+
+
+async def completed_tasks(handle: WorkflowHandle[Any, Any]) -> list[int]:
+    """The events of a run after which it can be reset."""
+    history = await handle.fetch_history()
+    return [one.event_id for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
+
+
+async def reset(house: House, event: int) -> WorkflowHandle[Any, Any]:
+    """The run of the session that begins anew after a workflow task."""
+    request = ResetWorkflowExecutionRequest(
+        namespace=house.temporal.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=house.session),
+        reason="test",
+        workflow_task_finish_event_id=event,
+        request_id="reset",
+    )
+    made = await house.temporal.workflow_service.reset_workflow_execution(request)
+    return house.temporal.get_workflow_handle(house.session, run_id=made.run_id)

@@ -1,0 +1,27 @@
+"""A server of each of these modules that asks for a fresh history after a few steps."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import temporalio.client
+
+from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.client.connect import DATA_CONVERTER
+from tests.conftest import FAST
+
+SUGGESTED_AFTER = 60
+"""Events of a history after which the server suggests a fresh one: about five steps."""
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[EmbeddedServer]:
+    """A server that suggests a fresh history early."""
+    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER)}
+    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
+    """A client of that server."""
+    return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
