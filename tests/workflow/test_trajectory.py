@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from perdure import Agent, Budgets, Compaction, Fallback, HookRule, Retry, RetryPolicy, ToolContext, Trajectory, tool
+from perdure import Agent, HookRule, Retry, Trajectory, tool
 from perdure.cli.main import cli
 from perdure.client import RequestRefusedError
 from perdure.contracts.conversations import MAX_HISTORY_BYTES
-from perdure.contracts.events import load_event
-from perdure.engine.trajectory import event_to_dict
-from perdure.stop import step_count
-from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 
 
@@ -123,75 +120,6 @@ def test_the_command_line_refuses_a_file_that_holds_no_conversation(house: House
         assert ended.exit_code == 2, ended.output
         assert cause in ended.stderr
         assert ended.stderr.count("\n") == 1
-
-
-EVENTS = {
-    "agent_start",
-    "user_message",
-    "generation_start",
-    "generation_retry",
-    "generation_content",
-    "generation_end",
-    "generation_step",
-    "generation_error",
-    "model_fallback",
-    "compaction_event",
-    "tool_start",
-    "tool_progress",
-    "tool_end",
-    "tool_error",
-    "tool_step",
-    "user_input_required",
-    "user_input_received",
-    "budget_warning",
-    "stop_condition_met",
-    "agent_end",
-}
-"""What the run below writes. A lost worker (``tool_recovery``) and the endings without success are elsewhere."""
-
-
-async def test_one_run_writes_every_kind_of_event_and_each_goes_through_json_and_back(house: House) -> None:
-    """S-45: with its type key; an unknown type loads as the base event."""
-
-    @tool(requires_approval=True)
-    async def dig(place: str, context: ToolContext) -> str:
-        """Dig a hole."""
-        context.report_progress(1, 2, "half-way")
-        return place
-
-    def second(request: ChatRequest) -> Reply:
-        if "You summarise the conversation" in request.system:
-            return say("<summary>they dug</summary>")
-        return say("all is done") if len(request.messages) < 9 else say("?").after(too_long)
-
-    too_long = faults.error(400, "too long", name="context_length_exceeded")
-    quota = faults.error(429, "no more", name="insufficient_quota")
-    calls = call(("dig", {"place": "here"}), ("nobody", {}))
-    first = Script(
-        replies=(calls.after(faults.status(503)), *[call(("look", {"place": "a"}))] * 4, say("no").after(quota))
-    )
-    agent = AGENT.clone(
-        tools=[look, dig],
-        retry=RetryPolicy.dreadnode(),
-        fallback_models=[Fallback(model="openai/second")],
-        compaction=Compaction(threshold=None, keep=2),
-        budgets=Budgets(tool_calls=6),
-        stop_conditions=[step_count(6)],
-    )
-    async with ScriptedProvider(models={"scripted": first, "second": second}) as provider, house.worker(agent):
-        house.use(provider)
-        handle = await house.start()
-        (request,) = await house.wait_for_event("user_input_required")
-        await handle.execute_update("send", {"prompt": "hurry", "steer": True, "request_id": "s"})
-        await house.client.approve(house.session, request["request_id"], by="me")
-        result = await handle.result()
-    assert (result["stop_reason"], result["stopped_by"]) == ("finished", "step_count(count=6)")
-    events = (await house.client.trajectory(house.session)).events
-    assert {one.event.type for one in events} == EVENTS
-    for one in events:
-        body = json.loads(json.dumps(event_to_dict(one.event)))
-        assert body["type"] == one.event.type
-        assert load_event(body) == one.event
 
 
 async def test_what_was_said_elsewhere_is_no_answer_of_the_turn(house: House) -> None:
