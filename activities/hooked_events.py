@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.agents.hooks import Hook, HookedEvent, StepEnd
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.events import (
     AgentStalled,
     Envelope,
@@ -13,7 +14,8 @@ from perdure.contracts.events import (
     ToolError,
     UnknownEvent,
 )
-from perdure.contracts.reactions import EVENTS_AT, React
+from perdure.contracts.reacting import React
+from perdure.contracts.reactions import EVENTS_AT
 from perdure.store import StepRecord
 
 
@@ -50,10 +52,18 @@ def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | Non
         return [Hooked(AgentStalled())]
     if request.boundary != "step":
         return logged
+    logged = [one for one in logged if not _is_early(request, one, step)]
     told = [*_with_counterparts(logged), *_unrecorded(request, logged, step)]
     results = [one.event for one in told if isinstance(one.event, ToolEnd)]
     text = [one.event.content for one in envelopes if isinstance(one.event, GenerationContent)]
     return [*told, Hooked(StepEnd(output=text[-1] if text else "", results=tuple(results)))]
+
+
+def _is_early(request: React, one: Hooked, step: StepRecord | None) -> bool:
+    """Whether it is about a delegate in the background of whose end the turn does not know yet."""
+    if not isinstance(one.event, DelegateStart | DelegateEnd) or step is None or one.call_id in request.ended:
+        return False
+    return any(call.background and call.call_id == one.call_id for call in step.calls)
 
 
 def _with_counterparts(logged: Sequence[Hooked]) -> Iterable[Hooked]:

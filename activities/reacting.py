@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import cast
+from typing import cast, get_args
 
 from temporalio import activity
 
@@ -26,16 +26,25 @@ from perdure.agents.agent import Agent
 from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
+from perdure.contracts.decisions import DecidedEvent
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import Envelope, HookEnd, NewEvent
+from perdure.contracts.events import Envelope, HookEnd, NewEvent, decided_events
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
-from perdure.contracts.reactions import AnyReaction, Boundary, HookReaction, React, Reacted, Reaction
+from perdure.contracts.reacting import HookReaction, React, Reacted
+from perdure.contracts.reactions import AnyReaction, Boundary, Reaction
 from perdure.engine.redaction import without_known
 from perdure.store import Store
 
 PAGE = 200
 """Events that are read at once, from the end of the log."""
+
+DECISIONS: frozenset[str] = frozenset(one.model_fields["type"].default for one in get_args(DecidedEvent))
+"""The types of events that the workflow decides."""
+
+LATE = DECISIONS | {"delegate_start", "delegate_end"}
+"""The types of events that may be written in a later step than the one they are of."""
 
 MISSING_HOOK_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a hook this one lacks."""
@@ -98,6 +107,9 @@ class ReactActivity:
         async with beating():
             definition = await self._definitions.get(request.definition)
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
+            if request.decided:
+                decided = decided_events(request.turn, request.decided)
+                await until_stored(lambda: self._store.append_events(request.session, decided))
             envelopes = await self._events(request)
             async with store_failures():
                 step = await self._store.step(request.tip)
@@ -142,17 +154,25 @@ class ReactActivity:
         return hook
 
     async def _events(self, request: React) -> list[Envelope]:
-        """The events of the step so far, in order; they stand at the end of the log."""
-        found: list[Envelope] = []
+        """The events that hooks hear of now, in order: those of the step, and what came late."""
         async with store_failures():
-            before = (await self._store.session(request.session)).last_seq
-            while before > 0:
-                after = max(0, before - PAGE)
-                page = await self._store.events(request.session, after=after, limit=before - after)
-                found = [*(one for one in page if (one.turn, one.step) == (request.turn, request.step)), *found]
-                if not page or (page[0].turn, page[0].step) < (request.turn, request.step):
-                    break
-                before = after
+            late = await self._store.events_by_key(request.session, _late(request)) if _late(request) else ()
+            of_step = await self._of_step(request)
+        return sorted({one.seq: one for one in (*of_step, *late)}.values(), key=lambda one: one.seq)
+
+    async def _of_step(self, request: React) -> list[Envelope]:
+        """The events of the step so far, which stand at the end of the log, but for decisions: they are named."""
+        found: list[Envelope] = []
+        step, before = (request.turn, request.step), (await self._store.session(request.session)).last_seq
+        left_out = DECISIONS if request.boundary != "end" else frozenset[str]()
+        while before > 0:
+            after = max(0, before - PAGE)
+            page = await self._store.events(request.session, after=after, limit=before - after)
+            found = [*(one for one in page if (one.turn, one.step) == step and one.event.type not in left_out), *found]
+            in_time = [(one.turn, one.step) for one in page if one.event.type not in LATE]
+            if not page or (in_time and in_time[0] < step):
+                break
+            before = after
         return found
 
     async def _called(self, request: React, hook: Hook, called_with: Hooked) -> HookEnd:
@@ -224,7 +244,9 @@ class ReactActivity:
         key = "/".join(map(str, (request.turn, request.step, "hook", request.boundary, *_key_of(end))))
         event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
         await until_stored(lambda: self._store.append_events(request.session, [event]))
-        return _ended(request, await self._events(request)).get(_key_of(end), end)
+        async with store_failures():
+            (stored,) = await self._store.events_by_key(request.session, [key])
+        return stored.event if isinstance(stored.event, HookEnd) else end
 
     async def _told_of_the_end(self, request: React, calls: list[tuple[Hook, Hooked]]) -> Reacted:
         """Call hooks with the end of a turn. Nothing can be recorded any more, and no reaction counts."""
@@ -233,6 +255,15 @@ class ReactActivity:
             if reaction is not None:
                 activity.logger.warning("hook %s: the turn has ended, its %s is ignored", hook.name, reaction.type)
         return Reacted()
+
+
+def _late(request: React) -> list[str]:
+    """The keys of the events that hooks hear of in a later step than the one they are of."""
+    kinds = [kind.model_fields["type"].default for kind in (DelegateStart, DelegateEnd)]
+    return [
+        *(event.key for event in decided_events(request.turn, request.decided)),
+        *(f"{request.turn}/{call_id}/{kind}" for call_id in request.ended for kind in kinds),
+    ]
 
 
 def _key(hook: str, called_with: Hooked) -> _Key:

@@ -18,7 +18,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reactions import React
+from perdure.contracts.reacting import React
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
     CancelRequest,

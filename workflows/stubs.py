@@ -6,7 +6,7 @@ from perdure.contracts.delegates import CollectDelegates
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reactions import React, Reacted
+from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult

@@ -14,7 +14,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reactions import React
+from perdure.contracts.reacting import React
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.engine import delegates

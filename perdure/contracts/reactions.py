@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from perdure.contracts.budgets import Spent
 from perdure.contracts.patterns import is_like
 from perdure.contracts.stops import AnyCondition
-from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.values import Authored, Tagged, Value, known_fields
+from perdure.contracts.values import Authored, Tagged, known_fields
 
 MAX_HOOKS = 50
 """Most hooks of an agent: their declarations are in the history of each of its turns."""
@@ -29,7 +27,17 @@ Boundary = Literal["start", "generation", "step", "error", "stalled", "end"]
 that failed for good, where a turn would end stalled, and when it has ended."""
 
 RuleEvent = Literal[
-    "agent_start", "generation_end", "generation_error", "tool_end", "tool_error", "step_end", "agent_stalled"
+    "agent_start",
+    "generation_end",
+    "generation_error",
+    "tool_end",
+    "tool_error",
+    "step_end",
+    "agent_stalled",
+    "budget_warning",
+    "budget_changed",
+    "model_fallback",
+    "todos_changed",
 ]
 """The events that the workflow itself knows of."""
 
@@ -46,6 +54,9 @@ FunctionEvent = Literal[
     "tool_step",
     "user_input_required",
     "user_input_received",
+    "delegate_start",
+    "delegate_end",
+    "stop_condition_met",
     "agent_error",
     "agent_end",
 ]
@@ -67,12 +78,13 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "step": frozenset(
         {
             *("tool_start", "tool_recovery", "tool_progress", "tool_end", "tool_error", "tool_step"),
-            *("user_input_required", "user_input_received", "step_end"),
+            *("user_input_required", "user_input_received", "delegate_start", "delegate_end", "step_end"),
+            *("budget_warning", "budget_changed", "model_fallback", "todos_changed"),
         }
     ),
     "error": frozenset({"compaction_event", "generation_start", "generation_retry", "generation_error"}),
     "stalled": frozenset({"agent_stalled"}),
-    "end": frozenset({"agent_error", "agent_end"}),
+    "end": frozenset({"stop_condition_met", "agent_error", "agent_end"}),
 }
 """Where each event is looked at."""
 
@@ -286,48 +298,3 @@ OnHookError = Literal["fail", "ignore"]
 def conditions_of(hooks: tuple[HookRule | HookDeclaration, ...]) -> Iterator[AnyCondition]:
     """What has to hold for each hook that says so."""
     return (hook.when for hook in hooks if hook.when is not None)
-
-
-class React(Value):
-    """The input of the activity ``react``: call these hooks with the events of a step.
-
-    Attributes:
-        step: The step whose events they are.
-        tip: The last step of the conversation.
-        calling: The names of the hooks.
-        spent: What the turn has used, for the hooks to see.
-        left: How many calls of hooks the turn's budget allows; None is no limit.
-        failed: Results that the event log does not have yet: only the workflow knows of them.
-    """
-
-    session: str
-    turn: int
-    step: int
-    tip: str
-    definition: str
-    boundary: Boundary
-    calling: tuple[str, ...]
-    spent: Spent = Spent()
-    left: int | None = None
-    failed: tuple[ToolOutcome, ...] = ()
-
-
-class HookReaction(Value):
-    """What a hook wants."""
-
-    hook: str
-    reaction: AnyReaction
-
-
-class Reacted(Value):
-    """The result of the activity ``react``.
-
-    Attributes:
-        reactions: Those of the hooks that had one, in the order in which they were called.
-        calls: How many calls of hooks were made.
-        refused: The hook for which the turn's budget had no call left.
-    """
-
-    reactions: tuple[HookReaction, ...] = ()
-    calls: int = 0
-    refused: str | None = None

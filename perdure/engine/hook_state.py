@@ -1,5 +1,6 @@
 """What a turn has to remember for the sake of its agent's hooks; empty in a turn without any."""
 
+from perdure.contracts.decisions import Decided
 from perdure.contracts.reactions import Boundary
 from perdure.contracts.values import Value
 
@@ -22,6 +23,8 @@ class HookState(Value):
         read: What the last one was given; None before the first.
         calls: The calls of the last answer, by id and tool.
         happened: The events of the last generation that a rule can be on.
+        unheard: Decisions that hooks are on, and will hear of when the results of a step are there.
+        ended: The same of delegates in the background: the calls of those that have ended.
         retries_in_row: Retries that hooks have asked for since the last step without one.
         carried_out: In how many steps each hook has had its way.
     """
@@ -32,5 +35,7 @@ class HookState(Value):
     read: WasRead | None = None
     calls: tuple[tuple[str, str], ...] = ()
     happened: tuple[str, ...] = ()
+    unheard: tuple[Decided, ...] = ()
+    ended: tuple[str, ...] = ()
     retries_in_row: int = 0
     carried_out: dict[str, int] = {}

@@ -5,16 +5,8 @@ from typing import get_args
 
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Generate, Generation
-from perdure.contracts.reactions import (
-    EVENTS_AT,
-    AnyReaction,
-    Boundary,
-    HookDeclaration,
-    HookRule,
-    React,
-    Reacted,
-    RuleEvent,
-)
+from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.reactions import EVENTS_AT, AnyReaction, Boundary, HookDeclaration, HookRule, RuleEvent
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.engine import after, budgets, reactions, step, stops
 from perdure.engine.hook_state import HookState, WasRead
@@ -176,6 +168,7 @@ def _happened(state: TurnState, at: Boundary) -> dict[str, frozenset[str]]:
     errors = told.union(tool for tool, succeeded in state.tally.ended if not succeeded)
     return {
         "step_end": none,
+        **dict.fromkeys((one.event.type for one in state.hooks.unheard), none),
         **({"tool_end": frozenset(tools.values())} if tools else {}),
         **({"tool_error": frozenset(errors)} if errors else {}),
     }
@@ -202,6 +195,8 @@ def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> T
     following = _FOLLOWING.get(at) if state.hooks.boundary is not None else None
     if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
         following = None
+    if at == "step":
+        state = state.with_hooks(unheard=(), ended=())
     if following == "stalled":  # the step stands
         state = state.with_hooks(retries_in_row=0)
     return after.step_ended(state.with_hooks(boundary=following), mail, now)

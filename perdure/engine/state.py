@@ -9,6 +9,7 @@ from perdure.contracts.decisions import Decided, DecidedEvent
 from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import Reply, Settled
+from perdure.contracts.reactions import EVENTS_AT
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
 from perdure.contracts.values import Value
@@ -128,6 +129,7 @@ class TurnState(Value):
         tally: What stop conditions count.
         judged_step: The last step at whose end they were looked at.
         decided: Decisions that the event log does not have yet.
+        decisions: How many have been made, those that it has included: each has a key of its own.
         delegated: Whose call the turn carries out, if it is a delegate's.
         hooks: Where the turn stands with its agent's hooks.
         ending: Set once the turn is over but for its commit.
@@ -172,6 +174,7 @@ class TurnState(Value):
     tally: Tally = Tally()
     judged_step: int = 0
     decided: tuple[Decided, ...] = ()
+    decisions: int = 0
     fallback: int = 0
     aborted_step: int | None = None
     delegated: Delegated | None = None
@@ -212,12 +215,20 @@ class TurnState(Value):
 
     def with_decided(self, *events: DecidedEvent) -> "TurnState":
         """The state with decisions for the event log, under keys of this step."""
-        known = len(self.decided)
+        known = max(self.decisions, len(self.decided))  # a turn from before these were counted
         new = [
-            Decided(key=f"{self.step}/decided/{known + place}/{event.type}", step=self.step, event=event)
-            for place, event in enumerate(events)
+            Decided(key=f"{self.step}/decided/{place}/{event.type}", step=self.step, event=event)
+            for place, event in enumerate(events, start=known)
         ]
-        return self.model_copy(update={"decided": (*self.decided, *new)}) if new else self
+        if not new:
+            return self
+        state = self.model_copy(update={"decided": (*self.decided, *new), "decisions": known + len(new)})
+        unheard = tuple(one for one in new if self.is_hooked(one.event.type))
+        return state.with_hooks(unheard=(*self.hooks.unheard, *unheard)) if unheard else state
+
+    def is_hooked(self, event: str) -> bool:
+        """Whether a hook hears of such an event when the results of a step are there."""
+        return event in EVENTS_AT["step"] and any(event in hook.events for hook in self.policy.hooks)
 
     def with_hooks(self, **changes: object) -> "TurnState":
         """The state with this changed of what it remembers of its hooks."""

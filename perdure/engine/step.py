@@ -5,7 +5,8 @@ from datetime import datetime
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, CompactionTrigger, Generate
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reactions import Boundary, React
+from perdure.contracts.reacting import React
+from perdure.contracts.reactions import Boundary
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
@@ -134,6 +135,8 @@ def _react(state: TurnState, boundary: Boundary) -> React:
         spent=state.spent,
         left=None if limit is None else max(0, limit - state.taken.behavior_calls),
         failed=state.failed if boundary == "step" else (),
+        decided=state.hooks.unheard if boundary == "step" else (),
+        ended=state.hooks.ended if boundary == "step" else (),
     ).sparse()
 
 

@@ -1,7 +1,7 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
@@ -27,6 +27,11 @@ _EVENTS = (
     .where(schema.events.c.session == bindparam("session"), schema.events.c.seq > bindparam("after"))
     .order_by(schema.events.c.seq)
     .limit(bindparam("most"))
+)
+_EVENTS_BY_KEY = (
+    select(schema.events)
+    .where(schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True)))
+    .order_by(schema.events.c.seq)
 )
 _STEPS = (
     select(schema.steps)
@@ -174,6 +179,12 @@ def turns(connection: Connection, session: str) -> tuple[TurnRecord, ...]:
 def events(connection: Connection, session: str, after: int, limit: int) -> tuple[Envelope, ...]:
     """Events after a sequence number, in order."""
     rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
+    return tuple(envelope(row) for row in rows)
+
+
+def events_by_key(connection: Connection, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
+    """The events of these keys that there are, in order."""
+    rows = connection.execute(_EVENTS_BY_KEY, {"session": session, "keys": list(keys)})
     return tuple(envelope(row) for row in rows)
 
 

@@ -46,20 +46,16 @@ Observe = Callable[[str, float], None]
 """Takes the name of an operation and the seconds it took."""
 
 
-def _unobserved(_operation: str, _seconds: float) -> None:
-    pass
-
-
 class Store:
     """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, observe: Observe | None = None) -> None:
         """Prepare for the address without opening it; ``Store.open`` is what callers use.
 
         Raises:
             StoreError: The address is none, or its driver is missing.
         """
-        self._observe: Observe = _unobserved
+        self._observe = observe
         self._address = Address(url)
         self._engine = connect(self._address)
         self._writing = self._engine.execution_options(**{WRITES: True})
@@ -86,8 +82,7 @@ class Store:
             StoreUnavailableError: It cannot be reached, or is a missing file that may not be created.
             StoreVersionError: Its schema is not this release's.
         """
-        store = cls(url)
-        store._observe = observe or _unobserved
+        store = cls(url, observe)
         try:
             await store._on(store._writers, lambda: prepare(store._engine, store._address, upgrade=upgrade))
         except BaseException:
@@ -131,7 +126,8 @@ class Store:
         try:
             yield
         finally:
-            self._observe(operation, time.monotonic() - began)
+            if self._observe is not None:
+                self._observe(operation, time.monotonic() - began)
 
     async def _read(self, operation: str, work: Callable[[Connection], T]) -> T:
         def reading() -> T:
@@ -361,6 +357,10 @@ class Store:
     async def events(self, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
         """Events after a sequence number, in order; none for a session that nobody has begun."""
         return await self._read("events", lambda connection: reads.events(connection, session, after, limit))
+
+    async def events_by_key(self, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
+        """The events that were written under these keys, in order."""
+        return await self._read("events_by_key", lambda connection: reads.events_by_key(connection, session, keys))
 
     async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
         """Every message of the conversation as it is now, or as it was at the end of a turn.

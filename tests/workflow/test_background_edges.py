@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from perdure import Budgets, Delegate, ask_user, hook
+from perdure import Budgets, Continue, Delegate, ask_user, hook
 from perdure.agents.hooks import StepEnd
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.asking import waiting
-from tests.workflow.backgrounds import HANGING, awaiting, lead, starts, steps, waits_for_delegates
+from tests.workflow.backgrounds import HANGING, awaiting, lead, look, starts, steps, waits_for_delegates
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, children, in_order, of_helpers, played, results_in
 
@@ -71,6 +72,32 @@ async def test_a_caller_that_is_given_more_calls_goes_on_while_its_delegate_work
         await handle.execute_update("extend", {"llm_calls": 5})
         result = await handle.result()
     assert (result["stop_reason"], result["steps"]) == ("finished", 3)
+
+
+async def test_a_hook_hears_of_the_end_of_a_delegate_in_the_background_once(house: House) -> None:
+    """S-36 S-64: behind the step in which the turn learns of it, and has its way."""
+    body, heard = Body(), list[str]()
+
+    @hook("delegate_start", "delegate_end")
+    def watch(event: DelegateStart | DelegateEnd) -> Continue | None:
+        heard.append(f"{event.type} {event.tool}")
+        return Continue("helper has ended") if isinstance(event, DelegateEnd) else None
+
+    answers = played(
+        tester=steps(starts("one"), call(("held", {})), awaiting(0), call(("look", {})), DONE),
+        helper=lambda _: say("helped"),
+    )
+    caller = lead(tools=[look, body.held()], hooks=[watch])
+    async with ScriptedProvider(answers) as provider, house.worker(caller, agent("helper")):
+        house.use(provider)
+        handle = await house.start()
+        await happened(body.started)
+        await house.wait_for_event("delegate_end")
+        body.released.set()
+        result: dict[str, Any] = await handle.result()
+        told = [one["content"] for one in provider.requests[-1].request.messages if one["role"] == "user"]
+    assert (result["stop_reason"], told) == ("finished", ["go", "helper has ended"])
+    assert heard == ["delegate_start helper", "delegate_end helper"]
 
 
 async def test_a_hook_waits_for_what_a_delegate_in_the_background_gives_back(house: House) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import pairwise
@@ -25,9 +26,21 @@ from perdure import (
     todo,
     tool,
 )
+from perdure.agents.hooks import HookedEvent
 from perdure.cli.main import cli
 from perdure.client import Turn
-from perdure.contracts.events import EVENT_TYPES, Envelope, Heartbeat, UnknownEvent, UserInputRequired, load_event
+from perdure.contracts.events import (
+    EVENT_TYPES,
+    Envelope,
+    Heartbeat,
+    ToolEnd,
+    ToolError,
+    UnknownEvent,
+    UserInputRequired,
+    load_event,
+)
+from perdure.contracts.reactions import HOOK_EVENTS
+from perdure.contracts.values import Value
 from perdure.engine.trajectory import event_line, event_to_dict, read_event_line
 from perdure.stop import step_count
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
@@ -293,3 +306,48 @@ def rewrite(house: House, **bodies: dict[str, Any]) -> None:
                 f"update events set type = :type, body = :body where session = :session and seq = ({first})",
                 {"session": house.session, "kind": kind, "type": body["type"], "body": json.dumps(body)},
             )
+
+
+async def test_a_hook_hears_of_every_event_that_it_is_on_once(house: House) -> None:
+    """S-36 S-45: also of what the workflow decides, and of delegates; never of what hooks do."""
+    with_a_lost_attempt(house)
+    names = sorted(set(WHERE.values()))
+    heard: dict[str, list[HookedEvent]] = {name: [] for name in names}
+    listening = [
+        one.clone(hooks=[*one.hooks, hearing(heard[one.name])]) if one.name in heard else one for one in agents()
+    ]
+    async with ScriptedProvider(models=MODELS) as provider, house.worker(*listening):
+        house.use(provider)
+        turns = [await house.client.start(name, "go", session=f"{house.session}-{name}") for name in names]
+        seen = dict(zip(names, await asyncio.gather(*(worked(house, turn) for turn in turns)), strict=True))
+    assert set[str]().union(*(types(run) for run in seen.values())) >= set(HOOK_EVENTS) - {"step_end"}
+    for name in names:
+        logged = [one.event for one in seen[name] if one.event.type in HOOK_EVENTS]
+        assert Counter(map(named, heard[name])) == expected(logged), name
+
+
+def hearing(heard: list[HookedEvent]) -> Hook:
+    """A hook on everything that there is."""
+
+    @hook(*HOOK_EVENTS)
+    def hear(event: HookedEvent) -> None:
+        if not isinstance(event, StepEnd):  # which is in no log
+            heard.append(event)
+
+    return hear
+
+
+def named(event: Value) -> str:
+    if isinstance(event, ToolEnd | ToolError):
+        return f"{event.type} of {event.call_id}"
+    return event.model_dump_json()
+
+
+def expected(logged: Iterable[Value]) -> Counter[str]:
+    """Each event once. Of each call an end, and an error if it failed: the log has one of the two."""
+    told = Counter(named(one) for one in logged)
+    for one in logged:
+        if isinstance(one, ToolEnd | ToolError) and one.error is not None:
+            other = "tool_error" if isinstance(one, ToolEnd) else "tool_end"
+            told[f"{other} of {one.call_id}"] += 1
+    return told

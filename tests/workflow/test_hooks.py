@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -361,6 +362,20 @@ async def test_what_a_hook_returns_beside_reactions_is_ignored(house: House) -> 
 
     result, _ = await ran(house, agent(chatty), WORK, DONE)
     assert (result["stop_reason"], await house.events("react_step")) == ("finished", [])
+
+
+@pytest.mark.parametrize("kind", ["rule", "function"])
+async def test_a_hook_may_say_something_when_a_budget_runs_low(house: House, kind: str) -> None:
+    """S-36 S-70: behind the step that has passed the share."""
+    made = once if kind == "rule" else function
+    warned = agent(
+        made("budget_warning", Continue("come to an end")), budgets=Budgets(tool_calls=4, warn_at=(Decimal("0.5"),))
+    )
+    result, provider = await ran(house, warned, WORK, WORK, WORK, DONE)
+    assert result["stop_reason"] == "finished"
+    assert [text for role, text in read(provider, 2) if role == "user"] == ["go", "come to an end"]
+    assert [text for role, text in read(provider, 1) if role == "user"] == ["go"]
+    assert len(await house.events("budget_warning")) == len(await house.events("react_step")) == 1
 
 
 async def test_no_hook_is_called_with_what_hooks_did(house: House) -> None:

@@ -1,13 +1,20 @@
 """What hooks are called with at a boundary: each call once, also where the log does not have its result yet."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
 
 from activities.hooked_events import Hooked, hooked
 from perdure import StepEnd, hook
+from perdure.contracts.budgets import Usage
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Envelope, Event, GenerationContent, ToolEnd, ToolError, ToolStart
-from perdure.contracts.reactions import Boundary, React
+from perdure.contracts.reacting import React
+from perdure.contracts.reactions import Boundary
 from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turns import StopReason
 from perdure.store import StepRecord
 
 BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken")
@@ -22,15 +29,21 @@ STEP = StepRecord(
 )
 
 
-def at(boundary: Boundary, *events: Event, failed: tuple[ToolOutcome, ...] = ()) -> list[Hooked]:
-    request = React(
+def asked(boundary: Boundary, failed: tuple[ToolOutcome, ...] = ()) -> React:
+    return React(
         session="s", turn=1, step=1, tip="t1", definition="d", boundary=boundary, calling=("h",), failed=failed
     )
+
+
+def logged(*events: Event) -> list[Envelope]:
     now = datetime(2026, 11, 21, tzinfo=UTC)
-    log = [
+    return [
         Envelope(seq=seq, session="s", turn=1, step=1, at=now, event=event) for seq, event in enumerate(events, start=1)
     ]
-    return hooked(request, log, STEP)
+
+
+def at(boundary: Boundary, *events: Event, failed: tuple[ToolOutcome, ...] = ()) -> list[Hooked]:
+    return hooked(asked(boundary, failed), logged(*events), STEP)
 
 
 def kinds(events: list[Hooked]) -> list[tuple[str, str]]:
@@ -80,3 +93,22 @@ def test_events_of_another_place_are_left_out() -> None:
 def test_a_hook_for_one_tool_is_not_for_others() -> None:
     made = hook("tool_end", "step_end", tool="tool_a")(lambda event: event)
     assert [one.call_id for one in at("step", end("a"), end("b")) if one.concerns(made)] == ["a", ""]
+
+
+@pytest.mark.parametrize(("background", "ended", "heard"), [(False, (), 2), (True, (), 0), (True, ("a",), 2)])
+def test_a_delegate_in_the_background_is_heard_of_when_its_caller_knows_of_its_end(
+    background: bool, ended: tuple[str, ...], heard: int
+) -> None:
+    """S-36 S-64: also if the log has its end already."""
+    start = DelegateStart(call_id="a", tool="tool_a", agent="a", delegate="s.a")
+    stop = DelegateEnd(
+        **start.model_dump(exclude={"type"}),
+        stop_reason=StopReason.FINISHED,
+        steps=1,
+        usage=Usage(),
+        cost_usd=Decimal(0),
+    )
+    calls = tuple(call.model_copy(update={"background": background}) for call in STEP.calls)
+    request = asked("step").model_copy(update={"ended": ended})
+    told = hooked(request, logged(start, stop), STEP.model_copy(update={"calls": calls}))
+    assert [one.event for one in told if one.event.type != "step_end"] == [start, stop][:heard]

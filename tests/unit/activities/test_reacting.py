@@ -1,6 +1,7 @@
-"""Hooks that the worker at hand does not have."""
+"""Hooks that the worker at hand does not have, and what those that it has are called with."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -8,12 +9,16 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.bodies import Bodies
 from activities.definitions import Definitions
-from activities.reacting import MISSING_HOOK_RETRY, ReactActivity
+from activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
 from perdure import Agent, hook
-from perdure.contracts.budgets import Spent
-from perdure.contracts.events import AgentEnd
-from perdure.contracts.reactions import Boundary, React
+from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.delegate_events import DelegateEnd
+from perdure.contracts.events import AgentEnd, ToolProgress
+from perdure.contracts.reacting import React
+from perdure.contracts.reactions import Boundary
+from perdure.contracts.turns import StopReason
 from perdure.store import Store
+from tests.unit.store.given import SESSION, new_event, opening
 from workflows import options
 
 
@@ -50,3 +55,48 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
     delay = raised.value.next_retry_delay
     assert delay is not None
     assert delay * (options.AT_THE_END - 1 if boundary == "end" else 1) <= longest
+
+
+@pytest.mark.parametrize("late", range(PAGE - 1, PAGE + 2))
+async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_told_of(late: int) -> None:
+    """S-36: the end of a delegate in the background is of the step that called it; the log is read in pages."""
+    heard: list[float] = []
+
+    @hook("tool_progress")
+    def note(event: ToolProgress) -> None:
+        heard.append(event.progress)
+
+    agent = Agent(name="helper", model="test/model", hooks=[note])
+    bodies = Bodies(1)
+    async with await Store.open("sqlite:///:memory:", upgrade=True) as store:
+        await store.register_agents([agent.definition])
+        await store.open_turn(opening(), agent.definition)
+        ended = DelegateEnd(
+            call_id="c0",
+            tool="other",
+            agent="other",
+            delegate="s.other",
+            stop_reason=StopReason.FINISHED,
+            steps=1,
+            usage=Usage(),
+            cost_usd=Decimal(0),
+        )
+        steps = [ToolProgress(call_id="c1", tool="dig", progress=number) for number in range(2 * PAGE)]
+        events = [new_event(f"{one.progress}", one, step=2) for one in steps]
+        events.insert(len(events) + 1 - late, new_event("1/c0/delegate_end", ended))
+        await store.append_events(SESSION, [new_event("first"), *events])
+        reacting = ReactActivity(
+            store=store, agents={"helper": agent}, definitions=Definitions(store), bodies=bodies, secrets=frozenset()
+        )
+        asked = React(
+            session=SESSION,
+            turn=1,
+            step=2,
+            tip="t",
+            definition=agent.definition.digest(),
+            boundary="step",
+            calling=("note",),
+        )
+        reacted = await ActivityEnvironment().run(reacting.react, asked)
+    bodies.close()
+    assert (heard, reacted.calls) == ([float(number) for number in range(2 * PAGE)], 2 * PAGE)

@@ -77,7 +77,7 @@ def all_of_them(*events: Any) -> None: ...
         (lambda: hook("tool_ends")(look), "a hook cannot be on 'tool_ends'; did you mean 'tool_end'? The events are"),
         (lambda: hook(ReactStep)(look), "no hook can be on 'react_step': hooks would react to their own reactions"),
         (lambda: hook(HookEnd)(look), "no hook can be on 'hook_end'"),
-        (lambda: hook("budget_warning")(look), "a hook cannot be on 'budget_warning'; the events are"),
+        (lambda: hook("heartbeat")(look), "a hook cannot be on 'heartbeat'; the events are"),
         (lambda: hook("tool_end")(no_event), "hook 'no_event' takes the event, and a HookContext if it needs one"),
         (lambda: hook("tool_end")(too_many), "hook 'too_many' takes the event"),
         (lambda: hook("tool_end")(all_of_them), "hook 'all_of_them' takes the event"),

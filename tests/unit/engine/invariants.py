@@ -9,7 +9,8 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.decisions import BudgetWarning, ModelFallback, ReactStep, StopConditionMet
 from perdure.contracts.generations import Compact, Generate, Generation
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reactions import AnyReaction, Boundary, HookRule, React, Reacted
+from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.reactions import AnyReaction, Boundary, HookRule
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import loop, stops

@@ -10,7 +10,7 @@ from perdure.contracts import stops as conditions
 from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.builtins import ChangeTodos, ClearTodos
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.reactions import Reacted
+from perdure.contracts.reacting import Reacted
 from perdure.contracts.stops import AnyCondition, parts, text_conditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult

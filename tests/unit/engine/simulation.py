@@ -16,7 +16,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.limits import ExtendRequest
 from perdure.contracts.people import AskPeople, Reply
-from perdure.contracts.reactions import HookReaction, React, Reacted
+from perdure.contracts.reacting import HookReaction, React, Reacted
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, TurnResult
 from perdure.engine import after, delegates, hooks, loop, people
@@ -165,7 +165,7 @@ class Simulation:
 
     def _note_decisions(self) -> None:
         for one in self.state.decided:
-            self.played.decided.setdefault(one.key, one)
+            assert self.played.decided.setdefault(one.key, one) == one, "two decisions have one key"
 
     def _write(self, decided: tuple[Decided, ...]) -> None:
         """An activity writes decisions into the log, where a key stands once."""

@@ -6,7 +6,8 @@ from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.limits import ExtendRequest
-from perdure.contracts.reactions import React, Reacted, Retry
+from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.reactions import Retry
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
 from perdure.engine import after, hooks, reactions, step

@@ -40,6 +40,14 @@ def test_limits_are_set_as_a_whole_and_each_change_is_told_once() -> None:
     assert extended(state, asked, NOW) == state
 
 
+def test_two_changes_while_a_generation_is_retried_are_two_events() -> None:
+    """S-45: the first is in the log already when the second is made, and a key stands there once."""
+    once = extended(running(), ExtendRequest(max_steps=9), NOW)
+    twice = extended(once.with_written(1), ExtendRequest(max_steps=12), NOW)
+    (first,), (second,) = once.decided, twice.decided
+    assert first.key != second.key
+
+
 REFUSED = {
     "max_steps": (ExtendRequest(max_steps=2), "max_steps: 2 is used already"),
     "cost_usd": (ExtendRequest(cost_usd=Decimal("1.5")), "cost_usd: 1.5 is used already"),

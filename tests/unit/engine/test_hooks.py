@@ -14,16 +14,14 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
+from perdure.contracts.reacting import HookReaction, React, Reacted
 from perdure.contracts.reactions import (
     AnyReaction,
     Continue,
     Fail,
     Finish,
     HookDeclaration,
-    HookReaction,
     HookRule,
-    React,
-    Reacted,
     Retry,
     RetryWithFeedback,
     RuleEvent,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.decisions import DecidedEvent
 from perdure.contracts.generations import Generate
-from perdure.contracts.reactions import React
+from perdure.contracts.reacting import React
 from perdure.contracts.turns import StopReason
 from perdure.engine.budgets import CODES
 from tests.unit.engine import invariants, ledgers, waiting

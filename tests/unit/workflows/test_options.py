@@ -4,7 +4,8 @@ import pytest
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
-from perdure.contracts.reactions import Boundary, React
+from perdure.contracts.reacting import React
+from perdure.contracts.reactions import Boundary
 from workflows import options
 
 
