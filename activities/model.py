@@ -31,6 +31,7 @@ from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: 
 
 from activities.conversations import WireMessage
 from activities.providers import marked, without_thinking
+from activities.references import filled_for_call, names_of_call
 from activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.budgets import Paid, Usage
@@ -161,10 +162,10 @@ def require_key(definition: AgentDefinition) -> None:
     Raises:
         MissingKeyError: Names the variables to set.
     """
-    own_address = definition.generate_params.get("api_base") or definition.generate_params.get("base_url")
-    if own_address or "api_key" in definition.generate_params:
-        return
-    missing = _missing_keys(definition.model)
+    params = definition.generate_params
+    missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
+    if not any(params.get(name) for name in ("api_base", "base_url", "api_key")):
+        missing += _missing_keys(definition.model)
     if missing:
         names = " and ".join(missing)
         msg = f"{names} is not set in the worker's environment; set it there and start the worker again"
@@ -294,7 +295,7 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
     tools = openai_tools(definition.tools) if mode == "api" else []
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     response: Any = await litellm.acompletion(
-        **definition.generate_params,
+        **filled_for_call(definition.generate_params, os.environ),
         model=definition.model,
         messages=marked(definition, without_thinking(definition, sent)),
         timeout=SILENCE_SECONDS,

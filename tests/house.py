@@ -19,9 +19,9 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import WorkflowRunner
 
 from activities.bodies import Bodies
-from activities.mcp.references import secret_values
 from activities.mcp.servers import McpServers
 from activities.metrics import Metrics
+from activities.secrets import secret_values
 from perdure import Agent
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents

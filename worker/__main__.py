@@ -6,7 +6,7 @@ import sys
 import click
 import uvloop
 
-from activities.mcp.references import secret_values
+from activities.secrets import secret_values
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError

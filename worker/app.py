@@ -24,13 +24,13 @@ from activities.compaction import CompactActivity
 from activities.conversations import Conversations
 from activities.definitions import Definitions
 from activities.generate import GenerateActivity
-from activities.mcp.references import secret_values
 from activities.mcp.servers import McpServers
 from activities.metrics import Metrics, PeopleCollector
 from activities.model import warm_up
 from activities.people import PeopleActivity
 from activities.reacting import ReactActivity
 from activities.recordings import Recordings
+from activities.secrets import secret_values
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from perdure.agents.agent import Agent

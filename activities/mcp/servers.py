@@ -9,11 +9,12 @@ from mcp_types import Tool
 
 from activities.failures import redact
 from activities.mcp.failures import McpError, McpUnavailableError
-from activities.mcp.references import own_folder, secret_values
+from activities.mcp.references import own_folder
 from activities.mcp.results import read
 from activities.mcp.server import McpServer, Report, Surroundings
 from activities.mcp.transports import server_of
 from activities.outputs import CallResult
+from activities.secrets import secret_values
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus

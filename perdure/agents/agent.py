@@ -33,6 +33,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.builtins import Completion
 from perdure.contracts.fallbacks import Fallback, check_model
 from perdure.contracts.mcp import AnyServerConfig
+from perdure.contracts.model_calls import check_credentials
 from perdure.contracts.names import Activity
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.reactions import MAX_HOOKS, HookRule, OnHookError
@@ -71,7 +72,8 @@ class Agent(Value):
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
         generation_timeout: Longest time one model call may take.
-        generate_params: Further arguments of the model call, such as ``temperature``.
+        generate_params: Further arguments of the model call, such as ``temperature``. In those that say where it goes,
+            such as ``api_key``, ``${NAME}`` is taken from the worker's environment.
         retry: How transient failures of model calls are retried.
         on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
             ``feed_back`` tells the model.
@@ -183,6 +185,19 @@ class Agent(Value):
     def _can_finish(self) -> Self:
         settled(self.completion, self.finish_tool, self.output_schema, self._declared_tools)
         return self
+
+    @field_validator("generate_params")
+    @classmethod
+    def _credentials_are_not_written_out(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        check_credentials(value)
+        return value
+
+    @field_validator("fallback_models")
+    @classmethod
+    def _nor_are_those_of_fallbacks(cls, value: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
+        for fallback in value:
+            check_credentials(fallback.generate_params or {})
+        return value
 
     @model_validator(mode="after")
     def _delegates_are_bounded(self) -> Self:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.fallbacks import Fallback, check_no_address
+from perdure.contracts.model_calls import WHERE
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.reactions import Hooks, OnHookError, conditions_of
 from perdure.contracts.retries import RetryPolicy
@@ -57,30 +58,6 @@ class Compaction(Authored):
     model: str | None = Field(default=None, min_length=1)
     guidance: str = ""
 
-
-WHERE = frozenset(
-    {
-        "api_base",
-        "api_key",
-        "api_version",
-        "aws_access_key_id",
-        "aws_region_name",
-        "aws_secret_access_key",
-        "aws_session_token",
-        "azure_ad_token",
-        "base_url",
-        "client_secret",
-        "custom_llm_provider",
-        "extra_headers",
-        "headers",
-        "organization",
-        "timeout",
-        "vertex_credentials",
-        "vertex_location",
-        "vertex_project",
-    }
-)
-"""Arguments of a model call that say where it goes: they hold for every model of a provider, and for no other."""
 
 CacheMode = Literal["latest", "off"]
 """Which messages a provider is asked to keep for the next call: see ``activities.providers``."""

@@ -14,8 +14,14 @@ DONE = Script(replies=(say("done"),), repeat=True)
 
 
 def agent(provider: ScriptedProvider, model: str = "openai/first", **settings: Any) -> Agent:
-    params = {"api_base": provider.url, "api_key": KEY, "temperature": 0.5, "aws_session_token": KEY}
+    params = {"api_base": provider.url, "api_key": "${OWN}", "temperature": 0.5, "aws_session_token": "${OWN}"}
     return Agent(**{"name": "tester", "model": model, "generate_params": params, **settings})
+
+
+@pytest.fixture(autouse=True)
+def _keys(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("OWN", KEY)
+    environment.setenv("FALLBACKS", "sk-of-the-fallback")
 
 
 async def test_the_agents_key_and_address_do_not_go_to_another_provider(house: House) -> None:
@@ -42,7 +48,7 @@ async def test_another_model_of_the_provider_goes_where_the_agents_own_goes(hous
 
 async def test_a_fallback_that_is_asked_for_has_its_own_key_and_address(house: House) -> None:
     async with ScriptedProvider(DONE) as own, ScriptedProvider(DONE) as other:
-        params: dict[str, JsonValue] = {"api_base": other.anthropic_url, "api_key": "sk-of-the-fallback"}
+        params: dict[str, JsonValue] = {"api_base": other.anthropic_url, "api_key": "${FALLBACKS}"}
         fallback = Fallback(model="anthropic/second", generate_params=params)
         async with house.worker(agent(own, fallback_models=[fallback])):
             await house.run(model="anthropic/second")

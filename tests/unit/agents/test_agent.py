@@ -88,6 +88,17 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"output_corrections": -1}, "output_corrections"),
         ({"output_corrections": 1}, "output_corrections: there is no output_schema that an answer could miss"),
         ({"output_schema": {}, "finish_tool": "look", "tools": [look]}, "output_schema is for answers in text"),
+        (
+            {"generate_params": {"api_key": "sk-live-0123"}},
+            "agent 'tester': generate_params: api_key would be stored as it stands; write '${NAME}' and set NAME in "
+            "the worker's environment",
+        ),
+        ({"generate_params": {"extra_headers": {"X-Api-Key": "0123"}}}, "generate_params: X-Api-Key would be stored"),
+        ({"generate_params": {"vertex_credentials": '{"private_key": "0"}'}}, "vertex_credentials would be stored"),
+        (
+            {"fallback_models": [{"model": "a/b", "generate_params": {"aws_secret_access_key": "0123"}}]},
+            "fallback_models: aws_secret_access_key would be stored",
+        ),
         ({"colour": "red"}, "colour: there is no such setting; the settings are name, model, instructions"),
     ],
 )
@@ -98,6 +109,20 @@ def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(
         agent(**settings)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert "0123" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"api_key": "${LOCAL_KEY}", "extra_headers": {"Authorization": "Bearer ${LOCAL_TOKEN}", "X-Team": "search"}},
+        {"vertex_credentials": "/etc/keys/vertex.json", "max_tokens": 12, "metadata": {"api_key": "of no call"}},
+        {"aws_access_key_id": "AKIA0123456789ABCDEF", "api_base": "http://localhost:8000/v1"},
+    ],
+    ids=["references", "a file", "what is no secret"],
+)
+def test_what_says_where_a_call_goes_without_a_secret_is_taken(params: dict[str, Any]) -> None:
+    assert agent(generate_params=params).definition.generate_params == params
 
 
 def test_a_misspelt_knob_is_refused_where_it_is_written() -> None:

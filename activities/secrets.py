@@ -1,0 +1,47 @@
+"""What no text may show. Imports no vendor."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from activities.mcp.references import names_needed
+from activities.references import names_of_call
+from perdure.agents.agent import Agent
+from perdure.agents.needs import secrets_among
+from perdure.settings import SHORTEST_SECRET, known_secrets
+
+
+def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
+    """What no text may show: what references of the agents stand for, and the secrets that their tools need.
+
+    A path that exists is no secret of a server. Of a value of several lines each line is one too: logs show them so.
+    """
+    agents = tuple(agents)
+    needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
+    values = known_secrets(environment).union(*needed) | {
+        value
+        for agent in agents
+        for name in _referred(agent)
+        if len(value := environment.get(name, "")) >= SHORTEST_SECRET and not _is_path(value)
+    }
+    return values | {line for value in values for line in _lines(value)}
+
+
+def _referred(agent: Agent) -> Iterator[str]:
+    """The variables that the settings of the agent's models and servers name."""
+    for params in (agent.generate_params, *(one.generate_params or {} for one in agent.fallback_models)):
+        yield from names_of_call(params)
+    for config in agent.mcp_servers:
+        yield from names_needed(config)
+
+
+def _lines(value: str) -> Iterator[str]:
+    for line in (raw.strip() for raw in value.splitlines()):
+        if len(line) >= SHORTEST_SECRET and not line.startswith("-----"):  # as keys begin and end
+            yield line
+
+
+def _is_path(value: str) -> bool:
+    try:
+        return value.startswith(("/", "~", "./")) and Path(value).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
