@@ -34,5 +34,5 @@ def heard(state: TurnState, mail: Mailbox, outcome: Reacted | BaseException, *, 
 
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> list[workflow.ActivityHandle[Any]]:
     """Have the hooks for the end of the turn called, if there are any."""
-    last = hooks.at_the_end(state, commit, result)
+    last = hooks.at_the_end(state, commit, result, workflow.now())
     return [] if last is None else [called(state, last)]

@@ -52,8 +52,6 @@ def of_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[
     called = f"hook {hook.name!r}"
     yield from _of_settings(hook)
     at_the_end = EVENTS_AT["end"].issuperset(hook.on)
-    if at_the_end and hook.when is not None:
-        yield f"{called}: when is not looked at at the end of a turn; leave it out, and decide in the function"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         yield f"{called} yields, so its body never runs; use return"
         return

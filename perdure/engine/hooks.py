@@ -101,9 +101,13 @@ def failed(state: TurnState, error: ErrorDetail) -> TurnState:
     return state.with_hooks(boundary=None, calling=())
 
 
-def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> React | None:
+def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> React | None:
     """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
-    names = tuple(hook.name for hook in state.policy.hooks if EVENTS_AT["end"].intersection(hook.events))
+    names = tuple(
+        hook.name
+        for hook in state.policy.hooks
+        if EVENTS_AT["end"].intersection(hook.events) and _holds(state, hook, after.facts(state, now))
+    )
     if not names:
         return None
     return React(
@@ -134,14 +138,17 @@ def _matching(state: TurnState, now: datetime) -> list[HookRule | HookDeclaratio
     at, facts = state.hooks.boundary, after.facts(state, now)
     assert at is not None, "hooks match at a boundary"  # noqa: S101 - narrows the type
     happened = _happened(state, at)
-    conditions = state.policy.conditions
     return [
         hook
         for hook in state.policy.hooks
         if any(_is_for(hook, event, happened) for event in EVENTS_AT[at].intersection(hook.events))
-        and (hook.when is None or stops.holds(hook.when, facts, conditions))
+        and _holds(state, hook, facts)
         and not _used_up(hook, state.hooks)
     ]
+
+
+def _holds(state: TurnState, hook: HookRule | HookDeclaration, facts: stops.Facts) -> bool:
+    return hook.when is None or stops.holds(hook.when, facts, state.policy.conditions)
 
 
 def _used_up(hook: HookRule | HookDeclaration, known: HookState) -> bool:

@@ -205,6 +205,22 @@ async def test_functions_and_rules_are_one_order(house: House) -> None:
     assert read(provider)[-1] == ("user", "from the rule")
 
 
+async def test_a_hook_for_the_end_is_called_under_its_condition_only(house: House) -> None:
+    """S-36: counted over the whole turn."""
+    seen: list[str] = []
+
+    @hook("agent_end", when=stop.tool_use("work", 2))
+    def worked(_: AgentEnd) -> None:
+        seen.append("worked")
+
+    @hook("agent_end", when=stop.tool_use("work", 3))
+    def overworked(_: AgentEnd) -> None:
+        seen.append("overworked")
+
+    await ran(house, agent(worked, overworked), WORK, WORK, DONE)
+    assert seen == ["worked"]
+
+
 async def test_a_hook_sees_the_event_the_turn_and_the_conversation(house: House) -> None:
     """S-36: sync and async hooks alike."""
     seen: list[Any] = []

@@ -77,10 +77,6 @@ WARNED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: hook("agent_end", "agent_error")(ends),
         "hook 'ends': its Finish is ignored, because the turn has ended by then; return None, or be on an event",
     ),
-    "a condition at the end": (
-        lambda: hook("agent_end", when=stop.step_count(2))(notes),
-        "hook 'notes': when is not looked at at the end of a turn; leave it out",
-    ),
     "no reaction": (lambda: hook("tool_end")(says), "hook 'says': the str that it returns is no reaction and ignored"),
     "a generator": (lambda: hook("tool_end")(tells), "hook 'tells' yields, so its body never runs; use return"),
     "a tool of no tool's event": (

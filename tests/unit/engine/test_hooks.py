@@ -330,6 +330,6 @@ def test_hooks_for_the_end_look_where_its_events_were_written() -> None:
     state = opened(hooks=[HookDeclaration(name="log", reference="m:f", on=("agent_end",))])
     commit = engine.commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
     result = TurnResult(session="s", turn=1, agent="a", stop_reason=StopReason.CANCELLED, steps=1)
-    last = hooks.at_the_end(state, commit, result)
+    last = hooks.at_the_end(state, commit, result, NOW)
     assert last is not None
     assert (commit.steps, last.step) == (0, 1)
