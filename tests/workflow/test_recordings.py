@@ -136,11 +136,13 @@ async def test_a_request_that_was_not_recorded_ends_the_turn_and_says_what_diffe
 
 async def test_where_a_request_is_sent_and_with_which_key_is_not_part_of_it(house: House) -> None:
     """S-73: and the key does not get into the folder."""
+    house.environment.setenv("MINE", "key-of-mine-1234")
     async with ScriptedProvider(TOLD) as provider:
-        sent = {"api_base": provider.url, "api_key": "key-of-mine-1234", "extra_headers": {"X-Who": "me-and-you"}}
+        sent = {"api_base": provider.url, "api_key": "${MINE}", "extra_headers": {"X-Who": "me-and-you"}}
         recordings(house, "record")
         async with house.worker(agent(*Tools().all(), generate_params=sent)):
             await house.run()
+        assert provider.requests[0].headers["authorization"] == "Bearer key-of-mine-1234"
     async with replaying(house, agent(*Tools().all())) as again:
         assert (await again.run())["output"] == "it is late"
     assert not [found for found in ("key-of-mine-1234", "me-and-you") if found in everything_in(again)]
