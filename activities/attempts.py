@@ -1,6 +1,7 @@
 """One model call as an attempt of an activity: within the agent's time, and what becomes of it when it fails."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Collection, Iterable
@@ -18,6 +19,7 @@ from activities.failures import facts_of
 from activities.metrics import Metrics
 from activities.model import Answer, UnusableAnswerError, complete
 from activities.recordings import Recordings
+from activities.references import names_of_call
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, Reason
@@ -81,7 +83,7 @@ class Attempts:
         self._store = store
         self._metrics = metrics
         self._recordings = recordings
-        self._secrets = secrets
+        self._secrets = frozenset(secrets)
 
     async def call(
         self, definition: AgentDefinition, messages: list[WireMessage], *, ceiling: int | None = None
@@ -99,10 +101,15 @@ class Attempts:
             failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
             # The chain holds unredacted texts, and would stand in the history.
             paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
-            raise CallFailedError(facts_of(error, failed_at, self._secrets), failed_at, paid) from None
+            raise CallFailedError(facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid) from None
         # A model may repeat a key that it found somewhere.
-        answer = replace(answer, text=without_known(answer.text, self._secrets))
+        answer = replace(answer, text=without_known(answer.text, self._secrets_of(definition)))
         return answer, time.monotonic() - began
+
+    def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
+        """What no text may show: also what a definition refers to that no agent of this worker has any more."""
+        own = (os.environ.get(name, "") for name in names_of_call(definition.generate_params, secrets=True))
+        return self._secrets.union(value for value in own if value)
 
     def count(self, definition: AgentDefinition, answer: Answer, seconds: float) -> None:
         """Count a stored answer in the metrics, unless it was recorded: nobody was asked, or paid."""

@@ -23,7 +23,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import CompactionEvent, GenerationError
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
-from perdure.contracts.model_calls import WHERE
+from perdure.contracts.model_calls import says_where
 from perdure.contracts.names import Activity
 from perdure.engine.budgets import used_up
 from perdure.engine.context import (
@@ -165,7 +165,7 @@ def _writer(definition: AgentDefinition) -> AgentDefinition:
     """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
     model = definition.compaction.model or definition.model
     same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
-    params = {name: value for name, value in definition.generate_params.items() if same_provider and name in WHERE}
+    params = {name: value for name, value in definition.generate_params.items() if same_provider and says_where(name)}
     return definition.model_copy(update={"model": model, "tools": (), "output_schema": None, "generate_params": params})
 
 

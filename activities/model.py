@@ -156,6 +156,16 @@ def _missing_keys(model: str) -> tuple[str, ...]:
     return () if found["keys_in_environment"] else tuple(found["missing_keys"])
 
 
+_OWN_ACCESS = frozenset(
+    {
+        *("api_base", "base_url", "api_key"),
+        *("aws_access_key_id", "aws_bedrock_runtime_endpoint", "aws_profile_name", "aws_role_name"),
+        *("azure_ad_token", "client_secret", "vertex_credentials", "vertex_project"),
+    }
+)
+"""Arguments with which a call needs no variable of its provider's."""
+
+
 def require_key(definition: AgentDefinition) -> None:
     """Refuse a call that no key is there for; a model behind an address of one's own needs none.
 
@@ -164,7 +174,7 @@ def require_key(definition: AgentDefinition) -> None:
     """
     params = definition.generate_params
     missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
-    if not any(params.get(name) for name in ("api_base", "base_url", "api_key")):
+    if _OWN_ACCESS.isdisjoint(params):
         missing += _missing_keys(definition.model)
     if missing:
         names = " and ".join(missing)

@@ -8,7 +8,7 @@ from perdure.contracts.values import JsonValue
 
 def names_in(text: str) -> list[str]:
     """The variables that a text refers to."""
-    return REFERENCE.findall(text)
+    return [str(name) for name in REFERENCE.findall(text)]
 
 
 def filled(text: str, environment: Mapping[str, str]) -> str:
@@ -20,12 +20,12 @@ def filled(text: str, environment: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda found: environment[found[1]], text)
 
 
-def names_of_call(params: Mapping[str, JsonValue]) -> list[str]:
-    """The variables that the arguments of a model call refer to where they say where it goes."""
+def names_of_call(params: Mapping[str, JsonValue], *, secrets: bool = False) -> list[str]:
+    """The variables that the arguments of a model call refer to; of secrets only, if that is asked for."""
     names: list[str] = []
 
-    def note(_name: str, text: str) -> str:
-        names.extend(names_in(text))
+    def note(_name: str, text: str, secret: bool) -> str:
+        names.extend(names_in(text) if secret or not secrets else ())
         return text
 
     with_where(params, note)
@@ -38,4 +38,4 @@ def filled_for_call(params: Mapping[str, JsonValue], environment: Mapping[str, s
     Raises:
         KeyError: One is not set.
     """
-    return with_where(params, lambda _, text: filled(text, environment))
+    return with_where(params, lambda _name, text, _secret: filled(text, environment))

@@ -29,7 +29,7 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
 def _referred(agent: Agent) -> Iterator[str]:
     """The variables that the settings of the agent's models and servers name."""
     for params in (agent.generate_params, *(one.generate_params or {} for one in agent.fallback_models)):
-        yield from names_of_call(params)
+        yield from names_of_call(params, secrets=True)
     for config in agent.mcp_servers:
         yield from names_needed(config)
 

@@ -106,7 +106,7 @@ class Agent(Value):
         skills: What the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` finds it in a folder.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     model: str
@@ -152,7 +152,9 @@ class Agent(Value):
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             reason = first["msg"].removeprefix("Value error, ")
-            got = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r})"
+            # Among the arguments of calls may be keys.
+            unshown = first["type"] in {"missing", "value_error"} or "generate_params" in first["loc"]
+            got = "" if unshown else f" (got {first['input']!r})"
             if first["type"] == "extra_forbidden":
                 reason, got = f"there is no such setting; the settings are {', '.join(type(self).model_fields)}", ""
             msg = f"agent {settings.get('name', '?')!r}: {field + ': ' if field else ''}{reason}{got}"
@@ -196,7 +198,11 @@ class Agent(Value):
     @classmethod
     def _nor_are_those_of_fallbacks(cls, value: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
         for fallback in value:
-            check_credentials(fallback.generate_params or {})
+            try:
+                check_credentials(fallback.generate_params or {})
+            except ValueError as error:
+                msg = f"{fallback.model}: {error}"
+                raise ValueError(msg) from None
         return value
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.fallbacks import Fallback, check_no_address
-from perdure.contracts.model_calls import WHERE
+from perdure.contracts.model_calls import says_where
 from perdure.contracts.people import ApprovalPolicy, Interactive
 from perdure.contracts.reactions import Hooks, OnHookError, conditions_of
 from perdure.contracts.retries import RetryPolicy
@@ -228,7 +228,7 @@ class AgentDefinition(Value):
         """The agent's parameters for the model: those that say where a call goes are for no other provider."""
         if model.partition("/")[0] == self.model.partition("/")[0]:
             return self.generate_params
-        return {name: value for name, value in self.generate_params.items() if name not in WHERE}
+        return {name: value for name, value in self.generate_params.items() if not says_where(name)}
 
     def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
         """What the workflow needs of this definition.

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message
+from perdure.contracts.model_calls import says_where
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.outputs import whole_characters
 from perdure.engine.redaction import mask_arguments, redact_text, without_known
@@ -53,12 +54,6 @@ NOT_SENT = frozenset(
     }
 )
 """Fields of a definition that no model reads. Any other, also of a later release, belongs to the request."""
-
-_TRANSPORT = re.compile(
-    r"(api_(base|key|type|version)|base_url|organization|project|(extra_|default_)?headers|timeout|deployment_id"
-    r"|region_name|custom_llm_provider|ssl_verify|(aws|azure|vertex|watsonx|gcs|oci)_\w+)\Z"
-)
-"""Parameters that say where a request is sent, and with which key."""
 
 _IDS = {
     "call": re.compile(r"call_[0-9a-f]{16}_\d+"),
@@ -124,7 +119,7 @@ def asked_model(definition: AgentDefinition, messages: Sequence[WireMessage], se
     sent["tools"] = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in definition.tools
     ]
-    params = {name: value for name, value in definition.generate_params.items() if not _TRANSPORT.match(name)}
+    params = {name: value for name, value in definition.generate_params.items() if not says_where(name)}
     sent["generate_params"] = mask_arguments(params, (), secrets)
     numbers = CallNumbers(canonical(shown))
     return Asked({**_object(clean(sent, secrets)), "messages": numbers.hide(shown)}, numbers)

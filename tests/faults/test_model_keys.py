@@ -1,5 +1,7 @@
 """Keys of a model by reference: the provider gets them, and nobody else ever sees them."""
 
+from activities.references import names_of_call
+from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.faults import everywhere
 from tests.house import House
@@ -43,3 +45,15 @@ async def test_a_reference_to_what_the_worker_does_not_have_is_a_missing_key(hou
         assert provider.requests == []
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.missing_key")
     assert "OWN and GATE is not set in the worker's environment; set it there" in result["error"]
+
+
+def test_what_a_definition_refers_to_is_a_secret_also_when_no_agent_of_the_worker_has_it() -> None:
+    """S-52: a turn that goes on under a definition from before. Regions and names of projects are none."""
+    params: dict[str, JsonValue] = {
+        "api_base": "https://${PLANTED_USER}:${PLANTED_PASSWORD}@host",
+        "extra_headers": {"X-Gateway": "team ${PLANTED_GATE}"},
+        "aws_region_name": "${PLANTED_REGION}",
+        "temperature": 0,
+    }
+    assert names_of_call(params, secrets=True) == ["PLANTED_USER", "PLANTED_PASSWORD", "PLANTED_GATE"]
+    assert names_of_call(params)[-1] == "PLANTED_REGION"

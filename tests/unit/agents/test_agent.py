@@ -93,11 +93,20 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
             "agent 'tester': generate_params: api_key would be stored as it stands; write '${NAME}' and set NAME in "
             "the worker's environment",
         ),
-        ({"generate_params": {"extra_headers": {"X-Api-Key": "0123"}}}, "generate_params: X-Api-Key would be stored"),
-        ({"generate_params": {"vertex_credentials": '{"private_key": "0"}'}}, "vertex_credentials would be stored"),
+        ({"generate_params": {"api_base": "https://me:0123@host/v1"}}, "generate_params: api_base would be stored"),
+        ({"generate_params": {"api_base": "https://host/v1?api-key=01234567"}}, "api_base would be stored"),
+        ({"generate_params": {"api_key": "sk-live-0123 ${TEAM}"}}, "generate_params: api_key would be stored"),
+        ({"generate_params": {"headers": {"Helicone-Auth": "Bearer 0123456789"}}}, "Helicone-Auth would be stored"),
+        ({"generate_params": {"zen_api_key": "0123456789"}}, "zen_api_key would be stored"),
+        ({"generate_params": {"api_key": b"0123456789"}}, "agent 'tester': generate_params"),
         (
-            {"fallback_models": [{"model": "a/b", "generate_params": {"aws_secret_access_key": "0123"}}]},
-            "fallback_models: aws_secret_access_key would be stored",
+            {"generate_params": {"extra_headers": {"X-Api-Key": "0123456789"}}},
+            "generate_params: X-Api-Key would be stored",
+        ),
+        ({"generate_params": {"vertex_credentials": '{"private_key": "0123"}'}}, "vertex_credentials would be stored"),
+        (
+            {"fallback_models": [{"model": "a/b", "generate_params": {"aws_secret_access_key": "0123456789"}}]},
+            "fallback_models: a/b: aws_secret_access_key would be stored",
         ),
         ({"colour": "red"}, "colour: there is no such setting; the settings are name, model, instructions"),
     ],
@@ -117,9 +126,12 @@ def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(
     [
         {"api_key": "${LOCAL_KEY}", "extra_headers": {"Authorization": "Bearer ${LOCAL_TOKEN}", "X-Team": "search"}},
         {"vertex_credentials": "/etc/keys/vertex.json", "max_tokens": 12, "metadata": {"api_key": "of no call"}},
-        {"aws_access_key_id": "AKIA0123456789ABCDEF", "api_base": "http://localhost:8000/v1"},
+        {"aws_access_key_id": "AKIA0123456789ABCDEF", "api_base": "http://localhost:8000/v1", "api_key": "EMPTY"},
+        {"api_base": "https://${USER}:${PASSWORD}@host/v1?api-key=${KEY}&api-version=2026-01-01"},
+        {"prompt_cache_key": "customer-0123456789", "extra_headers": {"Idempotency-Key": "0123456789"}},
+        {"vertex_credentials": "/var/run/secrets/gcp/token"},
     ],
-    ids=["references", "a file", "what is no secret"],
+    ids=["references", "a file", "what is no secret", "an address", "keys that open nothing", "a path"],
 )
 def test_what_says_where_a_call_goes_without_a_secret_is_taken(params: dict[str, Any]) -> None:
     assert agent(generate_params=params).definition.generate_params == params
