@@ -13,6 +13,7 @@ from perdure.contracts.events import (
     ToolEnd,
     ToolError,
     UnknownEvent,
+    UserInputReceived,
 )
 from perdure.contracts.reacting import React
 from perdure.contracts.reactions import EVENTS_AT
@@ -28,8 +29,9 @@ class Hooked:
 
     @property
     def call_id(self) -> str:
-        """The tool call's id, if the event is of one."""
-        return str(getattr(self.event, "call_id", ""))
+        """The tool call's id, if the event is of one: an input request has the id of its call."""
+        of = "request_id" if isinstance(self.event, UserInputReceived) else "call_id"
+        return str(getattr(self.event, of, ""))
 
     def concerns(self, hook: Hook) -> bool:
         """Whether the hook is for the event."""
@@ -46,7 +48,7 @@ def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | Non
     logged = [
         Hooked(one.event, one.seq)
         for one in envelopes
-        if not isinstance(one.event, UnknownEvent | Heartbeat) and one.event.type in kinds
+        if not isinstance(one.event, UnknownEvent | Heartbeat) and (one.event.type in kinds or _is_left(request, one))
     ]
     if request.boundary == "stalled":
         return [Hooked(AgentStalled())]
@@ -57,6 +59,15 @@ def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | Non
     results = [one.event for one in told if isinstance(one.event, ToolEnd)]
     text = [one.event.content for one in envelopes if isinstance(one.event, GenerationContent)]
     return [*told, Hooked(StepEnd(output=text[-1] if text else "", results=tuple(results)))]
+
+
+def _is_left(request: React, one: Envelope) -> bool:
+    """Whether it is told at the end of the turn, because no step came in which it could have been."""
+    if request.boundary != "end":
+        return False
+    if isinstance(one.event, DelegateStart | DelegateEnd):
+        return one.event.call_id in request.ended
+    return any((one.step, one.event) == (left.step, left.event) for left in request.decided)
 
 
 def _is_early(request: React, one: Hooked, step: StepRecord | None) -> bool:
@@ -82,9 +93,14 @@ def _with_counterparts(logged: Sequence[Hooked]) -> Iterable[Hooked]:
 def _unrecorded(request: React, logged: Sequence[Hooked], step: StepRecord | None) -> Iterable[Hooked]:
     """The results that only the workflow knows."""
     known = {one.call_id for one in logged if isinstance(one.event, ToolEnd | ToolError)}
+    told = [one.event for one in logged if isinstance(one.event, UserInputReceived)]
     tools = {call.call_id: call.tool for call in step.calls} if step is not None else {}
     for outcome in request.failed:
         if outcome.call_id not in known and outcome.call_id in tools:
             tool = tools[outcome.call_id]
             end = ToolEnd(call_id=outcome.call_id, tool=tool, result=outcome.preview, error=outcome.error, seconds=0)
             yield from _with_counterparts([Hooked(end)])
+        if outcome.decided is not None and outcome.call_id in tools:
+            received = UserInputReceived(tool=tools[outcome.call_id], **dict(outcome.decided))
+            if received not in told:
+                yield Hooked(received)

@@ -43,6 +43,9 @@ PAGE = 200
 DECISIONS: frozenset[str] = frozenset(one.model_fields["type"].default for one in get_args(DecidedEvent))
 """The types of events that the workflow decides."""
 
+TOLD = DECISIONS - {"stop_condition_met"}
+"""Those that hooks hear of where they are told of them; that one ends the turn."""
+
 LATE = DECISIONS | {"delegate_start", "delegate_end"}
 """The types of events that may be written in a later step than the one they are of."""
 
@@ -107,7 +110,7 @@ class ReactActivity:
         async with beating():
             definition = await self._definitions.get(request.definition)
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
-            if request.decided:
+            if request.decided and request.boundary != "end":  # where they are in the log
                 decided = decided_events(request.turn, request.decided)
                 await until_stored(lambda: self._store.append_events(request.session, decided))
             envelopes = await self._events(request)
@@ -164,11 +167,10 @@ class ReactActivity:
         """The events of the step so far, which stand at the end of the log, but for decisions: they are named."""
         found: list[Envelope] = []
         step, before = (request.turn, request.step), (await self._store.session(request.session)).last_seq
-        left_out = DECISIONS if request.boundary != "end" else frozenset[str]()
         while before > 0:
             after = max(0, before - PAGE)
             page = await self._store.events(request.session, after=after, limit=before - after)
-            found = [*(one for one in page if (one.turn, one.step) == step and one.event.type not in left_out), *found]
+            found = [*(one for one in page if (one.turn, one.step) == step and one.event.type not in TOLD), *found]
             in_time = [(one.turn, one.step) for one in page if one.event.type not in LATE]
             if not page or (in_time and in_time[0] < step):
                 break

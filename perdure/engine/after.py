@@ -204,8 +204,8 @@ def with_charges(state: TurnState, ended: Sequence[delegates.End]) -> TurnState:
 def background_ended(state: TurnState, session: str, ended: TurnResult | ErrorDetail) -> TurnState:
     """A delegate in the background has ended: it is charged for, once, and what it did not use is there again."""
     known = tuple(delegates.told(one, ended) if one.session == session else one for one in state.background)
-    if state.is_hooked("delegate_end"):
-        calls = tuple(one.call_id for one in known if one.session == session and not one.lost)
+    if state.is_hooked("delegate_start") or state.is_hooked("delegate_end"):
+        calls = tuple(one.call_id for one in known if one.session == session)
         state = state.with_hooks(ended=(*state.hooks.ended, *calls))
     return with_charges(state.model_copy(update={"background": known, "short": False}), [ended])
 

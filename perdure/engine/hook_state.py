@@ -25,6 +25,7 @@ class HookState(Value):
         happened: The events of the last generation that a rule can be on.
         unheard: Decisions that hooks are on, and will hear of when the results of a step are there.
         ended: The same of delegates in the background: the calls of those that have ended.
+        told: How many of those two hooks hear of at this boundary; what comes while they run is for the next step.
         retries_in_row: Retries that hooks have asked for since the last step without one.
         carried_out: In how many steps each hook has had its way.
     """
@@ -37,5 +38,6 @@ class HookState(Value):
     happened: tuple[str, ...] = ()
     unheard: tuple[Decided, ...] = ()
     ended: tuple[str, ...] = ()
+    told: tuple[int, int] = (0, 0)
     retries_in_row: int = 0
     carried_out: dict[str, int] = {}

@@ -62,6 +62,7 @@ def interrupted(state: TurnState) -> TurnState:
 def settle(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
     """Go by the rules wherever one is due, until hooks written in Python are to be called, or no hook is."""
     while not state.hooks.calling and _is_due(state, mail):
+        state = state.with_hooks(told=(len(state.hooks.unheard), len(state.hooks.ended)))
         names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
         state = state.with_hooks(calling=names) if names else reacted(state, mail, Reacted(), now)
     return state
@@ -103,10 +104,12 @@ def failed(state: TurnState, error: ErrorDetail) -> TurnState:
 
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> React | None:
     """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
+    unheard, ended = state.hooks.unheard, state.hooks.ended
+    left = {*(one.event.type for one in unheard), *(("delegate_start", "delegate_end") if ended else ())}
     names = tuple(
         hook.name
         for hook in state.policy.hooks
-        if EVENTS_AT["end"].intersection(hook.events) and _holds(state, hook, after.facts(state, now))
+        if (EVENTS_AT["end"] | left).intersection(hook.events) and _holds(state, hook, after.facts(state, now))
     )
     if not names:
         return None
@@ -119,6 +122,8 @@ def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: da
         boundary="end",
         calling=names,
         spent=state.spent,
+        decided=unheard,
+        ended=ended,
     ).sparse()
 
 
@@ -175,7 +180,7 @@ def _happened(state: TurnState, at: Boundary) -> dict[str, frozenset[str]]:
     errors = told.union(tool for tool, succeeded in state.tally.ended if not succeeded)
     return {
         "step_end": none,
-        **dict.fromkeys((one.event.type for one in state.hooks.unheard), none),
+        **dict.fromkeys((one.event.type for one in state.hooks.unheard[: state.hooks.told[0]]), none),
         **({"tool_end": frozenset(tools.values())} if tools else {}),
         **({"tool_error": frozenset(errors)} if errors else {}),
     }
@@ -203,7 +208,8 @@ def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> T
     if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
         following = None
     if at == "step":
-        state = state.with_hooks(unheard=(), ended=())
+        decided, ended = state.hooks.told
+        state = state.with_hooks(unheard=state.hooks.unheard[decided:], ended=state.hooks.ended[ended:], told=(0, 0))
     if following == "stalled":  # the step stands
         state = state.with_hooks(retries_in_row=0)
     return after.step_ended(state.with_hooks(boundary=following), mail, now)

@@ -47,7 +47,9 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         expires_at=opened.expires_at,
         delegated=opening.request.delegated,
         hooks=HookState(
-            boundary="start" if opened.policy.hooks and not opening.request.compact else None, said=opened.said
+            boundary="start" if opened.policy.hooks and not opening.request.compact else None,
+            said=opened.said,
+            calls=tuple((call.call_id, call.tool) for call in opened.asking) if opened.policy.hooks else (),
         ),
         todos=opened.todos,
         spent=opened.earlier,
@@ -135,8 +137,8 @@ def _react(state: TurnState, boundary: Boundary) -> React:
         spent=state.spent,
         left=None if limit is None else max(0, limit - state.taken.behavior_calls),
         failed=state.failed if boundary == "step" else (),
-        decided=state.hooks.unheard if boundary == "step" else (),
-        ended=state.hooks.ended if boundary == "step" else (),
+        decided=state.hooks.unheard[: state.hooks.told[0]] if boundary == "step" else (),
+        ended=state.hooks.ended[: state.hooks.told[1]] if boundary == "step" else (),
     ).sparse()
 
 

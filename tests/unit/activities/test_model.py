@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from activities.attempts import DeadlineExceededError, _within
-from activities.model import Answer, complete
+from activities.model import Answer, MissingKeyError, complete, require_key
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.unit.activities.calls import Way, warm_up
 
@@ -107,3 +108,25 @@ async def test_a_time_out_inside_the_call_is_not_taken_for_the_deadline() -> Non
     with pytest.raises(TimeoutError) as raised:
         await _within(timedelta(seconds=60), call())
     assert type(raised.value) is TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        ("bedrock/anthropic.claude-x", {"aws_access_key_id": "${OWN_ID}", "aws_secret_access_key": "${OWN_KEY}"}),
+        ("vertex_ai/gemini-x", {"vertex_credentials": "${OWN_KEY}", "vertex_project": "p", "vertex_location": "l"}),
+        ("openai/x", {"api_key": "${OWN_KEY}"}),
+    ],
+)
+def test_a_call_with_credentials_of_its_own_needs_no_variable_of_its_provider(
+    monkeypatch: pytest.MonkeyPatch, model: str, params: dict[str, JsonValue]
+) -> None:
+    """But those that it refers to."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "VERTEX", "GOOGLE_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    agent = AgentDefinition(name="a", model=model, generate_params=params)
+    with pytest.raises(MissingKeyError, match="OWN_KEY is not set"):
+        require_key(agent)
+    monkeypatch.setenv("OWN_ID", "an id")
+    monkeypatch.setenv("OWN_KEY", "a key")
+    require_key(agent)

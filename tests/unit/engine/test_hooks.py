@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.decisions import BudgetChanged
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.reacting import HookReaction, React, Reacted
@@ -333,3 +334,18 @@ def test_hooks_for_the_end_look_where_its_events_were_written() -> None:
     last = hooks.at_the_end(state, commit, result, NOW)
     assert last is not None
     assert (commit.steps, last.step) == (0, 1)
+
+
+def test_what_is_decided_while_hooks_run_is_heard_behind_the_next_step() -> None:
+    """S-36: and not dropped with what they were told of."""
+    log = HookDeclaration(name="log", reference="m:f", on=("budget_changed",))
+    first, second = (BudgetChanged(dimension="llm_calls", before=None, after=str(limit)) for limit in (5, 9))
+    state = opened(hooks=[log]).with_hooks(boundary="step").with_decided(first)
+    state = hooks.settle(state, Mailbox(), NOW)
+    asked = engine.next_action(state, Mailbox())
+    assert isinstance(asked, React)
+    assert [one.event for one in asked.decided] == [first]
+    state = state.with_decided(second)
+    assert engine.next_action(state, Mailbox()) == asked
+    state = hooks.reacted(state, Mailbox(), Reacted(calls=1), NOW)
+    assert [one.event for one in state.hooks.unheard] == [second]
