@@ -12,6 +12,7 @@ from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAY, asker, several, waiting
 from tests.workflow.backgrounds import HANGING, lead, starts, steps
+from tests.workflow.bodies import Body
 from tests.workflow.delegating import agent, played
 
 QUOTA = faults.error(429, "no more", name="insufficient_quota")
@@ -89,8 +90,9 @@ async def test_what_no_step_is_left_for_is_told_at_the_end(house: House) -> None
         tools=[todo, *asker().tools],
         hooks=[noting(heard["asking"], "todos_changed")],
     )
-    caller = lead(hooks=[noting(heard["tester"], "delegate_start", "delegate_end")])
-    answers = played(tester=steps(starts("one"), DONE), helper=lambda _: HANGING)
+    body = Body()
+    caller = lead(tools=[body.held()], hooks=[noting(heard["tester"], "delegate_start", "delegate_end")])
+    answers = played(tester=steps(starts("one"), call(("held", {})), DONE), helper=lambda _: HANGING)
     models: dict[str, Any] = {
         "scripted": answers,
         "first": lambda _: say("").after(QUOTA),
@@ -102,8 +104,12 @@ async def test_what_no_step_is_left_for_is_told_at_the_end(house: House) -> None
         house.worker(caller, agent("helper"), falling, asking),
     ):
         house.use(provider)
-        turns = [await house.client.start(name, "go", session=f"{house.session}-{name}") for name in heard]
-        handles = [house.temporal.get_workflow_handle(turn.session) for turn in turns]
+        handles = [await house.start("tester")]
+        for name in ("falling", "asking"):
+            turn = await house.client.start(name, "go", session=f"{house.session}-{name}")
+            handles.append(house.temporal.get_workflow_handle(turn.session))
+        await house.wait_for_event("delegate_start")  # a delegate that has not begun when its caller ends never does
+        body.released.set()
         results = await asyncio.gather(*(handle.result() for handle in handles))
     assert [one["stop_reason"] for one in results] == ["finished", "error", "waiting_for_input"]
     assert heard == {
@@ -115,12 +121,15 @@ async def test_what_no_step_is_left_for_is_told_at_the_end(house: House) -> None
 
 async def test_a_hook_that_only_waits_for_the_beginning_of_a_delegate_hears_of_it(house: House) -> None:
     """S-36 S-64: in the background."""
-    heard: list[str] = []
-    answers = played(tester=steps(starts("one"), DONE), helper=lambda _: HANGING)
-    caller = lead(hooks=[noting(heard, "delegate_start")])
+    body, heard = Body(), list[str]()
+    answers = played(tester=steps(starts("one"), call(("held", {})), DONE), helper=lambda _: HANGING)
+    caller = lead(tools=[body.held()], hooks=[noting(heard, "delegate_start")])
     async with ScriptedProvider(answers) as provider, house.worker(caller, agent("helper")):
         house.use(provider)
-        await house.run()
+        handle = await house.start()
+        await house.wait_for_event("delegate_start")
+        body.released.set()
+        await handle.result()
     assert heard == ["delegate_start helper"]
 
 
