@@ -20,6 +20,7 @@ from activities.metrics import Metrics
 from activities.model import Answer, UnusableAnswerError, complete
 from activities.recordings import Recordings
 from activities.references import names_of_call
+from activities.secrets import values_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, Reason
@@ -108,8 +109,7 @@ class Attempts:
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
-        own = (os.environ.get(name, "") for name in names_of_call(definition.generate_params, secrets=True))
-        return self._secrets.union(value for value in own if value)
+        return self._secrets | values_of(names_of_call(definition.generate_params, secrets=True), os.environ)
 
     def count(self, definition: AgentDefinition, answer: Answer, seconds: float) -> None:
         """Count a stored answer in the metrics, unless it was recorded: nobody was asked, or paid."""

@@ -27,7 +27,13 @@ class Call(Protocol):
 
 def call_event(call: Call, event: Event, *, key: str | None = None) -> NewEvent:
     """An event of the call; it needs a key if there may be several of its type."""
-    return NewEvent(key=f"{call.turn}/{call.call_id}/{key or event.type}", turn=call.turn, step=call.step, event=event)
+    key = call_key(call.turn, call.call_id, key or event.type)
+    return NewEvent(key=key, turn=call.turn, step=call.step, event=event)
+
+
+def call_key(turn: int, call_id: str, key: str) -> str:
+    """What the log knows an event of a call by."""
+    return f"{turn}/{call_id}/{key}"
 
 
 def approved(call: Call, tool: str) -> list[NewEvent]:

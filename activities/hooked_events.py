@@ -67,7 +67,7 @@ def _is_left(request: React, one: Envelope) -> bool:
         return False
     if isinstance(one.event, DelegateStart | DelegateEnd):
         return one.event.call_id in request.ended
-    return any((one.step, one.event) == (left.step, left.event) for left in request.decided)
+    return any(one.event.type == left.event.type for left in request.decided)  # others are not among them
 
 
 def _is_early(request: React, one: Hooked, step: StepRecord | None) -> bool:

@@ -16,6 +16,7 @@ from typing import cast, get_args
 from temporalio import activity
 
 from activities.bodies import Bodies, within
+from activities.call_events import call_key
 from activities.definitions import Definitions
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
 from activities.failures import redact
@@ -27,13 +28,12 @@ from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.decisions import DecidedEvent
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Envelope, HookEnd, NewEvent, decided_events
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
 from perdure.contracts.reacting import HookReaction, React, Reacted
-from perdure.contracts.reactions import AnyReaction, Boundary, Reaction
+from perdure.contracts.reactions import OF_DELEGATES, AnyReaction, Boundary, Reaction
 from perdure.engine.redaction import without_known
 from perdure.store import Store
 
@@ -46,7 +46,7 @@ DECISIONS: frozenset[str] = frozenset(one.model_fields["type"].default for one i
 TOLD = DECISIONS - {"stop_condition_met"}
 """Those that hooks hear of where they are told of them; that one ends the turn."""
 
-LATE = DECISIONS | {"delegate_start", "delegate_end"}
+LATE = DECISIONS | OF_DELEGATES
 """The types of events that may be written in a later step than the one they are of."""
 
 MISSING_HOOK_RETRY = timedelta(seconds=5)
@@ -159,7 +159,8 @@ class ReactActivity:
     async def _events(self, request: React) -> list[Envelope]:
         """The events that hooks hear of now, in order: those of the step, and what came late."""
         async with store_failures():
-            late = await self._store.events_by_key(request.session, _late(request)) if _late(request) else ()
+            keys = _late(request)
+            late = await self._store.events_by_key(request.session, keys) if keys else ()
             of_step = await self._of_step(request)
         return sorted({one.seq: one for one in (*of_step, *late)}.values(), key=lambda one: one.seq)
 
@@ -261,10 +262,9 @@ class ReactActivity:
 
 def _late(request: React) -> list[str]:
     """The keys of the events that hooks hear of in a later step than the one they are of."""
-    kinds = [kind.model_fields["type"].default for kind in (DelegateStart, DelegateEnd)]
     return [
         *(event.key for event in decided_events(request.turn, request.decided)),
-        *(f"{request.turn}/{call_id}/{kind}" for call_id in request.ended for kind in kinds),
+        *(call_key(request.turn, call_id, kind) for call_id in request.ended for kind in OF_DELEGATES),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from perdure.contracts.model_calls import REFERENCE, with_where
+from perdure.contracts.model_calls import REFERENCE, texts_that_say_where, with_where
 from perdure.contracts.values import JsonValue
 
 
@@ -22,14 +22,8 @@ def filled(text: str, environment: Mapping[str, str]) -> str:
 
 def names_of_call(params: Mapping[str, JsonValue], *, secrets: bool = False) -> list[str]:
     """The variables that the arguments of a model call refer to; of secrets only, if that is asked for."""
-    names: list[str] = []
-
-    def note(_name: str, text: str, secret: bool) -> str:
-        names.extend(names_in(text) if secret or not secrets else ())
-        return text
-
-    with_where(params, note)
-    return names
+    texts = (text for _, text, secret in texts_that_say_where(params) if secret or not secrets)
+    return [name for text in texts for name in names_in(text)]
 
 
 def filled_for_call(params: Mapping[str, JsonValue], environment: Mapping[str, str]) -> dict[str, JsonValue]:
@@ -38,4 +32,4 @@ def filled_for_call(params: Mapping[str, JsonValue], environment: Mapping[str, s
     Raises:
         KeyError: One is not set.
     """
-    return with_where(params, lambda _name, text, _secret: filled(text, environment))
+    return with_where(params, lambda text: filled(text, environment))

@@ -7,23 +7,26 @@ from activities.mcp.references import names_needed
 from activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
-from perdure.settings import SHORTEST_SECRET, known_secrets
+from perdure.contracts.model_calls import SHORTEST_SECRET
+from perdure.settings import known_secrets
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
     """What no text may show: what references of the agents stand for, and the secrets that their tools need.
 
-    A path that exists is no secret of a server. Of a value of several lines each line is one too: logs show them so.
+    Of a value of several lines each line is one too: logs show them so.
     """
     agents = tuple(agents)
     needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
-    values = known_secrets(environment).union(*needed) | {
-        value
-        for agent in agents
-        for name in _referred(agent)
-        if len(value := environment.get(name, "")) >= SHORTEST_SECRET and not _is_path(value)
-    }
+    values = known_secrets(environment).union(*needed)
+    values |= values_of((name for agent in agents for name in _referred(agent)), environment)
     return values | {line for value in values for line in _lines(value)}
+
+
+def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
+    """What references stand for, as far as it is secret: a short word is none, nor is a path that exists."""
+    values = {environment.get(name, "") for name in names}
+    return {value for value in values if len(value) >= SHORTEST_SECRET and not _is_path(value)}
 
 
 def _referred(agent: Agent) -> Iterator[str]:

@@ -14,15 +14,13 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from perdure.contracts.model_calls import SHORTEST_SECRET
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 
 DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 """The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
 
 PREFIX = "PERDURE_"
-
-SHORTEST_SECRET = 8
-"""A shorter value of a credential variable is not looked for in texts: it would match everywhere."""
 
 RecordingMode = Literal["off", "record", "replay"]
 

@@ -1,15 +1,15 @@
 """Arguments of a model call that say where it goes, and what of them the worker's environment holds."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from perdure.contracts.values import JsonValue
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A variable of the worker's environment, in place of its value."""
 
-SHORTEST_CREDENTIAL = 8
-"""A shorter word is no credential: local servers want some ``EMPTY`` for a key."""
+SHORTEST_SECRET = 8
+"""A shorter value is taken for no secret, such as the ``EMPTY`` that local servers want for a key."""
 
 _WHERE = re.compile(
     r"(api_(base|key|type|version)|base_url|organization|project|(extra_|default_)?headers|timeout|deployment_(id|url)"
@@ -24,10 +24,7 @@ _NO_CREDENTIAL = re.compile(
 )
 _IN_ADDRESS = re.compile(r"://[^/?#]*[^/?#:]@|[?&][\w-]*(?:key|token|secret|sig)=[^&#]{8}", re.IGNORECASE)
 _FILE = re.compile(r"[^{}]*\.json|(~|\.)?/[^{}]*")
-_WORD = re.compile(rf"[^\s:]{{{SHORTEST_CREDENTIAL}}}")
-
-Change = Callable[[str, str, bool], str]
-"""Takes an argument's or a header's name, its text, and whether that is to be kept secret; gives another text."""
+_WORD = re.compile(rf"[^\s:]{{{SHORTEST_SECRET}}}")
 
 
 def says_where(name: str) -> bool:
@@ -35,15 +32,21 @@ def says_where(name: str) -> bool:
     return _WHERE.match(name) is not None or _is_credential(name)
 
 
-def with_where(params: Mapping[str, JsonValue], change: Change) -> dict[str, JsonValue]:
-    """The arguments with other texts in those that say where a call goes.
+def texts_that_say_where(params: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, bool]]:
+    """The texts in the arguments that say where a call goes.
 
-    Secret are credentials, all headers, and addresses that may hold some.
+    Returns:
+        Of each the name of its argument or header, the text, and whether it is secret: credentials, all headers, and
+        addresses that may hold some.
     """
-    return {
-        name: _changed(name, value, change, "headers" in name) if says_where(name) else value
-        for name, value in params.items()
-    }
+    for name, value in params.items():
+        if says_where(name):
+            yield from _texts(name, value, "headers" in name)
+
+
+def with_where(params: Mapping[str, JsonValue], change: Callable[[str], str]) -> dict[str, JsonValue]:
+    """The arguments with other texts in those that say where a call goes."""
+    return {name: _changed(value, change) if says_where(name) else value for name, value in params.items()}
 
 
 def check_credentials(params: Mapping[str, JsonValue]) -> None:
@@ -52,26 +55,32 @@ def check_credentials(params: Mapping[str, JsonValue]) -> None:
     Raises:
         ValueError: There is one; the message does not show it.
     """
-
-    def refuse(name: str, text: str, _secret: bool) -> str:
+    for name, text, _ in texts_that_say_where(params):
         rest = REFERENCE.sub("", text)
         written = _is_credential(name) and _WORD.search(rest) and not _FILE.fullmatch(text)
         if written or _IN_ADDRESS.search(rest):
             msg = f"{name} would be stored as it stands; write '${{NAME}}' and set NAME in the worker's environment"
             raise ValueError(msg)
-        return text
-
-    with_where(params, refuse)
 
 
 def _is_credential(name: str) -> bool:
     return _CREDENTIAL.search(name) is not None and _NO_CREDENTIAL.search(name) is None
 
 
-def _changed(name: str, value: JsonValue, change: Change, secret: bool) -> JsonValue:
-    """Each text in the value, with the name that it stands under."""
+def _texts(name: str, value: JsonValue, secret: bool) -> Iterator[tuple[str, str, bool]]:
     if isinstance(value, str):
-        return change(name, value, secret or _is_credential(name) or "@" in value or "?" in value)
+        yield name, value, secret or _is_credential(name) or "@" in value or "?" in value
+    elif isinstance(value, dict):
+        for inner, part in value.items():
+            yield from _texts(inner, part, secret)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(name, part, secret)
+
+
+def _changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return change(value)
     if isinstance(value, dict):
-        return {inner: _changed(inner, part, change, secret) for inner, part in value.items()}
-    return [_changed(name, part, change, secret) for part in value] if isinstance(value, list) else value
+        return {name: _changed(part, change) for name, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, list) else value

@@ -67,6 +67,9 @@ HookEvent = RuleEvent | FunctionEvent
 HOOK_EVENTS: tuple[str, ...] = (*get_args(RuleEvent), *get_args(FunctionEvent))
 """Every event that a hook can be on. The events of hooks themselves are not among them."""
 
+OF_DELEGATES = frozenset({"delegate_start", "delegate_end"})
+"""Of a delegate in the background hooks hear when its caller has learnt of its end."""
+
 EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "start": frozenset({"agent_start"}),
     "generation": frozenset(
@@ -78,7 +81,7 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "step": frozenset(
         {
             *("tool_start", "tool_recovery", "tool_progress", "tool_end", "tool_error", "tool_step"),
-            *("user_input_required", "user_input_received", "delegate_start", "delegate_end", "step_end"),
+            *("user_input_required", "user_input_received", *OF_DELEGATES, "step_end"),
             *("budget_warning", "budget_changed", "model_fallback", "todos_changed"),
         }
     ),

@@ -7,6 +7,7 @@ from perdure.contracts.budgets import Paid, Spent
 from perdure.contracts.decisions import BudgetWarning, StopConditionMet
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compacted, Generation
+from perdure.contracts.reactions import OF_DELEGATES
 from perdure.contracts.stops import AnyCondition, ToolFailed, parts
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
@@ -204,7 +205,7 @@ def with_charges(state: TurnState, ended: Sequence[delegates.End]) -> TurnState:
 def background_ended(state: TurnState, session: str, ended: TurnResult | ErrorDetail) -> TurnState:
     """A delegate in the background has ended: it is charged for, once, and what it did not use is there again."""
     known = tuple(delegates.told(one, ended) if one.session == session else one for one in state.background)
-    if state.is_hooked("delegate_start") or state.is_hooked("delegate_end"):
+    if any(map(state.is_hooked, OF_DELEGATES)):
         calls = tuple(one.call_id for one in known if one.session == session)
         state = state.with_hooks(ended=(*state.hooks.ended, *calls))
     return with_charges(state.model_copy(update={"background": known, "short": False}), [ended])

@@ -6,7 +6,15 @@ from typing import get_args
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Generate, Generation
 from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import EVENTS_AT, AnyReaction, Boundary, HookDeclaration, HookRule, RuleEvent
+from perdure.contracts.reactions import (
+    EVENTS_AT,
+    OF_DELEGATES,
+    AnyReaction,
+    Boundary,
+    HookDeclaration,
+    HookRule,
+    RuleEvent,
+)
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.engine import after, budgets, reactions, step, stops
 from perdure.engine.hook_state import HookState, WasRead
@@ -105,7 +113,7 @@ def failed(state: TurnState, error: ErrorDetail) -> TurnState:
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> React | None:
     """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
     unheard, ended = state.hooks.unheard, state.hooks.ended
-    left = {*(one.event.type for one in unheard), *(("delegate_start", "delegate_end") if ended else ())}
+    left = {*(one.event.type for one in unheard), *(OF_DELEGATES if ended else ())}
     names = tuple(
         hook.name
         for hook in state.policy.hooks

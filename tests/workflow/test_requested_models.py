@@ -83,3 +83,18 @@ async def test_a_model_of_the_agents_own_may_name_an_address(house: House) -> No
         model = f"oobabooga/{own.url}"
         definition = agent(own, model).definition
     assert definition.asked_for(model) == {"model": model, "generate_params": definition.generate_params}
+
+
+async def test_a_short_word_behind_a_reference_is_no_secret(house: House) -> None:
+    """A model may say it; a long one it may not."""
+    house.environment.setenv("TEAM", "dev")
+    async with ScriptedProvider(Script(replies=(say(f"the dev team has {KEY}"),))) as own:
+        params: dict[str, JsonValue] = {
+            "api_base": own.url,
+            "api_key": "${OWN}",
+            "extra_headers": {"X-Team": "${TEAM}"},
+        }
+        async with house.worker(Agent(name="tester", model="openai/first", generate_params=params)):
+            result = await house.run()
+        assert own.requests[0].headers["x-team"] == "dev"
+    assert result["output"] == "the dev team has ***"
