@@ -26,7 +26,7 @@ from perdure import Agent
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
 from perdure.cli.server import EmbeddedServer
-from perdure.client import Client
+from perdure.client import Client, NoWorkerError
 from perdure.contracts.names import AGENT_TURN
 from perdure.settings import Settings
 from perdure.store import Store
@@ -141,10 +141,19 @@ class House:
                 assert worker._workflow_worker is not None
                 worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # not 2: busy is not stuck
                 await stack.enter_async_context(worker)
+                if client is None:
+                    await eventually(self._polled)  # commands refuse to start what no worker would take
                 yield
         finally:
             await self.mcp.close()
             bodies.close()
+
+    async def _polled(self) -> bool:
+        try:
+            await self.client.check_worker()
+        except NoWorkerError:
+            return False
+        return True
 
     def spawn_worker(self, agents: str, *, main: str = "worker", **environment: str) -> "WorkerProcess":
         """A worker in a process of its own, as an operator starts it unless another main module is named.

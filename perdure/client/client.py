@@ -50,6 +50,9 @@ from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, Sess
 ATTEMPTS = 20
 """How often a call that met a turn just as it ended is made again, half a second apart at most."""
 
+CLOSING_TIMEOUT = timedelta(seconds=30)
+"""How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
+
 GUIDANCE = "what matters for the work ahead"
 """What a summary keeps in mind when the person who asks for it names nothing."""
 
@@ -114,7 +117,7 @@ class Client(Extending, Checkpoints, Tasks):
 
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
-            SessionBusyError: Another turn of the session runs.
+            SessionBusyError: Another turn of the session runs, or its last hooks do for over 30 s.
             ServerUnreachableError: The server does not answer.
         """
         session = session_id(agent) if session is None else session
@@ -154,7 +157,10 @@ class Client(Extending, Checkpoints, Tasks):
                 except WorkflowAlreadyStartedError:
                     newest = await self._runs.newest(session)
                     if newest is not None and newest.running:
-                        return await self._running(session, newest, request.request_id)
+                        running = await self._running(session, newest, request.request_id)
+                        if running is None:
+                            continue
+                        return running
                 except RPCError as error:
                     # A server may refuse a second run of one id within a second of the first.
                     if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
@@ -163,10 +169,16 @@ class Client(Extending, Checkpoints, Tasks):
         msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
         raise SessionBusyError(msg)
 
-    async def _running(self, session: str, run: Run, request_id: str) -> Turn:
-        """The running turn if it is the one asked for."""
+    async def _running(self, session: str, run: Run, request_id: str) -> Turn | None:
+        """The running turn if it is the one asked for; None if its turn had ended, and the run has closed by now."""
         if run.request_id == request_id:
             return self._turn(session, request_id, run.run_id)
+        with contextlib.suppress(StoreError, TimeoutError):
+            turn = await self._asked_before(session, run.request_id)
+            if turn is not None and turn.result is not None:
+                async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
+                    await self._runs.close(session, run.run_id)
+                return None
         status = await self._runs.status(session)
         number = f"turn {status.turn}" if status is not None else "another turn"
         msg = (

@@ -16,7 +16,6 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from perdure import Agent
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
-from perdure.client import NoWorkerError
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.conftest import FAST
 from tests.house import WAIT_SECONDS, House, eventually
@@ -33,22 +32,6 @@ async def host(era: str = "auto") -> AsyncIterator[Client]:
     child = StdioServerParameters(command=sys.executable, args=MCP, env=dict(os.environ))
     async with Client(child, mode=era, read_timeout_seconds=WAIT_SECONDS) as client:
         yield client
-
-
-@asynccontextmanager
-async def working(house: House, agent: Agent = AGENT) -> AsyncIterator[None]:
-    """A worker that polls."""
-
-    async def polls() -> bool:
-        try:
-            await house.client.check_worker()
-        except NoWorkerError:
-            return False
-        return True
-
-    async with house.worker(agent):
-        await eventually(polls)
-        yield
 
 
 async def did(client: Client, tool: str, **arguments: Any) -> Any:
@@ -95,7 +78,7 @@ def waiting(client: Client, session: str, progress: Progress | None = None) -> "
 @pytest.mark.parametrize("era", ["legacy", "auto"])
 async def test_a_stock_host_starts_a_job_and_gets_its_result(house: House, era: str) -> None:
     """S-78: in both generations of the protocol."""
-    async with ScriptedProvider(lambda _: say("done")) as provider, working(house), host(era) as client:
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT), host(era) as client:
         house.use(provider)
         tools = {tool.name for tool in (await client.list_tools()).tools}
         people = {"answer", "approve", "deny"}
@@ -121,7 +104,7 @@ async def test_a_stock_host_starts_a_job_and_gets_its_result(house: House, era: 
 
 
 async def test_the_same_request_id_is_the_same_job(house: House) -> None:
-    async with ScriptedProvider(lambda _: say("done")) as provider, working(house), host() as client:
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT), host() as client:
         house.use(provider)
         first = await did(client, "start", agent="tester", prompt="go", request_id=house.session)
         again = await did(client, "start", agent="tester", prompt="go", request_id=house.session)
@@ -135,7 +118,7 @@ async def test_the_same_request_id_is_the_same_job(house: House) -> None:
 
 
 async def test_to_stop_waiting_leaves_the_job_alone_and_cancel_ends_it(house: House) -> None:
-    async with ScriptedProvider(always=faults.hang()) as provider, working(house), host() as client:
+    async with ScriptedProvider(always=faults.hang()) as provider, house.worker(AGENT), host() as client:
         house.use(provider)
         await did(client, "start", agent="tester", prompt="go", session=house.session)
         progress = Progress()
@@ -160,7 +143,7 @@ async def test_to_stop_waiting_leaves_the_job_alone_and_cancel_ends_it(house: Ho
 
 
 async def test_a_host_that_is_closed_leaves_the_job_alone_and_the_next_one_waits_for_it(house: House) -> None:
-    async with ScriptedProvider(HELD) as provider, working(house):
+    async with ScriptedProvider(HELD) as provider, house.worker(AGENT):
         house.use(provider)
         async with host() as client:
             await did(client, "start", agent="tester", prompt="go", session=house.session)
@@ -184,7 +167,7 @@ async def test_what_cannot_be_done_is_a_sentence_with_its_fix(house: House) -> N
         said = await refused(client, "start", agent="tester", prompt="go")
         assert "no worker polls the task queue" in said
         assert "'perdure worker --agents MODULE'" in said
-        async with working(house):
+        async with house.worker(AGENT):
             said = await refused(client, "start", agent="nobody", prompt="go")
             assert said == "there is no agent 'nobody'; the workers have tester"
             for tool in ("wait", "status", "cancel", "transcript"):
@@ -214,7 +197,7 @@ async def test_a_store_that_is_not_there_is_a_sentence(house: House, tmp_path: P
 
 
 async def test_a_wait_sits_out_a_server_that_is_killed_and_started_again(lasting: House) -> None:
-    async with ScriptedProvider(HELD) as provider, working(lasting), host() as client:
+    async with ScriptedProvider(HELD) as provider, lasting.worker(AGENT), host() as client:
         lasting.use(provider)
         await did(client, "start", agent="tester", prompt="go", session=lasting.session)
         progress = Progress()
@@ -252,7 +235,7 @@ async def test_a_stock_client_reaches_the_jobs_over_http(house: House) -> None:
     """S-78: in both generations of the protocol."""
     process, output = serving_http(house)
     url = await told_url(output)
-    async with ScriptedProvider(lambda _: say("done")) as provider, working(house):
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT):
         house.use(provider)
         for number, era in enumerate(["legacy", "auto"], start=1):
             async with Client(url, mode=era) as client:

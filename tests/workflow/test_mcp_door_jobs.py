@@ -6,12 +6,12 @@ import pytest
 from perdure.cli.jobs import TRANSCRIPT_CHARACTERS
 from perdure.testing import ScriptedProvider, say
 from tests.house import House
-from tests.workflow.test_mcp_door import did, host, refused, serving_http, told_url, working
+from tests.workflow.test_mcp_door import AGENT, did, host, refused, serving_http, told_url
 
 
 async def test_the_same_request_begins_one_job_and_another_prompt_another(house: House) -> None:
     """S-78: a host that counts its requests from one again gets no job of an earlier time."""
-    async with ScriptedProvider(lambda _: say("done")) as provider, working(house), host() as client:
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT), host() as client:
         house.use(provider)
         first, again, other = [
             await did(client, "start", agent="tester", prompt=prompt, request_id="1")
@@ -27,7 +27,7 @@ async def test_the_same_request_begins_one_job_and_another_prompt_another(house:
 async def test_a_long_transcript_is_read_in_whole_messages(house: House) -> None:
     """S-78: the last ones; how many are missing is said."""
     long = "z" * (TRANSCRIPT_CHARACTERS // 3)
-    async with ScriptedProvider(lambda _: say(long)) as provider, working(house), host() as client:
+    async with ScriptedProvider(lambda _: say(long)) as provider, house.worker(AGENT), host() as client:
         house.use(provider)
         await did(client, "start", agent="tester", prompt="go 1", session=house.session)
         await did(client, "wait", session=house.session, turn=1)
@@ -41,7 +41,7 @@ async def test_a_long_transcript_is_read_in_whole_messages(house: House) -> None
 
 async def test_no_session_is_named_by_nothing(house: House) -> None:
     """S-78: in a sentence of ours."""
-    async with working(house), host() as client:
+    async with house.worker(AGENT), host() as client:
         assert "session" in await refused(client, "status", session="")
 
 

@@ -5,7 +5,7 @@ import pytest
 from perdure.testing import Script, ScriptedProvider
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several
-from tests.workflow.test_mcp_door import did, host, refused, waiting, working
+from tests.workflow.test_mcp_door import did, host, refused, waiting
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _nothing_is_paid() -> None:
 async def test_a_host_reads_what_a_job_waits_for_replies_and_gets_its_result(house: House) -> None:
     """S-78: ``wait`` returns when a person is needed, and goes on when everything is decided."""
     script = Script(replies=(several(COLOUR, PAY), PAY, DONE))
-    async with ScriptedProvider(script) as provider, working(house, asker()), host() as client:
+    async with ScriptedProvider(script) as provider, house.worker(asker()), host() as client:
         house.use(provider)
         where = {"session": house.session}
         await did(client, "start", agent="tester", prompt="go", **where)
@@ -48,7 +48,7 @@ async def test_a_host_reads_what_a_job_waits_for_replies_and_gets_its_result(hou
 
 async def test_a_job_that_stopped_for_people_goes_on_with_the_reply(house: House) -> None:
     script = Script(replies=(COLOUR, DONE))
-    async with ScriptedProvider(script) as provider, working(house, asker(interactive="stop")), host() as client:
+    async with ScriptedProvider(script) as provider, house.worker(asker(interactive="stop")), host() as client:
         house.use(provider)
         where = {"session": house.session}
         await did(client, "start", agent="tester", prompt="go", **where)
@@ -62,7 +62,7 @@ async def test_a_job_that_stopped_for_people_goes_on_with_the_reply(house: House
 
 
 async def test_a_reply_that_cannot_be_taken_is_a_sentence_with_its_fix(house: House) -> None:
-    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, working(house, asker()):
+    async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker()):
         house.use(provider)
         async with host() as client:
             where = {"session": house.session}

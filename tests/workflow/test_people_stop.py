@@ -52,8 +52,8 @@ async def test_what_a_hook_says_before_the_stop_is_read_behind_the_answers(house
         assert (await (await house.client.attach(house.session)).result()).stop_reason == "waiting_for_input"
         await house.client.answer(house.session, first["request_id"], "red")
         result = await (await house.client.attach(house.session)).result()
-        later = await house.run(prompt="and now?")
-    assert (result.stop_reason, later["stop_reason"]) == ("finished", "finished")
+        later = await (await house.client.start("tester", "and now?", session=house.session)).result()
+    assert (result.stop_reason, later.stop_reason) == ("finished", "finished")
     read = provider.requests[1].request.messages
     assert [message["role"] for message in read] == ["user", "assistant", "tool", "tool", "user", "user"]
     assert [message["content"] for message in read[-2:]] == ["be brief", "and kind"]
@@ -139,6 +139,6 @@ async def test_a_compaction_in_place_of_the_answer_leaves_a_conversation_that_go
         await (await house.client.compact(house.session)).result()
         with pytest.raises(RequestRefusedError, match="does not wait"):
             await house.client.answer(house.session, request["request_id"], "red")
-        result = await house.run(prompt="go on")
-    assert result["stop_reason"] == "finished"
+        result = await (await house.client.start("tester", "go on", session=house.session)).result()
+    assert result.stop_reason == "finished"
     assert "another message came" in results(provider.requests[-1].request.messages)[0]

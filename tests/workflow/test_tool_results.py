@@ -350,7 +350,7 @@ async def test_a_long_output_of_a_server_is_read_on_after_a_compaction_and_by_no
         (end,) = await house.events("tool_end")
         handles.append(end["artifact"])
         assert (await (await house.client.compact(house.session)).result()).stop_reason == "finished"
-        await house.run(prompt="what was its end?")
+        await (await house.client.start("tester", "what was its end?", session=house.session)).result()
         *_, read = results(provider.requests[-1].request)
         other = replace(house, session=f"{house.session}-other")
         assert (await other.run())["stop_reason"] == "finished"

@@ -65,7 +65,10 @@ class Bookkeeping:
 
 @workflow.defn(name="AgentTurn")
 class StandIn:
-    """A turn whose prompt says what it does: ``hold`` waits for the signal ``finish``, ``crash`` fails, …"""
+    """A turn whose prompt says what it does: ``hold`` waits for the signal ``finish``, ``crash`` fails, …
+
+    ``linger`` ends, and waits for it then.
+    """
 
     @workflow.init
     def __init__(self, request: TurnRequest) -> None:
@@ -109,6 +112,8 @@ class StandIn:
         result = await workflow.execute_activity_method(
             Bookkeeping.commit_turn, self.commit(opened), start_to_close_timeout=SECONDS
         )
+        if request.prompt.startswith("linger"):
+            await workflow.wait_condition(lambda: self.released)
         if self.queued:
             first, *rest = self.queued
             workflow.continue_as_new(TurnRequest(prompt=first.prompt, request_id=first.request_id, queued=tuple(rest)))

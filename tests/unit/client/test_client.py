@@ -24,6 +24,7 @@ from perdure.client import (
     client as client_module,
 )
 from perdure.client.requests import turn_request
+from perdure.client.runs import Close
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.settings import Settings
 
@@ -88,6 +89,40 @@ async def test_a_busy_session_refuses_another_start_and_says_what_to_do(client: 
         await client.start("writer", "more", session=session)
     await finish(client, first)
     await first.result()
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_turn_starts_behind_one_that_has_ended_and_runs_its_last_hooks(
+    client: Client, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has read the end of a turn may start the next one."""
+    met = asyncio.Event()
+    close = client._runs.close
+
+    async def closing(session: str, run_id: str) -> Close:
+        met.set()
+        return await close(session, run_id)
+
+    monkeypatch.setattr(client._runs, "close", closing)
+    first = await client.start("writer", "linger", session=session)
+    assert (await types(first))[-1] == "agent_end"
+    assert (await first.result()).turn == 1
+    starting = asyncio.create_task(client.start("writer", "go", session=session))
+    await asyncio.wait({starting, asyncio.create_task(met.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    await finish(client, first)
+    assert (await (await starting).result()).turn == 2
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_turn_whose_last_hooks_do_not_end_counts_as_running(
+    client: Client, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSING_TIMEOUT", timedelta(seconds=0.2))
+    first = await client.start("writer", "linger", session=session)
+    assert (await types(first))[-1] == "agent_end"
+    with pytest.raises(SessionBusyError, match=f"perdure send {session}"):
+        await client.start("writer", "go", session=session)
+    await finish(client, first)
 
 
 @pytest.mark.usefixtures("worker")
