@@ -146,7 +146,7 @@ async def warm_up(models: Iterable[str]) -> None:
 
 
 class MissingKeyError(Exception):
-    """The provider's key is not in the worker's environment, so the call is not even sent."""
+    """Variables that the call needs are not in the worker's environment; its text names them. Nothing is sent."""
 
 
 @functools.cache
@@ -177,9 +177,7 @@ def require_key(definition: AgentDefinition) -> None:
     if _OWN_ACCESS.isdisjoint(params):
         missing += _missing_keys(definition.model)
     if missing:
-        names = " and ".join(missing)
-        msg = f"{names} is not set in the worker's environment; set it there and start the worker again"
-        raise MissingKeyError(msg)
+        raise MissingKeyError(" and ".join(missing))
 
 
 _CALLBACKS = (

@@ -162,7 +162,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
     ReasonCode.LLM_REFUSED: _permanent("the model refused to answer"),
     ReasonCode.LLM_MISSING_KEY: _permanent(
-        "no key for the provider is set in the worker's environment; set it and start the worker again"
+        "a key that the call needs is not set in the worker's environment; set it and start the worker again"
     ),
     ReasonCode.LLM_PARSE_ERROR: _answer("the answer is not the JSON that the agent's output asks for"),
     ReasonCode.LLM_SCHEMA_VIOLATION: _answer("the answer does not fit the schema of the agent's output"),

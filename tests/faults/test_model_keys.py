@@ -44,7 +44,10 @@ async def test_a_reference_to_what_the_worker_does_not_have_is_a_missing_key(hou
         result = await house.run()
         assert provider.requests == []
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.missing_key")
-    assert "OWN and GATE is not set in the worker's environment; set it there" in result["error"]
+    assert result["error"].endswith(
+        ": a key that the call needs is not set in the worker's environment: "
+        "OWN and GATE; set it and start the worker again"
+    )
 
 
 def test_what_a_definition_refers_to_is_a_secret_also_when_no_agent_of_the_worker_has_it() -> None:

@@ -26,7 +26,7 @@ async def test_a_missing_key_names_the_variable_and_sends_nothing(house: House) 
     async with house.worker(agent):
         result = await house.run()
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.missing_key")
-    assert "ANTHROPIC_API_KEY is not set in the worker's environment" in result["error"]
+    assert "is not set in the worker's environment: ANTHROPIC_API_KEY; set it" in result["error"]
 
 
 async def test_input_that_is_no_request_fails_the_workflow_with_the_field(house: House) -> None:

@@ -125,7 +125,7 @@ def test_a_call_with_credentials_of_its_own_needs_no_variable_of_its_provider(
     for name in [name for name in os.environ if name.startswith(("AWS_", "VERTEX", "GOOGLE_", "OPENAI_"))]:
         monkeypatch.delenv(name)
     agent = AgentDefinition(name="a", model=model, generate_params=params)
-    with pytest.raises(MissingKeyError, match="OWN_KEY is not set"):
+    with pytest.raises(MissingKeyError, match=r"OWN_KEY$"):
         require_key(agent)
     monkeypatch.setenv("OWN_ID", "an id")
     monkeypatch.setenv("OWN_KEY", "a key")
