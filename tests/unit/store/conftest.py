@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from perdure.store import Store
-from tests.postgresql import postgresql_or_skip
+from tests.postgresql import postgresql_or_skip, url_of
 
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the test session."""
     server = postgresql_or_skip()
-    yield server.get_uri()
+    yield url_of(server)
     server.cleanup()
 
 
