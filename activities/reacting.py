@@ -118,11 +118,10 @@ class ReactActivity:
                 step = await self._store.step(request.tip)
             events = hooked(request, envelopes, step)
             calls = [(hook, event) for hook in hooks for event in events if event.concerns(hook)]
+            ended = await self._ended(request, envelopes, calls)
             if request.boundary == "end":
-                return await self._told_of_the_end(request, calls)
-            return await self._reacted(
-                request, calls, _ended(request, envelopes), fails=definition.on_hook_error == "fail"
-            )
+                return await self._told_of_the_end(request, calls, ended)
+            return await self._reacted(request, calls, ended, fails=definition.on_hook_error == "fail")
 
     async def _reacted(
         self, request: React, calls: list[tuple[Hook, Hooked]], ended: dict[_Key, HookEnd], *, fails: bool
@@ -244,16 +243,35 @@ class ReactActivity:
 
     async def _recorded(self, request: React, end: HookEnd) -> HookEnd:
         """Write what a call came to; what an attempt that was given up has written meanwhile counts instead."""
-        key = "/".join(map(str, (request.turn, request.step, "hook", request.boundary, *_key_of(end))))
+        key = _recorded_as(request, _key_of(end))
         event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
         await until_stored(lambda: self._store.append_events(request.session, [event]))
         async with store_failures():
             (stored,) = await self._store.events_by_key(request.session, [key])
         return stored.event if isinstance(stored.event, HookEnd) else end
 
-    async def _told_of_the_end(self, request: React, calls: list[tuple[Hook, Hooked]]) -> Reacted:
+    async def _ended(
+        self, request: React, envelopes: list[Envelope], calls: list[tuple[Hook, Hooked]]
+    ) -> dict[_Key, HookEnd]:
+        """The calls of hooks at this boundary that have ended, and wherever else they were called with late events.
+
+        A turn that an operator resets may hear of those in another step, or at its end.
+        """
+        late = [_recorded_as(request, _key(hook.name, event)) for hook, event in calls if event.event.type in LATE]
+        async with store_failures():
+            elsewhere = await self._store.events_by_key(request.session, late) if late else ()
+        here = [one.event for one in envelopes if isinstance(one.event, HookEnd)]
+        ends = [end for end in here if end.boundary == request.boundary]
+        ends += [one.event for one in elsewhere if isinstance(one.event, HookEnd)]
+        return {_key_of(end): end for end in ends}
+
+    async def _told_of_the_end(
+        self, request: React, calls: list[tuple[Hook, Hooked]], ended: dict[_Key, HookEnd]
+    ) -> Reacted:
         """Call hooks with the end of a turn. Nothing can be recorded any more, and no reaction counts."""
         for hook, hooked_event in calls:
+            if _key(hook.name, hooked_event) in ended:
+                continue
             reaction, _ = await self._outcome(request, hook, hooked_event.event)
             if reaction is not None:
                 activity.logger.warning("hook %s: the turn has ended, its %s is ignored", hook.name, reaction.type)
@@ -276,7 +294,8 @@ def _key_of(end: HookEnd) -> _Key:
     return end.hook, end.event, end.event_seq, end.call_id
 
 
-def _ended(request: React, envelopes: list[Envelope]) -> dict[_Key, HookEnd]:
-    """The calls of hooks at this boundary that have ended."""
-    ends = [one.event for one in envelopes if isinstance(one.event, HookEnd)]
-    return {_key_of(end): end for end in ends if end.boundary == request.boundary}
+def _recorded_as(request: React, key: _Key) -> str:
+    """The key of the event that records a call: one about a late event has the same wherever it is heard."""
+    _, event, _, _ = key
+    place = ("late", "hook") if event in LATE else (request.step, "hook", request.boundary)
+    return "/".join(map(str, (request.turn, *place, *key)))

@@ -41,9 +41,10 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
     cut = generation.finish_reason == CUT_OFF
     if cut:
         exhausted = budgets.cut_off(state.policy.budgets, spent)
-    tally = state.tally
-    if not failed:
-        tally = tally.with_generation(generation.calls, matched=generation.matched, retries=generation.retries)
+    if failed:
+        tally = state.tally.without_calls()
+    else:
+        tally = state.tally.with_generation(generation.calls, matched=generation.matched, retries=generation.retries)
     state = state.model_copy(
         update={
             "tip": generation.tip,

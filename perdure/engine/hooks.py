@@ -117,7 +117,9 @@ def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: da
     names = tuple(
         hook.name
         for hook in state.policy.hooks
-        if (EVENTS_AT["end"] | left).intersection(hook.events) and _holds(state, hook, after.facts(state, now))
+        if isinstance(hook, HookDeclaration)  # a rule could change nothing any more
+        and (EVENTS_AT["end"] | left).intersection(hook.events)
+        and _holds(state, hook, after.facts(state, now))
     )
     if not names:
         return None

@@ -56,6 +56,10 @@ class Tally(Value):
             }
         ).with_ended([(call.tool, False) for call in rejected])
 
+    def without_calls(self) -> "Tally":
+        """The step at hand has none: the model call failed."""
+        return self.model_copy(update={"matched": (), "ended": ()})
+
     def with_results(self, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> "Tally":
         """These calls have ended."""
         results = [(call.tool, outcome.error is None) for call, outcome in zip(calls, outcomes, strict=True)]

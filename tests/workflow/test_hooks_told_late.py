@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Continue, Fallback, Hook, HookRule, hook, stop, todo
+from perdure import Agent, Continue, Fallback, Hook, HookRule, hook, stop, todo, tool
 from perdure.agents.hooks import HookedEvent
 from perdure.contracts.reactions import HookEvent
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAY, asker, several, waiting
-from tests.workflow.backgrounds import HANGING, lead, starts, steps
+from tests.workflow.backgrounds import HANGING, awaiting, lead, look, starts, steps
 from tests.workflow.bodies import Body
-from tests.workflow.delegating import agent, played
+from tests.workflow.delegating import agent, in_order, played
+from tests.workflow.resetting import completed_tasks, reset
 
 QUOTA = faults.error(429, "no more", name="insufficient_quota")
 
@@ -144,3 +145,29 @@ async def test_a_rule_under_a_condition_leaves_an_end_by_text_as_it_is(house: Ho
         result = await house.run()
         assert provider.request_count == 1
     assert (result["stop_reason"], result["output"]) == ("finished", "done")
+
+
+async def test_a_turn_that_is_reset_does_not_tell_the_end_of_a_delegate_again(house: House) -> None:
+    """S-36 S-64: it is heard of in another step then, for its delegate has ended before."""
+    body, heard = Body(), list[str]()
+
+    @tool
+    def release() -> str:
+        """Let the delegate end."""
+        body.released.set()
+        return "released"
+
+    caller = lead(tools=[look, release], hooks=[noting(heard, "delegate_end")])
+    helper = agent("helper", tools=[body.held()])
+    answers = played(
+        tester=steps(starts("one"), call(("look", {})), call(("release", {})), awaiting(0), DONE),
+        helper=in_order(call(("held", {})), say("helped")),
+    )
+    async with ScriptedProvider(answers) as provider, house.worker(caller, helper):
+        house.use(provider)
+        handle = await house.start()
+        await handle.result()
+        again = await reset(house, (await completed_tasks(handle))[2])
+        result = await again.result()
+    assert result["stop_reason"] == "finished"
+    assert heard == ["delegate_end helper"]

@@ -349,3 +349,22 @@ def test_what_is_decided_while_hooks_run_is_heard_behind_the_next_step() -> None
     assert engine.next_action(state, Mailbox()) == asked
     state = hooks.reacted(state, Mailbox(), Reacted(calls=1), NOW)
     assert [one.event for one in state.hooks.unheard] == [second]
+
+
+def test_no_rule_is_called_with_the_end_of_a_turn() -> None:
+    """S-36: no worker has a function of that name, and it could change nothing."""
+    told = BudgetChanged(dimension="llm_calls", before=None, after="5")
+    mend = rule("mend", "budget_changed", Continue(feedback="go on"))
+    state = opened(hooks=[mend]).with_decided(told)
+    assert [one.event for one in state.hooks.unheard] == [told]
+    commit = engine.commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
+    result = TurnResult(session="s", turn=1, agent="a", stop_reason=StopReason.FINISHED, steps=1)
+    assert hooks.at_the_end(state, commit, result, NOW) is None
+
+
+def test_a_step_whose_model_call_failed_has_no_errors_of_tools() -> None:
+    """S-36: those of the step before were heard behind that one."""
+    state = opened(hooks=[rule("mend", "tool_error", Continue(feedback="mend it"))])
+    state = state.model_copy(update={"tally": state.tally.with_ended([("work", False)])})
+    told = after.generation(state, Generation(tip="t1", preview="", calls=(), retry_seconds=0.0))
+    assert (told.tally.ended, told.tally.matched, told.tally.failed) == ((), (), ("work",))
