@@ -1,7 +1,6 @@
 """``perdure export``: a transcript or an event log for other programs."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from itertools import groupby
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import click
 
@@ -37,11 +36,11 @@ async def _records(store: Store, session: str, turn: int | None) -> AsyncIterato
     # In this order: a turn that begins meanwhile is left out whole.
     turns = await store.turns(session)
     now = await store.session(session)
-    messages = messages_by_turn(await store.steps(session), now.tip or now.head)
+    steps = {step.id: step for step in await store.steps(session)}
     for record in turns:
         if turn in {None, record.turn}:
             definition = await store.definition(record.definition)
-            yield turn_record(record, definition, messages.get(record.turn, []))
+            yield turn_record(record, definition, added(steps, record.turn, record.last_step or now.tip or now.head))
 
 
 async def _rows(store: Store, session: str, turn: int | None, form: DatasetFormat) -> AsyncIterator[Exported]:
@@ -109,22 +108,13 @@ def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) 
     run(main())
 
 
-def messages_by_turn(steps: Iterable[StepRecord], tip: str | None) -> dict[int, list[Message]]:
-    """The messages of the conversation that ends at ``tip``, by the turn that added them."""
-    return {
-        turn: [message for step in of_turn for message in step.added]
-        for turn, of_turn in groupby(chain(steps, tip), key=lambda step: step.turn)
-    }
-
-
-def chain(steps: Iterable[StepRecord], tip: str | None) -> list[StepRecord]:
-    """The steps of the conversation that ends at ``tip``, in order; others are left over from lost attempts."""
-    known = {step.id: step for step in steps}
+def added(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
+    """The messages that a turn has added up to the step at its end, also if the conversation went on elsewhere."""
     backwards: list[StepRecord] = []
-    while tip is not None and tip in known:
-        backwards.append(known[tip])
-        tip = known[tip].parent
-    return backwards[::-1]
+    while tip is not None and tip in steps and steps[tip].turn == turn:
+        backwards.append(steps[tip])
+        tip = steps[tip].parent
+    return [message for step in reversed(backwards) for message in step.added]
 
 
 def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:

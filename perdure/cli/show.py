@@ -1,11 +1,10 @@
 """``perdure show``: what a session did."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from perdure.cli.connection import opened_store, run
-from perdure.cli.export import chain
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean, money, tally, todo_lines
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
@@ -56,7 +55,10 @@ def command(*, session: str, turn: int | None, as_checkpoints: bool, as_json: bo
         print_json(
             {
                 "session": session,
-                "turns": [{**record.model_dump(mode="json"), "job_status": record.job_status} for record in turns],
+                "turns": [
+                    {**record.model_dump(mode="json", exclude={"last_step"}), "job_status": record.job_status}
+                    for record in turns
+                ],
                 "steps": [step.model_dump(mode="json", include=about) for step in steps],
                 "messages": [message.model_dump(mode="json") for step in steps for message in step.added],
                 "tool_metrics": metrics.model_dump(mode="json"),
@@ -142,3 +144,13 @@ def message_lines(message: Message) -> Iterator[Line]:
         where = f" · {message.delegate}" if message.delegate is not None else ""
         yield Line(f"{mark} {message.name}{where}", tone)
         yield from (Line(f"  {line}", Tone.QUIET) for line in text.splitlines())
+
+
+def chain(steps: Iterable[StepRecord], tip: str | None) -> list[StepRecord]:
+    """The steps of the conversation that ends at ``tip``, in order; others are left over from lost attempts."""
+    known = {step.id: step for step in steps}
+    backwards: list[StepRecord] = []
+    while tip is not None and tip in known:
+        backwards.append(known[tip])
+        tip = known[tip].parent
+    return backwards[::-1]

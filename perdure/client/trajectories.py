@@ -61,7 +61,8 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
     now = await store.session(session)
     last = await store.turn(session, turn or now.turn)
     definition = await store.definition(last.definition)
-    steps = [step for step in await _path(store, session, now.tip or now.head) if _is_of(step, session, turn)]
+    end = (last.last_step if turn is not None else None) or now.tip or now.head
+    steps = [step for step in await _path(store, session, end) if _is_of(step, session, turn)]
     events = [one async for one in read_events(store, session) if turn in {None, one.turn}]
     return Trajectory(
         session=session,
@@ -78,6 +79,7 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
                 finish_reason=step.finish_reason,
                 usage=step.usage,
                 cost_usd=step.cost_usd,
+                session="" if step.session == session else step.session,
             )
             for step in steps
         ),

@@ -36,6 +36,7 @@ class TrajectoryStep(Value):
         step: The number of the generation in its turn; 0 holds the prompt.
         messages: Results and messages that are new, then the answer; none of a compaction.
         cost_usd: None if nothing is known about the price, or no model was called.
+        session: Of a step of another session, of which this one is a fork; else empty.
     """
 
     turn: int = 1
@@ -44,6 +45,7 @@ class TrajectoryStep(Value):
     finish_reason: str = ""
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
+    session: str = ""
 
 
 class Trajectory(Value):
@@ -91,8 +93,9 @@ class Trajectory(Value):
 
     def _without_a_step(self) -> Iterator[ModelCall]:
         """The calls of these turns that came to no step of the conversation, as the event log has them."""
-        turns = {step.turn for step in self.steps}
-        read = {(step.turn, step.step): step.messages for step in self.steps if step.messages}
+        own = [step for step in self.steps if not step.session]
+        turns = {step.turn for step in own}
+        read = {(step.turn, step.step): step.messages for step in own if step.messages}
         for one in self.events:
             event, messages = one.event, read.get((one.turn, one.step), ())
             if one.turn in turns and isinstance(event, ModelCall) and not _is_of_a_step(event, messages):

@@ -171,7 +171,11 @@ class PeopleWaitedFor(Value):
 
 
 class TurnRecord(Value):
-    """A turn: open while ``result`` is None."""
+    """A turn: open while ``result`` is None.
+
+    Attributes:
+        last_step: The step at its end; None while it is open, and if it had none.
+    """
 
     session: str
     turn: int
@@ -181,6 +185,7 @@ class TurnRecord(Value):
     started_at: datetime
     ended_at: datetime | None
     result: TurnResult | None
+    last_step: str | None = None
 
     @property
     def job_status(self) -> JobStatus:

@@ -114,6 +114,7 @@ def turn_record(row: Row[*tuple[object, ...]]) -> TurnRecord:
         started_at=row.started_at,
         ended_at=row.ended_at,
         result=None if row.result is None else TurnResult.model_validate_json(row.result),
+        last_step=row.last_step,
     )
 
 

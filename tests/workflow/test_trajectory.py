@@ -1,5 +1,6 @@
 """What a session came to, as one value; and conversations from elsewhere with which one begins."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -53,6 +54,45 @@ async def test_a_trajectory_has_the_messages_in_order_and_counts_usage_once(hous
     assert [envelope.seq for envelope in whole.events] == list(range(1, len(whole.events) + 1))
     assert Trajectory.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     assert (whole.agent, whole.system_prompt, whole.metadata["stop_reason"]) == ("tester", "Be brief.", "finished")
+
+
+async def test_a_turn_that_a_rewind_left_behind_still_has_all_that_it_said(house: House) -> None:
+    """S-54 S-55 S-67: what came after stays stored, in a trajectory and in an export of each turn."""
+    looking = call(("look", {"place": "a"}))
+    async with (
+        ScriptedProvider(Script(replies=(looking, say("one"), looking, say("two"), say("three")))) as provider,
+        house.worker(AGENT),
+    ):
+        house.use(provider)
+        results = [await house.run(), await house.run(prompt="again")]
+        resumed = await house.client.resume(house.session, "other", turn=1, at=1)
+        results.append((await resumed.result()).model_dump(mode="json"))
+    turns = [await house.client.trajectory(house.session, turn=number) for number in (1, 2, 3)]
+    whole = ["user", "assistant", "tool", "assistant"]
+    assert [[one.role for one in turn.messages] for turn in turns] == [whole, whole, ["user", "assistant"]]
+    for turn, result in zip(turns, results, strict=True):
+        assert turn.usage.total_tokens == result["usage"]["input_tokens"] + result["usage"]["output_tokens"]
+    out = await asyncio.to_thread(CliRunner().invoke, cli, ["export", house.session, "--format", "jsonl"])
+    records = [json.loads(line)["messages"] for line in out.stdout.splitlines()]
+    assert [[one["role"] for one in messages[1:]] for messages in records] == [whole, whole, ["user", "assistant"]]
+
+
+async def test_a_fork_counts_its_own_calls_whatever_the_session_before_it_has_said(house: House) -> None:
+    """S-54: a step of the same number in the session that it is a fork of is another one."""
+    once = HookRule(name="once", on="generation_end", times=1, reaction=Retry())
+    taken_back = Agent(name="tester", model="openai/scripted", hooks=[once])
+    async with ScriptedProvider(Script(replies=(say("one"),), repeat=True)) as provider, house.worker(taken_back):
+        house.use(provider)
+        await house.run()
+        fork = await house.client.fork(house.session, "and now?", at=1, turn=1)
+        result = await fork.result()
+    whole, alone = [await house.client.trajectory(fork.session, turn=turn) for turn in (None, 1)]
+    own = [step for step in whole.steps if not step.session]
+    assert {step.session for step in whole.steps} == {"", house.session}
+    assert alone.usage == result.usage
+    of_origin = sum(step.usage.total_tokens for step in whole.steps if step.session)
+    assert own
+    assert whole.usage.total_tokens - of_origin == alone.usage.total_tokens
 
 
 async def test_a_session_may_begin_with_a_conversation_from_elsewhere(house: House) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from perdure.cli.export import messages_by_turn
+from perdure.cli.export import added
 from perdure.cli.main import cli
 from perdure.client import trajectories
 from perdure.contracts.agents import AgentDefinition
@@ -172,9 +172,9 @@ def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
         content = UserMessage(content=name)
         return StepRecord(id=name, session=SESSION, turn=1, step=0, parent=parent, messages=(content,))
 
-    steps = [step("a", None), step("lost", "a"), step("b", "a")]
-    assert messages_by_turn(steps, "b") == {1: [UserMessage(content="a"), UserMessage(content="b")]}
-    assert messages_by_turn(steps, None) == {}
+    steps = {one.id: one for one in (step("a", None), step("lost", "a"), step("b", "a"))}
+    assert added(steps, 1, "b") == [UserMessage(content="a"), UserMessage(content="b")]
+    assert added(steps, 2, "b") == added(steps, 1, None) == []
 
 
 @pytest.mark.parametrize(
