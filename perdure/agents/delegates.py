@@ -153,9 +153,10 @@ def check(name: str, delegates: Sequence[Delegate], spawns: bool, budgets: Budge
     Raises:
         ValueError: The settings contradict each other.
     """
-    if budgets.depth == 0 and (delegates or spawns):
-        msg = "budgets: depth=0 allows no delegates, and there are some; leave depth out, or the delegates"
-        raise ValueError(msg)
+    for dimension in ("depth", "behavior_calls", "tool_calls"):
+        if getattr(budgets, dimension) == 0 and (delegates or spawns):
+            msg = f"budgets: {dimension}=0 allows no delegates, and there are some; leave it out, or the delegates"
+            raise ValueError(msg)
     known = {name: tuple(one.name for one in delegates), **known_below(delegates)}
     circle = cycle(known)
     if circle is not None:

@@ -11,7 +11,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import EVENT_TYPES
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.people import ApprovalRule
-from perdure.contracts.reactions import EVENTS_AT, HookDeclaration, HookRule, Reaction
+from perdure.contracts.reactions import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
 from perdure.contracts.stops import AnyCondition, ToolOutput, ToolUse, parts
 
 
@@ -36,7 +36,7 @@ def of_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iter
         if hook.when is not None:
             yield from _of_conditions(f"{called}: hook {hook.name!r}: when", (hook.when,), agent, servers)
         if isinstance(hook, HookRule):
-            yield from (f"{called}: {told}" for told in _of_settings(hook))
+            yield from (f"{called}: {told}" for told in (*_of_settings(hook), *_of_rule(hook)))
     rules = agent.approvals.rules
     for at, rule in enumerate(rules):
         first = next((one for one in rules[:at] if _covers(one, rule)), None)
@@ -77,6 +77,14 @@ def _of_settings(hook: HookRule | HookDeclaration) -> Iterator[str]:
         yield (
             f"hook {hook.name!r}: tool={hook.tool!r} is not looked at, because {', '.join(hook.events)} is about no "
             "tool; leave it out, or be on an event of a tool, such as 'tool_end'"
+        )
+
+
+def _of_rule(rule: HookRule) -> Iterator[str]:
+    if isinstance(rule.reaction, Continue) and "step_end" in rule.on and rule.when is None and rule.times is None:
+        yield (
+            f"hook {rule.name!r}: the turn goes on after every step, so that only its limits or a stop end it; "
+            "give the rule times= or when="
         )
 
 

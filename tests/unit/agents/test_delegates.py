@@ -73,6 +73,8 @@ def test_an_agent_that_is_data_may_allow_it_too() -> None:
         ({"delegates": [agent("b", delegates=["lead"])]}, "lead calls b calls lead: a circle"),
         ({"delegates": ["b"], "budgets": Budgets(depth=0)}, "depth=0 allows no delegates"),
         ({"tools": [spawn_agent], "budgets": Budgets(depth=0)}, "depth=0 allows no delegates"),
+        ({"delegates": ["b"], "budgets": Budgets(behavior_calls=0)}, "behavior_calls=0 allows no delegates"),
+        ({"delegates": ["b"], "budgets": Budgets(tool_calls=0)}, "tool_calls=0 allows no delegates"),
         ({"delegates": [5]}, "give an agent, its name or Delegate"),
         ({"delegates": ["no name"]}, "'no name' is no name of an agent"),
         ({"delegates": ["b", "b"]}, "two tools named b"),

@@ -87,6 +87,10 @@ WARNED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Agent(**HEAD, hooks=[HookRule(name="r", on="step_end", tool="look", reaction=Finish(), times=1)]),
         "agent 'a': hook 'r': tool='look' is not looked at",
     ),
+    "a rule that always goes on": (
+        lambda: Agent(**HEAD, hooks=[HookRule(name="r", on=["tool_end", "step_end"], reaction=Continue("more"))]),
+        "agent 'a': hook 'r': the turn goes on after every step, so that only its limits or a stop end it; give the",
+    ),
     "a condition on no tool": (
         lambda: Agent(**HEAD, tools=[look], stop_conditions=[stop.step_count(9) | stop.tool_use("lok")]),
         "agent 'a': stop_conditions: tool_use of 'lok' never holds, because there is no such tool; the tools are look",
