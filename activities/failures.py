@@ -82,9 +82,9 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     )
 
 
-def redact(text: str, secrets: Collection[str] = ()) -> str:
-    """The text without secrets, and without what lies behind its first 50,000 characters."""
-    return redact_text(whole_characters(text[:LONGEST_RAW_TEXT]), secrets)
+def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
+    """The text without secrets, and without what lies behind its first 50,000 characters, or so many."""
+    return redact_text(whole_characters(text[:longest]), secrets)
 
 
 def _status(error: BaseException) -> int | None:

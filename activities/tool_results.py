@@ -1,6 +1,5 @@
 """What becomes of a tool's body: its result as text, its exception as an error for the model and a reason code."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from activities.call_events import approved, call_event, ended, step_ended
 from activities.failures import redact
 from activities.mcp.failures import McpError
-from activities.outputs import InvalidOutputError
+from activities.mcp.last_lines import in_full, shortened
 from activities.progress import Progress
 from activities.recordings import CallRecording
 from perdure.agents.errors import ToolUnavailableError
@@ -21,6 +20,7 @@ from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
 from perdure.engine.redaction import Hidden, hidden_values
+from perdure.engine.returned import InvalidOutputError
 from perdure.store import Artifact
 
 ERROR_CHARACTERS = 1_500
@@ -73,13 +73,12 @@ class Attempt:
         return failed(self.call, ErrorDetail(code=code, title=self.declaration.name, message=told))
 
 
-def failed(call: CallTool, error: ErrorDetail) -> ToolMessage:
-    """An error as the model reads it: type and text, structured."""
-    body = {"error": {"code": error.code, "type": error.type, "message": error.message}}
+def failed(call: CallTool, error: ErrorDetail, said: str = "") -> ToolMessage:
+    """An error as the model reads it: type and text, structured; ``said`` is the text if the detail's is shorter."""
     return ToolMessage(
         call_id=call.call_id,
         name=error.title,
-        content=json.dumps(body, ensure_ascii=False),
+        content=error.as_result(said),
         error=error,
         decided=call.approval,
     )
@@ -148,8 +147,14 @@ def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
     """The exception of a body as facts: code, class, redacted text."""
-    text = redact(str(error), secrets)[:ERROR_CHARACTERS] or "no message"
+    text = shortened(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
     return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=type(error).__name__)
+
+
+def told(error: Exception, secrets: "frozenset[str]") -> str:
+    """The exception's text for the model, with all the last lines of an MCP server that broke."""
+    text = redact(str(error), secrets)
+    return in_full(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
 
 
 def _code(error: Exception) -> ReasonCode:

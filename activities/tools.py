@@ -22,6 +22,7 @@ from activities.definitions import Definitions
 from activities.effects import Body, Effects, Verdict, context_of, hidden_of
 from activities.errors import behind, permanent, runtime_error, store_failures, transient
 from activities.heartbeat import beating
+from activities.mcp.reliance import Caller
 from activities.mcp.servers import McpServers, is_remote, server_name
 from activities.metrics import Metrics
 from activities.outputs import CallResult, artifacts_of, output_id, read
@@ -41,6 +42,7 @@ from activities.tool_results import (
     outcome,
     parsed_arguments,
     stop_request,
+    told,
 )
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
@@ -164,7 +166,7 @@ class ToolActivities:
                 tool,
                 attempt.declaration,
                 parsed_arguments(raw),
-                call_id=attempt.call.call_id,
+                caller=Caller(attempt.call.session, attempt.call.call_id),
                 on_progress=attempt.progress.report,
             )
         limit = attempt.declaration.timeout.total_seconds()
@@ -187,7 +189,7 @@ class ToolActivities:
     ) -> ToolOutcome:
         declaration, call = attempt.declaration, attempt.call
         text = content = without_known(without_hidden(result.text, hidden), self._secrets)
-        artifacts = artifacts_of(call, result.attachments, self._secrets)
+        artifacts = await artifacts_of(call, result.attachments, self._secrets)
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
@@ -215,7 +217,7 @@ class ToolActivities:
         self, definition: AgentDefinition, attempt: Attempt, error: Exception, detail: ErrorDetail, seconds: float
     ) -> ToolOutcome:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
-        message = failed(attempt.call, detail)
+        message = failed(attempt.call, detail, told(error, self._secrets | masked.get()))
         aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
         events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, (), seconds)
         await self._finish(attempt, message, events, ())

@@ -9,9 +9,10 @@ from temporalio import activity
 from activities.agents import Roster
 from activities.definitions import Definitions
 from activities.delegates import Delegations, for_the_caller, settled
-from activities.errors import permanent, runtime_error, store_failures
+from activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
 from activities.heartbeat import beating
 from activities.mcp.failures import McpError
+from activities.mcp.last_lines import last_lines, shortened
 from activities.mcp.servers import McpServers, server_name
 from activities.metrics import Metrics
 from activities.model import context_window
@@ -199,6 +200,7 @@ class TurnActivities:
         if agent is None or not agent.mcp_servers:
             return definition
         turn = await self._number(opening)
+        self._mcp.goes_on(opening.session, _conversation_of(opening))
         try:
             if self._recorded.replays:
                 remote = await self._recorded.tools(definition, turn)
@@ -206,7 +208,8 @@ class TurnActivities:
                 remote = await self._with_notes(opening, await self._mcp.declarations(agent))
                 await self._recorded.keep_tools(definition, turn, remote)
         except McpError as error:
-            raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, str(error))) from None
+            told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shortened(str(error), MAX_MESSAGE))
+            raise permanent(told, last_lines(str(error))) from None
         except RecordingError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
         try:

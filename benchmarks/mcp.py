@@ -15,6 +15,7 @@ import uvloop
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from activities.mcp.reliance import Caller
 from activities.mcp.servers import McpServers
 from perdure import Agent, StdioServerConfig
 
@@ -44,7 +45,7 @@ async def measured(folder: str) -> int:
     tools = {tool.name: tool for tool in await servers.declarations(agent)}
 
     def call(name: str, **arguments: str | float) -> Awaitable[object]:
-        return servers.call(config, tools[name], arguments, call_id="c", on_progress=print)
+        return servers.call(config, tools[name], arguments, caller=Caller("s", "c"), on_progress=print)
 
     ours = await milliseconds(lambda: call("peer__echo", text="hi"))
     began = time.perf_counter()

@@ -4,38 +4,50 @@ The one module of the library that imports the MCP SDK, and it does so only when
 """
 
 import asyncio
+import base64
 import importlib.metadata
+import itertools
 import json
 import logging
 import os
 import threading
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-
-from pydantic_core import to_json
+from urllib.parse import quote
 
 from perdure.agents.context import ToolContext
 from perdure.agents.errors import InvalidInputError, ToolDefinitionError, ToolUnavailableError
+from perdure.agents.files import File
 from perdure.agents.needs import UnmetNeedError, from_environment, problems_of, secrets_among
+from perdure.agents.outputs import read_output
+from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool, tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
+from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import hidden_values, redact_text, without_hidden
+from perdure.engine.returned import Attachment, Attachments, Part, parts_of
 from perdure.settings import known_secrets
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context, MCPServer
-    from mcp.types import CallToolResult, InputRequiredResult
+    from mcp.types import CallToolResult, ContentBlock, InputRequiredResult
     from mcp.types import Tool as ListedTool
 
 ERROR_CHARACTERS = 1_500
 """Longest error text that a client reads."""
+
+DEEPEST_STRUCTURED = 100
+"""Values nested deeper are sent as text alone: clients cannot parse a message nested deeper than about 200."""
+
+STOP_CHARACTERS = 500
+"""Longest reason for which a tool asks to stop."""
 
 Describe = Callable[[Exception], str | None]
 """The sentence for an error that is expected; None leaves it to the exception's class and text."""
@@ -56,6 +68,7 @@ class ServedCall(ToolContext):
     """The context of a call that came over MCP; its flag is set when the client cancels or the time-out is over.
 
     There is no turn: ``session`` is empty and ``turn`` 0. Clients do not repeat calls, so each has a key of its own.
+    There are no artifacts, and nothing that ``stop_turn`` could end: the result says that the tool asked for it.
     """
 
     call_id: str
@@ -65,6 +78,7 @@ class ServedCall(ToolContext):
     stop: threading.Event = field(default_factory=threading.Event)
     tell: "Callable[[float, float | None, str | None], Awaitable[None]] | None" = None
     loop: asyncio.AbstractEventLoop | None = None
+    stop_reason: str | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -80,6 +94,16 @@ class ServedCall(ToolContext):
         if self.loop is not None and self.tell is not None and not self.stop.is_set():
             asyncio.run_coroutine_threadsafe(self.report(progress, total, message), self.loop)
 
+    def stop_turn(self, reason: str) -> None:
+        """Note the reason; the first one counts."""
+        if self.stop_reason is None:
+            self.stop_reason = str(reason)
+
+    def read_artifact(self, handle: str) -> File:
+        """Say that there is none."""
+        msg = f"there is no artifact {handle!r}: a call over MCP has no session that could have one"
+        raise InvalidInputError(msg)
+
     async def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the call is, if it asked to be told."""
         if self.tell is not None:
@@ -88,7 +112,7 @@ class ServedCall(ToolContext):
 
 @dataclass(frozen=True)
 class _Outcome:
-    text: str
+    content: "list[ContentBlock]"
     structured: JsonValue = None
     is_error: bool = False
 
@@ -115,8 +139,8 @@ def as_mcp(
 ) -> "MCPServer[Any]":
     """An MCP server with these tools; ``as_mcp(…).run()`` serves them over stdio.
 
-    Names, descriptions, schemas, time-outs, ``truncate`` and ``masked`` are the tools' own. Whatever a tool raises
-    becomes an error result; what its ``catch`` does not list is logged too.
+    Names, descriptions, schemas, time-outs, ``truncate``, ``masked`` and ``idempotent`` are the tools' own. Whatever a
+    tool raises becomes an error result; what its ``catch`` does not list is logged too.
 
     Args:
         tools: Tools, instances of toolsets, or plain functions that :func:`perdure.tool` can make tools of. What they
@@ -127,12 +151,12 @@ def as_mcp(
 
     Raises:
         McpMissingError: The MCP SDK is not installed.
-        ToolDefinitionError: Something is no tool, two tools have one name, or one needs a person.
+        ToolDefinitionError: Something is no tool, two tools have one name, or one needs a turn or a person.
         UnmetNeedError: The environment lacks what a tool needs.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - see the module's docstring
-        from mcp.types import CallToolResult, TextContent  # noqa: PLC0415
+        from mcp.types import CallToolResult, ToolAnnotations  # noqa: PLC0415
         from mcp.types import Tool as ListedTool  # noqa: PLC0415
     except ImportError as error:
         msg = "the MCP SDK is not installed; install it with: pip install 'perdure[mcp]'"
@@ -152,7 +176,12 @@ def as_mcp(
 
         async def list_tools(self) -> "list[ListedTool]":
             ours = [
-                ListedTool(name=each.name, description=each.description, input_schema=dict(each.parameters))
+                ListedTool(
+                    name=each.name,
+                    description=each.description,
+                    input_schema=dict(each.parameters),
+                    annotations=ToolAnnotations(idempotent_hint=True) if each.idempotent else None,
+                )
                 for each in (one.declaration for one in served.values())
             ]
             return [*ours, *await super().list_tools()]
@@ -164,9 +193,7 @@ def as_mcp(
                 return await super().call_tool(name, arguments, context)
             outcome = await _carried_out(served[name], arguments, _call(context), around)
             return CallToolResult(
-                content=[TextContent(type="text", text=outcome.text)],
-                structured_content=outcome.structured,
-                is_error=outcome.is_error,
+                content=outcome.content, structured_content=outcome.structured, is_error=outcome.is_error
             )
 
     version = importlib.metadata.version("perdure")
@@ -180,14 +207,25 @@ def _by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -
             msg = f"as_mcp takes tools and functions, not {each!r}"
             raise ToolDefinitionError(msg)
         one = cast("Tool[..., Any]", each if isinstance(each, Tool) else tool(each))
-        if one.declaration.interactive or one.declaration.requires_approval:
-            msg = f"tool {one.name!r} needs a person's answer or approval, which only a turn waits for; leave it out"
+        if (why := _only_in_a_turn(one.declaration)) is not None:
+            msg = f"tool {one.name!r} {why}; leave it out"
             raise ToolDefinitionError(msg)
         if one.name in served:
             msg = f"two tools are called {one.name!r}; give one another name with tool.with_(name=…)"
             raise ToolDefinitionError(msg)
         served[one.name] = one
     return served
+
+
+def _only_in_a_turn(declaration: ToolDeclaration) -> str | None:
+    """Why a tool could never work here; None if it may."""
+    if declaration.interactive or declaration.requires_approval:
+        return "needs a person's answer or approval, which only a turn waits for"
+    if declaration.builtin is not None or declaration.delegate is not None or is_skill_tool(declaration):
+        return "is carried out by the turn that it is called in, and over MCP there is none"
+    if declaration.reference == read_output.declaration.reference:
+        return "reads the artifacts of a session, and over MCP there is none"
+    return None
 
 
 def _call(context: "Context[Any, Any] | None") -> ServedCall:
@@ -199,26 +237,82 @@ def _call(context: "Context[Any, Any] | None") -> ServedCall:
 async def _carried_out(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> _Outcome:
     """Run the tool; nothing that it raises leaves here, and nothing that it masks."""
     hidden = hidden_values(raw, tool.declaration.masked)
+    unspoken = around.secrets | hidden.named | hidden.guessed
     try:
-        value = await _run(tool, tool.checked(raw), call, around)
-        text = whole_characters(value) if isinstance(value, str) else to_json(value, inf_nan_mode="constants").decode()
+        parts = await _run(tool, tool.checked(raw), call, around)
     except Exception as error:  # noqa: BLE001 - the edge: a server outlives its tools
-        unspoken = around.secrets | hidden.named | hidden.guessed
         told = around.describe(error)
         expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(error)
         if told is None and not expected:
             trace = "".join(traceback.format_exception(error))
             logger.warning("tool %s raised: %s", tool.name, redact_text(whole_characters(trace), unspoken))
         text = told or f"{type(error).__name__}: {error}"
-        return _Outcome(redact_text(whole_characters(text), unspoken)[:ERROR_CHARACTERS], is_error=True)
-    text = without_hidden(text, hidden, around.secrets)
-    limit = tool.declaration.truncate
+        text = redact_text(whole_characters(text), unspoken)[:ERROR_CHARACTERS]
+        return _Outcome([_text(text)], is_error=True)
+    outcome = _told(tool.declaration, parts, call, lambda text: without_hidden(text, hidden, around.secrets))
+    if call.stop_reason is None:
+        return outcome
+    reason = redact_text(whole_characters(" ".join(call.stop_reason.split())), unspoken)[:STOP_CHARACTERS]
+    return _Outcome([*outcome.content, _text(f"[{tool.name} asks you to stop here: {reason}]")])
+
+
+def _told(
+    declaration: ToolDeclaration, parts: Sequence[Part], call: ServedCall, shown: Callable[[str], str]
+) -> _Outcome:
+    """The blocks of a result, in its order; what is cut stands before its images and files.
+
+    Only a value that is JSON and nothing else is structured content too: many hosts read nothing beside that.
+    """
+    parts = [replace(part, text=shown(part.text)) for part in parts]
+    limit = declaration.truncate
+    text = "\n".join(part.text for part in parts if part.kind != "attachment")
     if limit is not None and len(text) > limit:
-        return _Outcome(head_and_tail(text, limit))
-    return _Outcome(text, None if isinstance(value, str) else _structured(text))
+        attached = tuple(one for part in parts for one in part.attachments)
+        parts = [Part("text", head_and_tail(text, limit), attached)]
+    numbers = itertools.count(1)
+    content: list[ContentBlock] = []
+    for part in parts:
+        if part.kind != "attachment":
+            content.append(_text(part.text))
+        content += [
+            _block(one, f"perdure://calls/{call.idempotency_key}/{next(numbers)}", shown) for one in part.attachments
+        ]
+    structured = _structured(parts[0].text) if len(content) == 1 and parts[0].kind == "json" else None
+    return _Outcome(content, structured)
 
 
-async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> Any:  # noqa: ANN401 - any result
+def _text(text: str) -> "ContentBlock":
+    from mcp.types import TextContent  # noqa: PLC0415 - see the module's docstring
+
+    return TextContent(text=text)
+
+
+def _block(one: Attachment, address: str, shown: Callable[[str], str]) -> "ContentBlock":
+    """An image, or a file as a resource at that address: as a text if it is one."""
+    from mcp.types import (  # noqa: PLC0415 - see the module's docstring
+        BlobResourceContents,
+        EmbeddedResource,
+        ImageContent,
+        TextResourceContents,
+    )
+
+    if one.file is None:
+        return ImageContent(data=base64.b64encode(one.data).decode(), mime_type=one.media_type)
+    address = f"{address}/{quote(shown(whole_characters(one.file)), safe='')}"
+    try:
+        text = File(one.file, one.data, one.media_type).text
+    except ValueError:
+        blob = base64.b64encode(one.data).decode()
+        return EmbeddedResource(resource=BlobResourceContents(uri=address, mime_type=one.media_type, blob=blob))
+    return EmbeddedResource(resource=TextResourceContents(uri=address, mime_type=one.media_type, text=shown(text)))
+
+
+async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> list[Part]:
+    """What the tool gives, as it is read within its time-out.
+
+    Raises:
+        Exception: Whatever the tool raises, and that it gives what cannot be sent.
+    """
     arguments = {**arguments, **from_environment(tool.needs, around.environment)}
     if tool.context_parameter is not None:
         arguments = {**arguments, tool.context_parameter: call}
@@ -228,7 +322,8 @@ async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall
         async with deadline:
             if tool.toolset is not None:
                 await around.toolsets.enter(tool.toolset)
-            return await _body(tool, arguments)
+            value = await _body(tool, arguments)
+            return _read(value) if isinstance(value, str) else await asyncio.to_thread(_read, value)
     except TimeoutError as error:
         if not deadline.expired():
             raise
@@ -266,10 +361,32 @@ async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa
         raise RuntimeError(msg) from error
 
 
+def _read(value: object) -> list[Part]:
+    attachments = Attachments()
+    parts = parts_of(value, attachments)
+    attachments.checked()
+    return parts
+
+
 def _structured(text: str) -> JsonValue:
-    """The result as an object, which is what clients of every age take."""
+    """The result as an object, which is what clients of every age take; None if they cannot read it."""
     try:
         value: JsonValue = json.loads(text)
-    except ValueError:  # a mask in place of a number
+    except (ValueError, RecursionError):  # a mask in place of a number, for one
+        return None
+    if _is_deep(value):
         return None
     return value if isinstance(value, dict) else {"result": value}
+
+
+def _is_deep(value: JsonValue) -> bool:
+    level = [value]
+    for _ in range(DEEPEST_STRUCTURED + 1):
+        level = [inner for one in level for inner in _inside(one)]
+    return bool(level)
+
+
+def _inside(value: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -29,6 +29,7 @@ TOOLS = [
     "environment",
     "slow",
     "pause",
+    "hold",
     "fail",
     "die",
     "die_once",
@@ -40,6 +41,7 @@ TOOLS = [
 SECRET = os.environ.get("KEY", "")
 _lock = threading.Lock()
 _hung = threading.Event()
+_learnt = threading.Event()
 
 
 def note(text: str) -> None:
@@ -67,14 +69,38 @@ def first_time(what: str) -> bool:
     return True
 
 
+def told(what: str) -> bool:
+    """Whether the test has said it."""
+    return Path(f"{JOURNAL}.{what}").exists()
+
+
+def hold() -> None:
+    """Give no answer until the test lets it go on."""
+    while not told("go on"):
+        time.sleep(0.01)
+
+
+def described(name: str) -> str:
+    return f"does {name}" + ("!" * 10_000_000 if FAULT == "wordy" and name == "echo" else "")
+
+
+def learnt() -> Json:
+    """The list of a server that has another one now."""
+    names = ("echo", "whoami", "learnt")
+    return {"tools": [{"name": name, "description": f"now does {name}", "inputSchema": ANY} for name in names]}
+
+
 def listed() -> Json:
+    if _learnt.is_set():
+        return learnt()
     if FAULT == "tells":
-        schema = {"type": "object", "properties": {"a": {"type": "string", "default": f"with {SECRET}"}}}
+        properties = {"a": {"type": "string", "default": f"with {SECRET}"}, f"for {SECRET}": {"type": "string"}}
+        schema = {"type": "object", "properties": properties, "required": [f"for {SECRET}"]}
         return {"tools": [{"name": "echo", "description": f"uses {SECRET}", "inputSchema": schema}]}
-    names = [*TOOLS, "echo"] if FAULT == "twice" else TOOLS
+    names = {"twice": [*TOOLS, "echo"], "many": [f"tool_{number}" for number in range(30_000)]}.get(FAULT, TOOLS)
     return {
         "tools": [
-            {"name": name, "description": f"does {name}", "inputSchema": ANY, "annotations": HINTS.get(name, {})}
+            {"name": name, "description": described(name), "inputSchema": ANY, "annotations": HINTS.get(name, {})}
             for name in names
         ]
     }
@@ -95,10 +121,15 @@ def files() -> Json:
 
 
 def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C901 - one line or two for each tool
-    note(f"call {name}")
+    note(f"call {name} {arguments.get('session', '')}".rstrip())
     match name:
         case "whoami":
+            if arguments.get("held") and first_time(arguments["session"]):
+                hold()
             return text(str(os.getpid()))
+        case "echo" if FAULT == "learns":
+            _learnt.set()
+            send({"method": "notifications/tools/list_changed"})
         case "environment":
             return text(json.dumps(dict(os.environ)))
         case "slow":
@@ -107,6 +138,8 @@ def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C90
             return None
         case "pause":
             time.sleep(arguments.get("seconds", 0.3))
+        case "hold":
+            hold()
         case "fail":
             return text("it did not work", isError=True)
         case "die":
@@ -147,7 +180,11 @@ def answer(message: Json) -> None:
     method, number, params = message.get("method"), message.get("id"), message.get("params") or {}
     if method == "initialize":
         info = {"name": "peer", "version": "1"}
-        version = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        version = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {"listChanged": FAULT == "learns"}},
+            "serverInfo": info,
+        }
         send({"id": number, "result": version})
     elif method == "tools/list":
         note("list")
@@ -155,7 +192,7 @@ def answer(message: Json) -> None:
             send({"id": number, "error": {"code": -32603, "message": f"bad credential {SECRET}"}})
         elif FAULT == "deaf" and first_time("deaf"):
             _hung.set()
-        else:
+        elif FAULT != "moody" or not told("be silent"):
             send({"id": number, "result": listed()})
     elif method == "tools/call":
         called(message["id"], params)
@@ -185,7 +222,9 @@ def main() -> None:
         if FAULT == "strict" and not greeted and message["method"] != "initialize":
             sys.exit("expected initialize first")
         greeted = True
-        threading.Thread(target=answer, args=(message,), daemon=True).start()
+        thread = threading.Thread(target=answer, args=(message,), daemon=True)
+        thread.start()
+        thread.join(None if FAULT == "one at a time" else 0)
     while FAULT == "stubborn":
         time.sleep(1)
 

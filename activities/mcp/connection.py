@@ -6,10 +6,12 @@ Without it, a server that dies would cancel the task of whoever called it, which
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
 from mcp import Client
+from mcp.client import sse
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import DiscoverResult, Implementation
@@ -25,6 +27,10 @@ LARGEST_EVENT = 64 * 1024 * 1024
 """Bytes of one event of a reply; the SDK's megabyte is less than tools return."""
 
 ABOUT_US = Implementation(name="perdure", version="0.1")
+
+# The SDK's older transport has no option for it.
+_events = partial(sse.sse_within_origin, max_event_size=LARGEST_EVENT)  # type: ignore[attr-defined] # pyright: ignore[reportPrivateImportUsage]
+sse.sse_within_origin = _events  # type: ignore[attr-defined] # pyright: ignore[reportPrivateImportUsage]
 
 Opening = Callable[[], AbstractAsyncContextManager[Client]]
 
@@ -108,11 +114,25 @@ def over_http(config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, kno
     return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
 
 
-def over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> Client:
-    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given."""
+@asynccontextmanager
+async def over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
+    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given.
+
+    Raises:
+        Exception: What its stream broke by, once it is left.
+    """
+    broken: list[Exception] = []
 
     def made(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:
         del headers, timeout, auth  # those of the client
         return http()
 
-    return Client(sse_client(config.url, httpx_client_factory=made), mode="legacy", client_info=ABOUT_US, cache=None)
+    async def hear(message: object) -> None:
+        if isinstance(message, httpx2.HTTPError):
+            broken.append(message)
+
+    transport = sse_client(config.url, httpx_client_factory=made)
+    async with Client(transport, mode="legacy", client_info=ABOUT_US, message_handler=hear, cache=None) as client:
+        yield client
+    if broken:
+        raise broken[0]

@@ -1,11 +1,12 @@
 """What became of the HTTP requests of one call: the SDK sends them from other tasks, and says little of it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any
 
+import httpcore2
 import httpx2
 
 from activities.mcp.oauth import LoginNeededError
@@ -19,6 +20,7 @@ class Exchange:
         status: The HTTP status of the last answer, or 0.
         refusals: The statuses of those that refused something.
         needs_login: Whether a person has to log in.
+        silent: Whether the server said nothing for too long.
     """
 
     def __init__(self) -> None:
@@ -26,9 +28,11 @@ class Exchange:
         self.status = 0
         self.refusals: list[int] = []
         self.needs_login = False
+        self.silent = False
 
-    async def trace(self, event: str, _: object) -> None:
+    async def trace(self, event: str, info: Mapping[str, object]) -> None:
         """Hear what the connection does with a request."""
+        self.silent = self.silent or isinstance(info.get("exception"), httpcore2.ReadTimeout)
         self.reached = self.reached or event.endswith("send_request_headers.started")
 
 

@@ -52,6 +52,15 @@ def leaf(error: BaseException) -> BaseException:
     return error
 
 
+def told(error: BaseException) -> str:
+    """What a failure says, after its kind: some say nothing of themselves."""
+    text = str(error)
+    if isinstance(error, ConnectionLostError | McpError):
+        return text
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
 @contextlib.contextmanager
 def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
     """Turn what the SDK raises for a call into errors of ours."""
@@ -68,7 +77,7 @@ def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
 
 
 def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exception:
-    text = " ".join(error.message.split())
+    text = " ".join(error.message.split()) or "it did not say why"
     if error.code == CONNECTION_CLOSED and _CLOSED.match(text):
         return ConnectionLostError(text, unsent=False)
     if error.code == REQUEST_TIMEOUT and "timed out" in text:

@@ -2,9 +2,11 @@
 
 Run as a program, ``guard.py WORKER KEEP COMMAND …``, by an interpreter without site-packages. A server may ignore that
 its input was closed, and one started through npx, uvx or a shell is another process than the one that was started: so
-the guard leads a process group of its own and kills the whole of it. Only the standard library is imported.
+the guard leads a process group of its own and kills the whole of it. On Linux it also adopts what left the group, when
+the process that started it ends, and kills that too. Only the standard library is imported.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,15 +16,52 @@ import time
 POLL_SECONDS = 0.25
 """The server outlives a worker that was killed by no more than this."""
 
+GRACE_SECONDS = 1
+"""A server that is told to end is killed after this. Another second, and the SDK kills the guard before it can."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux: children whose parent ends become this process's. Source: prctl(2)."""
+
 
 def _watch(worker: int) -> None:
     while os.getppid() == worker:
         time.sleep(POLL_SECONDS)
-    _end_the_group()
+    if not _kill_children():
+        _end_the_group()
 
 
 def _caught(_number: int, _frame: object) -> None:
     """The command gets the signal too, and decides."""
+
+
+def _told_to_end(_number: int, _frame: object) -> None:
+    """The command gets the signal too, and decides, but not for long."""
+    signal.alarm(GRACE_SECONDS)
+
+
+def _time_is_up(_number: int, _frame: object) -> None:
+    _kill_children()
+
+
+def _adopt_orphans() -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError):  # an interpreter built without it; the group is killed still
+            import ctypes  # noqa: PLC0415 - not everywhere
+
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _kill_children() -> int:
+    """Kill the children of this process, as far as the system lists them; gives how many it could."""
+    killed = 0
+    for entry in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - quick to import
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{int(entry)}/stat", "rb") as file:  # noqa: PTH123 - the same
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+            if parent == os.getpid():
+                os.kill(int(entry), signal.SIGKILL)
+                killed += 1
+    return killed
 
 
 def _end_the_group() -> None:
@@ -32,8 +71,11 @@ def _end_the_group() -> None:
 def main(worker: int, keep_locale: bool, command: list[str]) -> None:
     """Run the command until it ends."""
     # Caught, not ignored: the command would inherit that. It gets the group's signals itself.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _caught)
+    signal.signal(signal.SIGTERM, _told_to_end)
+    signal.signal(signal.SIGALRM, _time_is_up)
+    _adopt_orphans()
     if not keep_locale:  # the interpreter sets it in the C locale; the server is given what its author named only
         os.environ.pop("LC_CTYPE", None)
     try:
@@ -44,7 +86,10 @@ def main(worker: int, keep_locale: bool, command: list[str]) -> None:
     for inherited in (0, 1):  # else the end of the server would not be the end of its streams
         os.close(inherited)
     threading.Thread(target=_watch, args=(worker,), daemon=True).start()
-    os.waitpid(server, 0)
+    while os.waitpid(-1, 0)[0] != server:
+        """An orphan has ended."""
+    while _kill_children():  # the children of one that dies are the next
+        os.waitpid(-1, 0)
     _end_the_group()
 
 

@@ -10,7 +10,7 @@ import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 
 from activities.mcp.connection import Owner, over_http
-from activities.mcp.failures import McpUnavailableError, leaf
+from activities.mcp.failures import McpUnavailableError, leaf, told
 from activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
 from activities.mcp.references import MissingVariableError, own_folder, resolved
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
@@ -109,7 +109,7 @@ async def _greet(
         msg = f"nobody logged in at MCP server {config.name!r} within {PATIENCE:g} s"
         raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
     except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a login that fails
-        msg = f"the login at MCP server {config.name!r} did not work: {leaf(error)}"
+        msg = f"the login at MCP server {config.name!r} did not work: {told(leaf(error))}"
         raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
     finally:
         await owner.closed()

@@ -1,11 +1,12 @@
 """Logins of MCP servers: tokens in a file that only its owner can read, and no browser unless a person asked for it."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import httpx2
 from filelock import AsyncFileLock, Timeout
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.auth.oauth2 import OAuthContext
+from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
@@ -31,16 +33,20 @@ LOGIN_PORT = 41741
 CALLBACK = "/callback"
 REDIRECT = f"http://127.0.0.1:{LOGIN_PORT}{CALLBACK}"
 
-
 REFRESH_SECONDS = 30.0
 """Longest wait for another process that refreshes the same tokens."""
+
+MOST_TRIES = 3
+"""Times that a request is sent again with tokens that have just come: a server may refuse those too."""
+
+_HEADER = "Authorization"
 
 
 class LoginNeededError(Exception):
     """The server wants a person to log in."""
 
 
-class _Kept(Value):
+class Kept(Value):
     """What a token file holds."""
 
     tokens: OAuthToken | None = None
@@ -48,6 +54,12 @@ class _Kept(Value):
     client: OAuthClientInformationFull | None = None
     server: OAuthMetadata | None = None
     resource: ProtectedResourceMetadata | None = None
+
+    @property
+    def header(self) -> str:
+        """What requests bear, or nothing if the tokens have run out."""
+        valid = self.tokens is not None and (self.expires_at is None or time.time() <= self.expires_at)
+        return f"Bearer {self.tokens.access_token}" if self.tokens is not None and valid else ""
 
 
 class TokenFile:
@@ -58,24 +70,24 @@ class TokenFile:
 
     async def get_tokens(self) -> OAuthToken | None:
         """The tokens, or None."""
-        return self._read().tokens
+        return self.kept().tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Keep new tokens."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        self._write(self._read().model_copy(update={"tokens": tokens, "expires_at": expires_at}))
+        self._write(self.kept().model_copy(update={"tokens": tokens, "expires_at": expires_at}))
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """What the server registered us as, or None."""
-        return self._read().client
+        return self.kept().client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep a registration."""
-        self._write(self._read().model_copy(update={"client": client_info}))
+        self._write(self.kept().model_copy(update={"client": client_info}))
 
     def recall(self, context: OAuthContext) -> None:
         """Tell the SDK what is kept now: it reads the file once, and other processes write it too."""
-        kept = self._read()
+        kept = self.kept()
         context.current_tokens, context.token_expiry_time = kept.tokens, kept.expires_at
         context.client_info = kept.client
         context.oauth_metadata = kept.server or context.oauth_metadata
@@ -89,15 +101,16 @@ class TokenFile:
     def remember(self, context: OAuthContext) -> None:
         """Keep what a login found out about the server."""
         found = {"server": context.oauth_metadata, "resource": context.protected_resource_metadata}
-        self._write(self._read().model_copy(update=found))
+        self._write(self.kept().model_copy(update=found))
 
-    def _read(self) -> _Kept:
+    def kept(self) -> Kept:
+        """What the file holds now."""
         try:
-            return _Kept.model_validate_json(self.path.read_bytes())
+            return Kept.model_validate_json(self.path.read_bytes())
         except (OSError, ValidationError):
-            return _Kept()
+            return Kept()
 
-    def _write(self, kept: _Kept) -> None:
+    def _write(self, kept: Kept) -> None:
         """Replace the file in one go; a temporary file is readable by its owner alone from the start."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.path.parent)
@@ -114,6 +127,13 @@ async def _never() -> AuthorizationCodeResult:
     raise LoginNeededError
 
 
+def _wants_other_tokens(answer: httpx2.Response) -> bool:
+    """Whether a request was refused for its tokens; one that is forbidden otherwise may have been carried out."""
+    if answer.status_code == HTTPStatus.FORBIDDEN:
+        return extract_field_from_www_auth(answer, "error") == "insufficient_scope"
+    return answer.status_code == HTTPStatus.UNAUTHORIZED
+
+
 class _SharedLogin(OAuthClientProvider):
     """The SDK's login, with tokens that other processes refresh too."""
 
@@ -128,50 +148,56 @@ class _SharedLogin(OAuthClientProvider):
         super().__init__(url, metadata, tokens, redirect_handler=redirect, callback_handler=callback)
         self._tokens = tokens
         self._unattended = redirect is _refuse
+        self._alone = asyncio.Lock()
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send a request with tokens that are valid now, if anybody has logged in."""
-        self._tokens.recall(self.context)
-        if self._unattended and self.context.current_tokens is None:
+        """Send a request with tokens that are valid now, if anybody has logged in.
+
+        Requests with such tokens are sent side by side. The SDK holds its lock from before a request until after its
+        answer, so it is asked only to refresh tokens and to judge a refusal.
+        """
+        kept, answer = self._tokens.kept(), None
+        if self._unattended and kept.tokens is None:
             yield request
             return
+        if kept.header:
+            request.headers[_HEADER] = kept.header
+            answer = yield request
+        for _ in range(MOST_TRIES):
+            if answer is not None and not _wants_other_tokens(answer):
+                return
+            refused = request.headers.get(_HEADER)
+            async with self._alone, contextlib.aclosing(super().async_auth_flow(request)) as flow:
+                async with self._refreshing():
+                    outgoing = await anext(flow)
+                    while outgoing is not request:
+                        outgoing = await flow.asend((yield outgoing))
+                valid = self.context.is_token_valid()
+                again = valid and request.headers.get(_HEADER) != refused
+                if not again and (answer is not None or not self._unattended):
+                    with contextlib.suppress(StopAsyncIteration):
+                        outgoing = await flow.asend((yield request) if answer is None else answer)
+                        while True:
+                            outgoing = await flow.asend((yield outgoing))
+                    return
+            answer = yield request
+            if not valid:  # nobody can log in here
+                return
+
+    @contextlib.asynccontextmanager
+    async def _refreshing(self) -> AsyncIterator[None]:
+        """Tell the SDK what is kept; if that has run out, keep other processes from refreshing it too."""
         lock = self._tokens.lock()
-        flow = super().async_auth_flow(request)
         try:
-            await self._hold(lock)
-            outgoing = await anext(flow)
-            while True:
-                if outgoing is request:  # the tokens have been refreshed, if they had to be
-                    await lock.release()
-                response = yield outgoing
-                if outgoing is request and response.status_code == HTTPStatus.UNAUTHORIZED and self._newer(request):
-                    response = yield request
-                outgoing = await flow.asend(response)
-        except StopAsyncIteration:
-            return
+            if not self._tokens.kept().header:
+                with contextlib.suppress(Timeout):  # whoever holds it is stuck; the worst is a refresh token used twice
+                    await lock.acquire()
+            self._tokens.recall(self.context)
+            if self.context.is_token_valid():
+                await lock.release()
+            yield
         finally:
             await lock.release()
-            await flow.aclose()
-
-    async def _hold(self, lock: AsyncFileLock) -> None:
-        """Keep other processes from refreshing tokens that have run out here, unless one has done so by now."""
-        if self.context.is_token_valid():
-            return
-        with contextlib.suppress(Timeout):  # whoever holds it is stuck; the worst is a refresh token that is used twice
-            await lock.acquire()
-        self._tokens.recall(self.context)
-        if self.context.is_token_valid():
-            await lock.release()
-
-    def _newer(self, request: httpx2.Request) -> bool:
-        """Put tokens into the request that another process got since it was sent."""
-        self._tokens.recall(self.context)
-        tokens = self.context.current_tokens
-        header = f"Bearer {tokens.access_token}" if tokens is not None else ""
-        if not header or request.headers.get("Authorization") == header:
-            return False
-        request.headers["Authorization"] = header
-        return True
 
 
 def authentication(

@@ -15,18 +15,15 @@ from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-from activities.mcp import guard
+from activities.mcp import guard, last_lines
 from activities.mcp.failures import McpUnavailableError
 from perdure.contracts.mcp import StdioServerConfig
 
-RECENT_LINES = 50
-"""Lines of standard error that are kept for a failure's message. Source: Dreadnode's MCP client."""
+LONGEST_LINE = 256 * 1024
+"""No more of a line is looked at: finding the secrets in it takes half a second of the worker's time."""
 
-LONGEST_LINE = 2_000
-"""More of a line is left out."""
-
-LONGEST_RAW_LINE = 64 * 1024
-"""No more of a line is looked at: it is cut after its secrets are out, else half of one might stay."""
+LONGEST_SECRET = 128 * 1024
+"""So much is left out at the end of a line that was cut, where half a secret may stand. No variable is longer."""
 
 LOG_BYTES, LOG_FILES = 1_000_000, 3
 """A log is turned over at this size, and so many older ones are kept."""
@@ -41,32 +38,35 @@ class StandardError:
     """What a server writes to its standard error: the last lines, and all of it in a file."""
 
     def __init__(self, path: Path, clean: Callable[[str], str], ended: Callable[[], None]) -> None:
-        self.recent: deque[str] = deque(maxlen=RECENT_LINES)
+        self.recent: deque[str] = deque(maxlen=last_lines.RECENT_LINES)
         self._clean = clean
         self._ended = ended
-        self._rest = b""
+        self._rest = bytearray()
         self._file = _log_file(path)
         self.read_to_its_end = asyncio.Event()
 
     def line(self, raw: bytes) -> None:
         """Keep one line."""
-        text = self._clean(raw[:LONGEST_RAW_LINE].decode(errors="replace").rstrip("\r"))[:LONGEST_LINE]
-        self.recent.append(text)
+        text = self._clean(raw[:LONGEST_LINE].decode(errors="replace").rstrip("\r"))
+        if len(raw) > LONGEST_LINE:
+            text = text[:-LONGEST_SECRET] + "…"
+        self.recent.append(text[: last_lines.LONGEST_RECENT_LINE])
         if self._file is not None:
             self._file.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
     def data(self, data: bytes) -> None:
         """Take what was read."""
-        *lines, rest = (self._rest + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
         for line in lines:
-            self.line(line)
-        self._rest = rest[:LONGEST_RAW_LINE]
+            self.line(bytes(self._rest) + line)
+            self._rest.clear()
+        self._rest += rest[: LONGEST_LINE + 1 - len(self._rest)]
 
     def end(self) -> None:
         """The last process that could write is gone."""
         if self._rest:
-            self.line(self._rest)
-            self._rest = b""
+            self.line(bytes(self._rest))
+            self._rest.clear()
         if self._file is not None:
             self._file.close()
         self.read_to_its_end.set()

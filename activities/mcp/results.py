@@ -16,11 +16,12 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from activities.mcp.failures import McpError
-from activities.outputs import Attachments, CallResult, InvalidOutputError
+from activities.outputs import Attachments, CallResult
 from activities.schema_checks import GivenUpError, first_error
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.outputs import whole_characters
+from perdure.engine.returned import InvalidOutputError
 
 PROBLEM_CHARACTERS = 1_000
 """Longest description of what is wrong with a result."""

@@ -14,7 +14,9 @@ from mcp_types import CallToolResult, ListToolsResult, Tool
 from pydantic import ValidationError
 
 from activities.mcp.connection import Owner
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures
+from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, told
+from activities.mcp.last_lines import ENDS_WITH
+from activities.mcp.reliance import Caller, Reliance, Use
 from activities.mcp.results import check_output
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
@@ -27,9 +29,6 @@ MOST_PAGES = 100
 
 LONGEST_LISTING = 540.0
 """Seconds for a list of tools, all tries of connecting included: the opening of a turn may take ten minutes."""
-
-ERROR_TAIL = 1_000
-"""Characters of standard error in a failure's message."""
 
 PROBE_SECONDS = 5.0
 """After a call that took too long, a server that does not answer within this is taken for one that hangs."""
@@ -72,7 +71,8 @@ class McpServer(ABC):
         )
         self._owner: Owner | None = None
         self._connecting: asyncio.Task[tuple[Client, Owner]] | None = None
-        self._forgot = False
+        self.reliance = Reliance()
+        """Who relies on its state, if it holds some."""
         self._behind: set[asyncio.Task[None]] = set()
         self._listed: dict[str, Tool] = {}
         self._calls = 0
@@ -96,8 +96,8 @@ class McpServer(ABC):
             async with asyncio.timeout(LONGEST_LISTING):
                 tools = await self.listed(seconds)
         except TimeoutError:
-            if not self._calls:  # those that run may be why; once they take too long, it is seen to
-                self.drop()
+            if not self._needed():  # calls that run may be why; once they take too long, it is seen to
+                self.drop(self._owner)
             msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
             raise self.failed(McpUnavailableError(msg)) from None
         except McpUnavailableError:
@@ -114,10 +114,17 @@ class McpServer(ABC):
             async with asyncio.timeout(seconds):
                 return await _all_tools(client, self.config.name)
 
-        return await self._again(ask, what="its list of tools", repeatable=True)
+        return await self._again(lambda: self._ask(ask), what="its list of tools", repeatable=True)
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, limit: float, repeatable: bool, on_progress: Report
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        caller: Caller,
+        limit: float,
+        repeatable: bool,
+        on_progress: Report,
     ) -> CallToolResult:
         """Call a tool. A call that may have been carried out is not sent again, unless it is repeatable.
 
@@ -128,8 +135,9 @@ class McpServer(ABC):
         async def report(progress: float, total: float | None, message: str | None) -> None:
             on_progress(progress, total, message or "")
 
-        async def ask(client: Client) -> CallToolResult:
-            self._see_that_it_remembers()
+        async def ask(client: Client, use: Use) -> CallToolResult:
+            if self.config.stateful and not use.begins():
+                raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
             _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
             try:
                 with call_failures(self.config.name, tool, limit):
@@ -143,17 +151,19 @@ class McpServer(ABC):
                 msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
                 raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
 
+        async def attempt() -> CallToolResult:
+            with self.reliance.use(caller) as use:
+                return await self._ask(lambda client: ask(client, use))
+
         self._calls += 1
         try:
-            return await self._again(ask, what=tool, repeatable=repeatable)
+            return await self._again(attempt, what=tool, repeatable=repeatable)
         finally:
             self._calls -= 1
 
-    def _see_that_it_remembers(self) -> None:
-        """Tell once, and before a call is carried out, that the state which it may rely on is gone."""
-        if self.config.stateful and self._forgot:
-            self._forgot = False
-            raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
+    def _needed(self) -> bool:
+        """Whether calls run, or sessions rely on what it holds: then a silence is no reason to end it."""
+        return bool(self._calls) or self.reliance.in_use()
 
     async def close(self) -> None:
         """Close the connection, and wait for those that are closing."""
@@ -168,7 +178,8 @@ class McpServer(ABC):
         """Have the kept connection closed in the background; if one is named, it broke: only while that is it."""
         if which is not None and which is not self._owner:
             return
-        self._forgot = self._forgot or which is not None
+        if which is not None:
+            self.reliance.lost()
         owner, self._owner, self._connecting = self._owner, None, None
         if owner is not None:
             self.leave(owner)
@@ -186,7 +197,7 @@ class McpServer(ABC):
     def unavailable(self, why: str, said: str = "", *, again: bool = False) -> McpUnavailableError:
         """The failure to connect, with what the server said last; words of a missing login make it one."""
         needs_login = bool(_LOGIN.search(said))
-        tail = f"; its standard error ends with: {said[-ERROR_TAIL:]}" if said else ""
+        tail = f"{ENDS_WITH}{said}" if said else ""
         msg = self.around.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
         status = ServerStatus.NEEDS_AUTH if needs_login else ServerStatus.FAILED
         return McpUnavailableError(msg, status, again=again and not needs_login)
@@ -222,16 +233,16 @@ class McpServer(ABC):
         self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
         return await owner.client(0), owner
 
-    async def _again(self, ask: Callable[[Client], Awaitable[Answer]], *, what: str, repeatable: bool) -> Answer:
+    async def _again(self, ask: Callable[[], Awaitable[Answer]], *, what: str, repeatable: bool) -> Answer:
         """Ask, and if the connection breaks connect anew; ask again only if that can do no harm."""
         try:
-            return await self._ask(ask)
+            return await ask()
         except (ConnectionLostError, McpUnavailableError) as error:
             if not (error.unsent or repeatable if isinstance(error, ConnectionLostError) else error.again):
                 raise self._given_up(error, what) from None
         await asyncio.sleep(RECONNECT_PAUSE)
         try:
-            return await self._ask(ask)
+            return await ask()
         except ConnectionLostError as error:
             raise self._given_up(error, what) from None
 
@@ -242,20 +253,26 @@ class McpServer(ABC):
             except ConnectionLostError as error:
                 await owner.closed()
                 self.drop(owner)
-                raise ConnectionLostError(self.last_words(str(owner.failure or error)), unsent=error.unsent) from None
+                raise ConnectionLostError(self.last_words(told(owner.failure or error)), unsent=error.unsent) from None
             except McpError as error:
                 if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
                     self._later(self._probe(client, owner))
                 raise
 
     async def _probe(self, client: Client, owner: Owner) -> None:
-        """Drop a connection over which nothing is answered any more."""
+        """Drop a connection over which nothing is answered any more, unless it may be busy with another call.
+
+        Then it is left to the time-out of that one. It begins when the call that took too long is over.
+        """
+        if self._needed():
+            return
         with contextlib.suppress(MCPError, ValidationError):  # an answer too, or it is dropped already
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await client.list_tools()
             except TimeoutError:
-                self.drop(owner)
+                if not self._needed():
+                    self.drop(owner)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mcp_types import Tool
+from pydantic_core import to_json
 
 from activities.failures import redact
 from activities.mcp.failures import McpError, McpUnavailableError
+from activities.mcp.process import LONGEST_LINE
 from activities.mcp.references import own_folder
+from activities.mcp.reliance import Caller
 from activities.mcp.results import read
 from activities.mcp.server import McpServer, Report, Surroundings
 from activities.mcp.transports import server_of
@@ -26,6 +30,18 @@ from perdure.engine.redaction import without_known
 REFERENCE = "mcp:"
 """``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""
 
+MOST_TOOLS = 500
+"""Tools of one server that an agent may use. Models take some hundred, and the workflow carries a line for each."""
+
+LARGEST_DECLARATIONS = 500_000
+"""Bytes of one server's tools, with descriptions and schemas: more than most models read, for it is in every request.
+
+What the tools of several servers need in a turn's history stays far below the 2 MB of one Temporal payload.
+"""
+
+SHOWN = 500
+"""Characters of a list of names in a message."""
+
 logger = logging.getLogger("perdure.mcp")
 
 
@@ -35,13 +51,17 @@ class McpServers:
     def __init__(self, agents: Iterable[Agent] = (), environment: Mapping[str, str] = os.environ) -> None:
         agents = tuple(agents)
         self._secrets = secrets = secret_values(agents, environment)
-        self._around = Surroundings(environment, own_folder(environment), lambda text: redact(text, secrets))
+        self._around = Surroundings(
+            environment, own_folder(environment), lambda text: redact(text, secrets, LONGEST_LINE)
+        )
         self._servers: dict[str, McpServer] = {}
         self.queue: str | None = None
         """The task queue that only this worker polls, for servers that hold state."""
         if any(agent.mcp_servers for agent in agents):
             for name in ("mcp", "httpx2", "httpcore2"):  # what they log is told here, in a sentence and without secrets
                 logging.getLogger(name).setLevel(logging.CRITICAL)
+        for config in (config for agent in agents for config in agent.mcp_servers if not config.enabled):
+            self._server(config)  # nobody asks for it, and operators are to see it
 
     async def declarations(self, agent: Agent) -> tuple[ToolDeclaration, ...]:
         """The tools that the agent's servers offer now, as the agent may use them.
@@ -65,7 +85,7 @@ class McpServers:
         declaration: ToolDeclaration,
         arguments: Mapping[str, JsonValue],
         *,
-        call_id: str,
+        caller: Caller,
         on_progress: Report,
     ) -> CallResult:
         """Carry out a call.
@@ -79,14 +99,20 @@ class McpServers:
         result = await self._server(config).call(
             remote_name(declaration),
             arguments,
+            caller=caller,
             limit=declaration.timeout.total_seconds(),
             repeatable=declaration.idempotent,
             on_progress=on_progress,
         )
-        return read(result, call_id)
+        return read(result, caller.call_id)
+
+    def goes_on(self, session: str, before: str) -> None:
+        """A session goes on from the conversation of another, and with it from what servers hold of that one."""
+        for server in self._servers.values():
+            server.reliance.goes_on(session, before)
 
     def states(self) -> tuple[ServerState, ...]:
-        """The servers that have been asked for."""
+        """The servers that have been asked for, and those that are disabled."""
         return tuple(server.state for server in self._servers.values())
 
     def troubles(self) -> list[str]:
@@ -106,19 +132,18 @@ class McpServers:
     async def _listed(self, config: AnyServerConfig) -> Sequence[Tool]:
         server = self._server(config)
         try:
-            tools = await server.tools()
-            _check(config, tools)
+            tools = _admitted(config, await server.tools())
         except McpUnavailableError as error:
             server.failed(error)
             logger.warning("%s", error)
             raise
         server.state = ServerState(name=config.name, status=ServerStatus.CONNECTED)
-        return [self._without_secrets(tool) for tool in tools if _allowed(config, tool.name)]
+        return [self._without_secrets(tool) for tool in tools]
 
     def _without_secrets(self, tool: Tool) -> Tool:
         """What a server says of its tool, without what it was told in confidence."""
         said = without_known(tool.description or tool.title or "", self._secrets)
-        schema = without_secrets(tool.input_schema, self._secrets)
+        schema = _with_clean_names(without_secrets(tool.input_schema, self._secrets), self._secrets)
         return tool.model_copy(update={"description": said, "input_schema": schema})
 
     def _server(self, config: AnyServerConfig) -> McpServer:
@@ -127,6 +152,13 @@ class McpServers:
         if server is None:
             server = self._servers[key] = server_of(config, self._around)
         return server
+
+
+def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
+    """A schema without secrets in the names of its properties, of which it lists some as texts."""
+    if isinstance(value, dict):
+        return {without_known(name, secrets): _with_clean_names(inner, secrets) for name, inner in value.items()}
+    return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
 def is_remote(declaration: ToolDeclaration) -> bool:
@@ -144,20 +176,45 @@ def remote_name(declaration: ToolDeclaration) -> str:
     return declaration.reference.removeprefix(REFERENCE).partition("/")[2]
 
 
-def _check(config: AnyServerConfig, tools: Sequence[Tool]) -> None:
-    names = [tool.name for tool in tools]
-    twice = sorted({name for name in names if names.count(name) > 1 and _allowed(config, name)})
-    if twice:
-        msg = (
-            f"MCP server {config.name!r} lists two tools named {', '.join(twice)}; omit them, or have the server fixed"
+def _admitted(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
+    """Those of the server's tools that the agent may use; all that is asked of a list is asked of these."""
+    offered = [tool.name for tool in tools]
+    if absent := sorted(set(config.pick or ()).difference(offered)):
+        msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_shown(offered)}"
+        raise McpUnavailableError(f"MCP server {config.name!r} {msg}")
+    admitted = [tool for tool in tools if _allowed(config, tool.name)]
+    if problem := _problem([tool.name for tool in admitted]) or _size_problem(admitted):
+        raise McpUnavailableError(f"MCP server {config.name!r} {problem}")
+    return admitted
+
+
+def _problem(names: Sequence[str]) -> str:
+    if len(names) > MOST_TOOLS:
+        return (
+            f"offers {len(names)} tools, and an agent may use {MOST_TOOLS} of one server; name those that it needs in "
+            "pick, or leave some out with omit"
         )
-        raise McpUnavailableError(msg)
-    absent = sorted(set(config.pick or ()) - set(names))
-    if absent:
-        msg = (
-            f"MCP server {config.name!r} has no tool {', '.join(absent)}, which pick names; it has: {', '.join(names)}"
-        )
-        raise McpUnavailableError(msg)
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    return f"lists two tools named {_shown(twice)}; omit them, or have the server fixed" if twice else ""
+
+
+def _size_problem(tools: Sequence[Tool]) -> str:
+    """Of names, descriptions and schemas: what a turn keeps of a tool."""
+    sizes = {tool.name: len(to_json((tool.name, tool.description or tool.title, tool.input_schema))) for tool in tools}
+    if sum(sizes.values()) <= LARGEST_DECLARATIONS:
+        return ""
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"describes its tools in {sum(sizes.values())} bytes, and one server may use {LARGEST_DECLARATIONS}; the "
+        f"largest is {_shown([largest])} with {sizes[largest]}: leave such out with omit, or name those that the agent "
+        "needs in pick"
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The names, as far as one line has room."""
+    text = " ".join(", ".join(names).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(names)} in all)"
 
 
 def _allowed(config: AnyServerConfig, tool: str) -> bool:

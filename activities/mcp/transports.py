@@ -12,7 +12,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from activities.mcp.connection import Opening, Owner, over, over_http, over_sse
 from activities.mcp.exchange import Exchange, NotedClient, exchange
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf
+from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf, told
+from activities.mcp.last_lines import ENDS_WITH
 from activities.mcp.oauth import TokenFile, authentication
 from activities.mcp.process import StandardError, running
 from activities.mcp.references import MissingVariableError, resolved
@@ -69,7 +70,7 @@ class StdioServer(McpServer):
         except McpUnavailableError as error:
             raise self.unavailable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises when a process ends early
-            why = f"it ended before it answered ({leaf(error)}){self._printed()}"
+            why = f"it ended before it answered ({told(leaf(error))}){self._printed()}"
             raise self.unavailable(why, self._tail(), again=True) from None
         self._mode = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
         return owner
@@ -77,7 +78,7 @@ class StdioServer(McpServer):
     def last_words(self, why: str) -> str:
         """Why it broke, and what it wrote last."""
         tail = self._tail()
-        return f"{why}; its standard error ends with: {tail[-500:]}" if tail else why
+        return f"{why}{ENDS_WITH}{tail}" if tail else why
 
     def _ended(self, owner: Owner) -> None:
         owner.leave()
@@ -190,7 +191,7 @@ class HttpServer(McpServer):
             cause = leaf(error)
             answers = ", ".join(f"HTTP {status}" for status in dict.fromkeys(greeting.refusals))
             refused = greeting.status >= HTTPStatus.BAD_REQUEST
-            why = f"{self._settings.url}: {answers if refused else f'{type(cause).__name__}: {cause}'}"
+            why = f"{self._settings.url}: {answers if refused else self._cause(cause, silent=greeting.silent)}"
             raise self.unavailable(why, again=True) from None
 
     def _judged(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
@@ -198,7 +199,8 @@ class HttpServer(McpServer):
         if noted.needs_login:
             return self.failed(self._login())
         if isinstance(error, ConnectionLostError):
-            return ConnectionLostError(str(error), unsent=not noted.reached)
+            silent = noted.silent or isinstance(owner.failure, httpx2.ReadTimeout)
+            return ConnectionLostError(self._cause(error, silent=silent), unsent=not noted.reached)
         if noted.status in ONLY_SSE:
             self._known = None  # as servers of the older generation answer the newer one
         if noted.status in NOT_GREETED and _NO_SESSION.search(error.said):
@@ -208,11 +210,20 @@ class HttpServer(McpServer):
             return McpError(error.code, f"{error} (HTTP {noted.status})")
         return error
 
+    def _cause(self, error: BaseException, *, silent: bool) -> str:
+        """Why the connection broke, with the setting that has a say in it."""
+        if not silent:
+            return told(error)
+        seconds = self._settings.sse_read_timeout.total_seconds()
+        return f"ReadTimeout: the server said nothing for longer than sse_read_timeout ({seconds:g} s)"
+
     def _client(self, headers: dict[str, str]) -> httpx2.AsyncClient:
         settings, tokens = self._settings, TokenFile(self.around.folder, self._settings.url)
         auth = authentication(settings, settings.oauth, tokens) if settings.oauth is not None else None
-        limits = httpx2.Timeout(settings.timeout.total_seconds(), read=settings.sse_read_timeout.total_seconds())
-        return NotedClient(headers=headers, auth=auth, timeout=limits)
+        read = settings.sse_read_timeout.total_seconds()
+        waits = httpx2.Timeout(settings.timeout.total_seconds(), read=read, pool=None)
+        # A call waits for no other: how many there are at once is the worker's affair.
+        return NotedClient(headers=headers, auth=auth, timeout=waits, limits=httpx2.Limits(max_connections=None))
 
     def _login(self) -> McpUnavailableError:
         name, url = self.config.name, self._settings.url

@@ -4,6 +4,7 @@ The codes are the failure types in the Temporal history, ``reason_code`` in resu
 The table is data: ``engine.failures`` decides by it, the command line prints it, ``docs/errors.md`` is made from it.
 """
 
+import json
 import re
 from enum import StrEnum
 
@@ -264,3 +265,8 @@ class ErrorDetail(Value):
     title: str
     message: str
     type: str = ""
+
+    def as_result(self, said: str = "") -> str:
+        """What the model reads in place of a call's result: code, class and text, for which ``said`` may stand."""
+        body = {"code": self.code, "type": self.type, "message": said or self.message}
+        return json.dumps({"error": body}, ensure_ascii=False)

@@ -356,14 +356,15 @@ def without_known(text: str, secrets: Collection[str]) -> str:
     """The text without the known secrets, also as JSON, Python and URLs write them, and otherwise as it is."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST_SECRET:
-            for spelling in _spellings(secret):
+            for spelling in spellings(secret):
                 text = text.replace(spelling, MASK)
         elif len(secret) >= SHORTEST_WORD and secret in text:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text)
     return text
 
 
-def _spellings(secret: str) -> tuple[str, ...]:
+def spellings(secret: str) -> tuple[str, ...]:
+    """How a secret stands in a text: as it is, and as JSON, Python and URLs write it."""
     if secret.isalnum() and secret.isascii():
         return (secret,)
     written = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}

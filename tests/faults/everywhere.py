@@ -42,8 +42,9 @@ def rows(house: House) -> dict[str, bytes]:
 
 
 def files(house: House) -> dict[str, bytes]:
-    """Every file of the store and every log: pages that are free, and what waits to be written to its place."""
-    return {path.name: path.read_bytes() for path in house.folder.iterdir() if path.is_file()}
+    """Every file of the store and every log, in whatever folder: also free pages, and what waits for its place."""
+    paths = [path for path in house.folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(house.folder)): path.read_bytes() for path in paths}
 
 
 async def views(sessions: Iterable[str]) -> dict[str, bytes]:

@@ -72,8 +72,9 @@ async def test_an_error_of_a_server_is_read_by_the_model_although_other_errors_a
         ({"fault": "dies"}, "cannot go on"),
         ({"fault": "silent", "init_timeout": timedelta(seconds=0.5)}, "did not answer within 0.5 s"),
         ({"fault": "twice"}, "lists two tools named echo"),
+        ({"fault": "many"}, "offers 30000 tools, and an agent may use 500 of one server"),
     ],
-    ids=["no command", "dies", "silent", "twice"],
+    ids=["no command", "dies", "silent", "twice", "many"],
 )
 async def test_a_turn_is_refused_when_a_server_cannot_be_used(
     house: House, settings: dict[str, Any], said: str

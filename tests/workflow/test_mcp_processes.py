@@ -1,17 +1,22 @@
 """Workers with MCP servers as processes: what is left of a server, what operators see, and where secrets are."""
 
 import asyncio
+import re
+import sys
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from perdure import Agent, StdioServerConfig
 from perdure.cli.server import free_port
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.faults import everywhere
 from tests.house import House, WorkerProcess, eventually
 
 AGENTS = "tests.workflow.agents_with_servers"
+PEER = Path(__file__).parent.parent / "mcp_peer.py"
 SECRET = "plain-words-of-a-service-7"
 USED = Script(replies=(call(("peer__environment", {})), say("done")))
 
@@ -31,31 +36,32 @@ def ended(pid: int) -> bool:
         return True
 
 
-async def has_ended(pid: int) -> bool:
-    return ended(pid)
+async def have_ended(pids: Iterable[int]) -> bool:
+    return all(ended(pid) for pid in pids)
 
 
-def server_pid(journal: Path) -> int:
-    (line,) = [line for line in journal.read_text().splitlines() if line.startswith("started")]
-    return int(line.split()[1])
+async def both(journal: Path) -> list[int]:
+    """The server's process, and the one that it left behind, once both have said so."""
+    pids = re.findall(r"^(?:started|left) (\d+)\n", journal.read_text(), re.MULTILINE)
+    return [int(pid) for pid in pids] if len(pids) == 2 else []
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize("fault", ["", "stubborn"])
 @pytest.mark.parametrize("end", ["kill -9", "SIGTERM"])
 async def test_no_server_outlives_its_worker(house: House, end: str, fault: str) -> None:
-    """Also none that was started by a shell, and ignores signals and the end of its input."""
+    """Also none that was started by a shell, left its process group, or ignores signals and the end of its input."""
     async with ScriptedProvider(USED) as provider:
         house.use(provider)
         spawned, journal = await worker(house, PEER_FAULT=fault)
         await house.run()
-    pid = server_pid(journal)
-    assert not ended(pid)
+    pids = await eventually(lambda: both(journal))
+    assert not any(ended(pid) for pid in pids)
     if end == "kill -9":
         spawned.kill()
     else:
         assert await spawned.stop() == 0
-    await eventually(lambda: has_ended(pid))
+    await eventually(lambda: have_ended(pids))
 
 
 async def test_a_secret_by_reference_is_nowhere_but_at_the_server(house: House) -> None:
@@ -73,6 +79,48 @@ async def test_a_secret_by_reference_is_nowhere_but_at_the_server(house: House) 
     left |= await everywhere.views([house.session])
     assert [place for place, text in left.items() if SECRET.encode() in text] == []
     assert any(b"peer__environment" in text for text in left.values())
+    assert b"reaches its service with Bearer ***\n" in left["mcp/logs/peer.log"]
+
+
+def wordy(then: str) -> Agent:
+    """An agent whose server writes 60 lines of 84 characters each, and then does something else."""
+    script = f"for i in $(seq -w 60); do printf '%s %081d\\n' $i 0 >&2; done; {then}"
+    server = StdioServerConfig(name="peer", command="sh", args=("-c", script))
+    return Agent(name="tester", model="openai/scripted", mcp_servers=[server])
+
+
+def lines_of(text: str) -> list[int]:
+    """The numbers of a wordy server's lines."""
+    return [int(number) for number in re.findall(r"(\d\d) 0{81}", text)]
+
+
+async def test_the_model_reads_the_last_fifty_lines_of_a_server_that_broke(house: House) -> None:
+    """S-77: and people as many of the newest as fit."""
+    script = Script(replies=(call(("peer__die", {})), say("done")))
+    async with ScriptedProvider(script) as provider, house.worker(wordy(f"exec {sys.executable} {PEER}")):
+        house.use(provider)
+        assert (await house.run())["stop_reason"] == "finished"
+        read = str(provider.requests[-1].request.messages)
+    assert lines_of(read) == list(range(12, 61))
+    assert "the last words of the peer" in read
+    (end,) = await house.events("tool_end")
+    told = end["error"]["message"]
+    assert lines_of(told) == list(range(61 - len(lines_of(told)), 61))
+    assert len(told) <= 1_500
+    assert told.endswith("the last words of the peer")
+
+
+async def test_a_refused_turns_failure_has_the_last_fifty_lines(house: House) -> None:
+    """S-77: beside its message, which has as many of the newest as fit."""
+    async with house.worker(wordy("exit 1")):
+        refused = await house.run()
+    assert lines_of(refused["error"]) == list(range(61 - len(lines_of(refused["error"])), 61))
+    assert 0 < len(lines_of(refused["error"])) < 50
+    history = await house.temporal.get_workflow_handle(house.session).fetch_history()
+    (failed,) = [one for one in history.events if one.HasField("activity_task_failed_event_attributes")]
+    info = failed.activity_task_failed_event_attributes.failure.application_failure_info
+    _, lines = info.details.payloads
+    assert lines_of(lines.data.decode()) == list(range(11, 61))
 
 
 async def test_readyz_names_a_server_that_cannot_be_used_and_the_worker_stays_ready(house: House) -> None:

@@ -1,6 +1,8 @@
 """MCP servers that hold state: what the model is told when the state is gone."""
 
 import json
+import os
+import signal
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from activities.turns import MOVED
 from perdure import Agent
 from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.names import AGENT_TURN
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.agents_with_state import agent, peer
@@ -84,3 +87,33 @@ async def test_a_server_that_ended_says_once_that_it_holds_nothing(house: House,
     assert "what it held is gone" in failed[-1]
     assert {one for one in told if one.isdigit()}.isdisjoint({first})
     assert told[-1].isdigit()
+
+
+async def test_all_calls_of_the_answer_are_refused_when_the_state_is_gone(house: House) -> None:
+    """S-77: the model reads it before anything runs on the new process."""
+    who: tuple[str, dict[str, Any]] = ("peer__whoami", {})
+    script = Script(replies=(WHO, call(("peer__die", {})), call(who, who, who), WHO, DONE))
+    async with ScriptedProvider(script) as provider, house.worker(agent):
+        house.use(provider)
+        await house.run()
+    first, _, *refused, last = results(provider.requests[-1].request.messages)
+    assert [json.loads(one)["error"]["code"] for one in refused] == ["tool.state_lost"] * 3
+    assert last.isdigit()
+    assert last != first
+
+
+async def test_a_session_that_was_forked_is_told_of_what_the_first_one_had_built_up(house: House) -> None:
+    """S-77, S-67: the process ends between them."""
+    origin = {"resume_from": {"session": house.session}, "prompt": "again"}
+    async with ScriptedProvider(Script(replies=(WHO, DONE, WHO, WHO, DONE))) as provider, house.worker(agent):
+        house.use(provider)
+        await house.run()
+        (first,) = results(provider.requests[-1].request.messages)
+        os.kill(int(first), signal.SIGKILL)
+        fork = await house.temporal.start_workflow(
+            AGENT_TURN, origin, id=f"{house.session}-fork", task_queue=house.settings.task_queue
+        )
+        assert (await fork.result())["stop_reason"] == "finished"
+    _, told, last = results(provider.requests[-1].request.messages)
+    assert json.loads(told)["error"]["code"] == "tool.state_lost"
+    assert last.isdigit()

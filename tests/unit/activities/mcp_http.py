@@ -27,6 +27,7 @@ class Web:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.running = 0
         self.cancelled = 0
+        self.all_here = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -74,6 +75,22 @@ class Web:
             finally:
                 self.running -= 1
             return "slept"
+
+        @server.tool()
+        async def meet(parties: int) -> str:
+            """Ends once so many of these calls run."""
+            self.running += 1
+            if self.running >= parties:
+                self.all_here.set()
+            try:
+                await self.all_here.wait()
+            finally:
+                self.running -= 1
+            return "met"
+
+        @server.tool()
+        async def big(characters: int) -> str:
+            return "x" * characters
 
         @server.tool()
         async def weather(city: str) -> dict[str, Any]:

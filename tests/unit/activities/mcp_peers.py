@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from activities.mcp.reliance import Caller
 from activities.mcp.servers import McpServers
 from activities.outputs import CallResult
 from perdure import Agent, HttpServerConfig, StdioServerConfig
@@ -38,12 +39,16 @@ class Connected:
         """List the tools, as the opening of a turn does."""
         self.tools = {tool.name: tool for tool in await self.servers.declarations(self.agent)}
 
-    async def call(self, name: str, **arguments: Any) -> CallResult:
+    async def call(self, name: str, *, session: str = "s", call_id: str = "c1", **arguments: Any) -> CallResult:
         """Call a tool by the name that the model knows."""
         tool = self.tools[name]
         config = next(one for one in self.agent.mcp_servers if tool.reference.startswith(f"mcp:{one.name}/"))
         return await self.servers.call(
-            config, tool, arguments, call_id="c1", on_progress=lambda *report: self.progress.append(report)
+            config,
+            tool,
+            arguments,
+            caller=Caller(session, call_id),
+            on_progress=lambda *report: self.progress.append(report),
         )
 
     @property

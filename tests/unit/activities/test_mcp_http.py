@@ -34,7 +34,7 @@ async def test_each_kind_of_server_is_listed_called_and_cancelled(kind: str, tmp
     at = web()
     async with at.serving(app_of(kind, at)), worker_of(config(at), folder=tmp_path) as worker:
         await worker.open()
-        assert set(worker.tools) == {"web__echo", "web__slow", "web__weather"}
+        assert set(worker.tools) == {"web__big", "web__echo", "web__meet", "web__slow", "web__weather"}
         assert (await worker.call("web__echo", text="hi")).text == "echo: hi"
         assert worker.status == "connected"
         call = asyncio.create_task(worker.call("web__slow"))

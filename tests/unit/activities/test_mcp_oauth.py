@@ -19,7 +19,8 @@ from activities.mcp.failures import McpError, McpUnavailableError
 from activities.mcp.login import log_in
 from activities.mcp.oauth import LOGIN_PORT
 from perdure import HttpServerConfig, OAuthConfig
-from tests.unit.activities.mcp_http import Web, web
+from tests.house import WAIT_SECONDS
+from tests.unit.activities.mcp_http import Web, older, web
 from tests.unit.activities.mcp_peers import Connected, worker_of
 
 
@@ -28,12 +29,13 @@ class Login:
 
     def __init__(self, at: Web) -> None:
         self.at = at
-        self.app = at.server().streamable_http_app()
+        self.app: ASGIApp = at.server().streamable_http_app()
         self.valid: set[str] = set()
         self.refreshes = self.registrations = 0
         self.refresh_token = ""
         self.paths: list[str] = []
         self.before: Callable[[], None] = lambda: None
+        self.refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +67,7 @@ class Login:
             return RedirectResponse(f"{request.query_params['redirect_uri']}?{urlencode(back)}")
         if path == "/oauth/token":
             return self._token(parse_qs((await request.body()).decode()))
-        return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        return self.refusal
 
     def _token(self, asked: dict[str, list[str]]) -> Response:
         if asked["grant_type"] == ["refresh_token"]:
@@ -221,6 +223,87 @@ def run_out(folder: Path) -> None:
     kept = json.loads(token_file(folder).read_text())
     kept["expires_at"] = 1.0
     token_file(folder).write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("generation", ["newer", "older"])
+async def test_fifty_calls_over_a_login_run_side_by_side(generation: str, as_json: bool, tmp_path: Path) -> None:
+    """S-76: none waits for another's answer; tokens that have run out are refreshed once before."""
+    at = web()
+    server = Login(at)
+    app = at.server().streamable_http_app(json_response=as_json)
+    server.app = older(app) if generation == "older" else app
+    async with at.serving(server), asyncio.timeout(WAIT_SECONDS):
+        await person_logs_in(server, tmp_path)
+        async with worker(server, tmp_path) as connected:
+            await connected.open()
+            for refreshes in (0, 1):
+                at.all_here.clear()
+                results = await asyncio.gather(*(connected.call("web__meet", parties=50) for _ in range(50)))
+                assert [result.text for result in results] == ["met"] * 50
+                assert server.refreshes == refreshes
+                run_out(tmp_path)
+
+
+async def test_a_token_that_runs_out_on_its_way_is_refreshed(login: Login, tmp_path: Path) -> None:
+    """S-76: the server refused the call, so it is sent again; calls that meet this together refresh once."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+
+        def expire() -> None:
+            login.before = lambda: None
+            login.valid.clear()
+            run_out(tmp_path)
+
+        login.before = expire
+        results = await asyncio.gather(*(connected.call("web__echo", text="hi") for _ in range(5)))
+        assert [result.text for result in results] == ["echo: hi"] * 5
+    assert login.refreshes == 1
+
+
+async def test_a_call_that_is_forbidden_is_not_sent_again_with_newer_tokens(login: Login, tmp_path: Path) -> None:
+    """S-77: the server may have carried it out."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        login.refusal = Response(status_code=403)
+
+        def forbid() -> None:
+            login.before = lambda: None
+            login.valid.clear()
+            run_out(tmp_path)
+
+        login.before = forbid
+        login.paths.clear()
+        with pytest.raises(McpError, match="HTTP 403"):
+            await connected.call("web__echo", text="hi")
+    assert login.paths.count("/mcp") == 1
+
+
+async def test_tokens_that_cannot_be_refreshed_need_a_new_login(login: Login, tmp_path: Path) -> None:
+    """S-76: one try, and nobody is asked."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        login.valid.clear()
+        login.refresh_token = "another"
+        run_out(tmp_path)
+        with pytest.raises(McpError, match="wants a login"):
+            await connected.call("web__echo", text="hi")
+        assert connected.status == "needs_auth"
+    assert login.refreshes == login.registrations == 1
+
+
+async def test_a_call_that_needs_more_scope_needs_a_new_login(login: Login, tmp_path: Path) -> None:
+    """S-76: unlike other calls that a server forbids."""
+    await person_logs_in(login, tmp_path)
+    async with worker(login, tmp_path) as connected:
+        await connected.open()
+        login.valid.clear()
+        login.refusal = Response(status_code=403, headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'})
+        with pytest.raises(McpError, match="wants a login"):
+            await connected.call("web__echo", text="hi")
 
 
 async def test_tokens_that_were_withdrawn_need_a_new_login(login: Login, tmp_path: Path) -> None:

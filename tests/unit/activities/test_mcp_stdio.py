@@ -89,6 +89,23 @@ async def test_a_server_that_cannot_be_used_has_a_state_and_a_sentence(
         assert "MCP server 'peer'" in line
 
 
+async def test_every_state_of_a_server_is_reported(tmp_path: Path, journal: Path) -> None:
+    """S-75: all five; a disabled one before anybody could ask for it."""
+    lost = peer(name="lost", env={"MCP_JOURNAL": str(journal)})
+    refused = (peer(name="gone", command="no-such-command"), peer("login", name="closed"))
+    async with worker_of(peer(), lost, *refused, peer(name="off", enabled=False), folder=tmp_path) as worker:
+        assert [(state.name, state.status) for state in worker.servers.states()] == [("off", "disabled")]
+        with pytest.raises(McpUnavailableError):
+            await worker.open()
+        os.kill(int(journal.read_text().split()[1]), 9)
+        states = {"peer": "connected", "lost": "disconnected", "gone": "failed", "closed": "needs_auth"}
+
+        async def reported() -> bool:
+            return {state.name: state.status for state in worker.servers.states()} == {**states, "off": "disabled"}
+
+        await eventually(reported)
+
+
 async def test_garbage_between_its_messages_does_no_harm(tmp_path: Path) -> None:
     """S-77."""
     async with worker_of(peer("garbage"), folder=tmp_path) as worker:
@@ -228,15 +245,24 @@ async def test_all_that_it_writes_to_its_standard_error_is_in_a_file_without_sec
     assert "abra" not in log + str(caught.value)
 
 
-@pytest.mark.parametrize("fault", ["", "stubborn"])
-async def test_no_process_is_left_when_the_worker_closes(fault: str, tmp_path: Path) -> None:
-    """Also none that ignores signals, or that a shell started."""
-    command = f"{sys.executable} {peer().args[0]} {fault}; true"
+@pytest.mark.parametrize(
+    ("fault", "run"),
+    [("", "{}; true"), ("stubborn", "{}; true"), ("stubborn", "exec {}")],
+    ids=["by a shell", "stubborn by a shell", "stubborn"],
+)
+async def test_no_process_is_left_when_the_worker_closes(fault: str, run: str, tmp_path: Path) -> None:
+    """Also none that ignores signals, that a shell started, or that left the server's process group."""
+    left = tmp_path / "left"
+    leaves = f"setsid sh -c 'echo process $$ > {left}; exec sleep 1000'" if sys.platform == "linux" else "true"
+    command = f"{leaves} & {run.format(f'{sys.executable} {peer().args[0]} {fault}')}"
     async with worker_of(peer(command="sh", args=("-c", command)), folder=tmp_path) as worker:
         await worker.open()
-        pid = int((await worker.call("peer__whoami")).text)
-        assert alive(pid)
-    assert not alive(pid)
+        pids = [int((await worker.call("peer__whoami")).text)]
+        if sys.platform == "linux":
+            await eventually(lambda: said(left, "\n"))
+            pids.append(int(left.read_text().split()[1]))
+        assert all(alive(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_two_servers_of_one_name_and_a_bad_url_are_refused_where_the_agent_is_defined() -> None:

@@ -130,10 +130,12 @@ async def test_what_a_server_says_of_its_tools_holds_no_secret(tmp_path: Path) -
     async with worker_of(confided("tells"), folder=tmp_path, MY_OWN_VALUE=SECRET) as worker:
         await worker.open()
     declared = worker.tools["peer__echo"]
-    assert (declared.description, declared.parameters["properties"]) == (
-        "uses ***",
-        {"a": {"type": "string", "default": "with ***"}},
-    )
+    assert declared.description == "uses ***"
+    assert declared.parameters == {
+        "type": "object",
+        "properties": {"a": {"type": "string", "default": "with ***"}, "for ***": {"type": "string"}},
+        "required": ["for ***"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.outputs import MAX_ALL_BYTES, CallResult, InvalidOutputError, artifacts_of, read
+from activities.outputs import CallResult, artifacts_of, read
 from perdure import File, Image
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool
+from perdure.engine.returned import MAX_ALL_BYTES, InvalidOutputError
 
 PNG = b"\x89PNG\r\n"
 CALL = CallTool(session="s", turn=1, step=1, call_id="c1", definition="d")
@@ -181,11 +182,33 @@ def test_what_is_no_image_and_no_file_is_refused_where_it_is_made(make: Callable
 async def test_texts_are_kept_as_texts_without_known_secrets_and_all_else_byte_for_byte() -> None:
     """S-52: a file of text can be read on in, so it is held to what a result is."""
     found = [
-        *(Image(b"sk-secret"), File("a.csv", "ü,sk-secret", "text/csv"), File("b.json", b"\xff", "application/json")),
+        *(Image(PNG), File("a.csv", "ü,sk-secret", "text/csv"), File("b.json", b"\xff", "application/json")),
         File("c.svg", b"<svg/>", "image/svg+xml"),
     ]
-    (image, text, broken, drawing) = artifacts_of(CALL, (await read(found, "c1")).attachments, {"sk-secret"})
-    assert (image.media_type, image.data) == ("image/png;base64", b"sk-secret")
+    (image, text, broken, drawing) = await artifacts_of(CALL, (await read(found, "c1")).attachments, {"sk-secret"})
+    assert (image.media_type, image.data) == ("image/png;base64", PNG)
     assert (text.id, text.session, text.media_type, text.text) == ("art_c1_2", "s", "text/csv", "ü,***")
     assert (broken.media_type, base64.b64decode(broken.text)) == ("application/json;base64", b"\xff")
     assert (drawing.content_type, drawing.data, drawing.is_binary) == ("image/svg+xml", b"<svg/>", True)
+
+
+SECRET = 'geheim-"ü"-7'
+
+HOLDING: dict[str, bytes] = {
+    "as it is": SECRET.encode(),
+    "as JSON": b'geheim-\\"\\u00fc\\"-7',
+    "in a URL": b"geheim-%22%C3%BC%22-7",
+    "in UTF-16": SECRET.encode("utf-16-le"),
+    "in the other UTF-16": SECRET.encode("utf-16-be"),
+}
+
+
+@pytest.mark.parametrize("spelling", HOLDING)
+async def test_a_secret_in_binary_data_becomes_stars_and_all_around_it_stays_in_its_place(spelling: str) -> None:
+    """S-52: in images and in files of any kind, also where the media type says text and the bytes are none."""
+    secret = HOLDING[spelling]
+    data = PNG + secret + b"\xff" + secret + b"\x07end"
+    found = [Image(data), File("a", data), File("b.txt", data, "text/plain")]
+    kept = await artifacts_of(CALL, (await read(found, "c1")).attachments, {SECRET, "PNG"})
+    stars = b"*" * len(secret)
+    assert [one.data for one in kept] == [PNG + stars + b"\xff" + stars + b"\x07end"] * 3

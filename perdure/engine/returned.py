@@ -1,0 +1,158 @@
+"""What a tool returned, as it is read: text as it is, values as JSON, a line in place of each image and file."""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
+from perdure.contracts.values import JsonValue
+from perdure.engine.outputs import whole_characters
+
+MAX_ALL_BYTES = 50_000_000
+"""Largest sum of the images and files of one call: they are stored in one transaction."""
+
+_WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
+"""What pydantic puts before the cause."""
+
+
+class InvalidOutputError(Exception):
+    """The tool returned a value that cannot be written as JSON, or more than may be stored."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """An image or a file of a call, what it is called there, and the name of a file."""
+
+    what: str
+    media_type: str
+    data: bytes
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a result: how it is read, and the images and files that it is or that are in it."""
+
+    kind: Literal["text", "json", "attachment"]
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+
+class Attachments:
+    """The images and files of one call. Each leaves a line in the text: what it is, its media type and its size.
+
+    Args:
+        place: What the line says of where it is, by its number from 1.
+    """
+
+    def __init__(self, place: Callable[[int], str] = lambda _: "") -> None:
+        self._place = place
+        self._all: list[Attachment] = []
+
+    def add(self, what: str, media_type: str, data: bytes, file: str | None = None) -> str:
+        """Take one, and give its line."""
+        what = whole_characters(" ".join(what.split()))
+        media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
+        self._all.append(Attachment(what, media_type, data, file))
+        return f"[{what}, {media_type}, {len(data):,} bytes{self._place(len(self._all))}]"
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def since(self, count: int) -> tuple[Attachment, ...]:
+        """Those that came after so many."""
+        return tuple(self._all[count:])
+
+    def forget(self, beyond: int) -> None:
+        """Go back to so many."""
+        del self._all[beyond:]
+
+    def checked(self) -> tuple[Attachment, ...]:
+        """All of them.
+
+        Raises:
+            InvalidOutputError: One of them or all together are too large.
+        """
+        for one in self._all:
+            if len(one.data) > MAX_BYTES:
+                msg = f"{one.what} has more than {MAX_BYTES:,} bytes, the most an artifact may have; store it elsewhere"
+                raise InvalidOutputError(msg)
+        size = sum(len(one.data) for one in self._all)
+        if size > MAX_ALL_BYTES:
+            msg = f"the images and files of one call are {size:,} bytes, at most {MAX_ALL_BYTES:,} may be; return fewer"
+            raise InvalidOutputError(msg)
+        return tuple(self._all)
+
+
+def parts_of(value: object, attachments: Attachments) -> list[Part]:
+    """What a body returned. A list or tuple with images or files in it is read part by part.
+
+    Raises:
+        InvalidOutputError: It has no JSON form.
+    """
+    values = [value]
+    if isinstance(value, list | tuple):
+        listed = list(cast("Collection[object]", value))
+        values = listed if any(isinstance(one, Image | File) for one in listed) else values
+    return [_part(one, attachments) for one in values]
+
+
+def _part(value: object, attachments: Attachments) -> Part:
+    if isinstance(value, str):
+        return Part("text", whole_characters(value))
+    before = attachments.count
+    if isinstance(value, Image | File):
+        line = _attached(value, attachments)
+        return Part("attachment", line, attachments.since(before))
+    text = _json(value, attachments)
+    return Part("json", text, attachments.since(before))
+
+
+def _json(value: object, attachments: Attachments) -> str:
+    """A value as JSON, with the line of an image or a file in place of each in it.
+
+    Raises:
+        InvalidOutputError: It has no JSON form.
+    """
+    before = attachments.count
+    try:
+        try:
+            text = to_json(value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)).decode()
+        except (PydanticSerializationError, UnicodeEncodeError) as error:
+            if "surrogates not allowed" not in str(error):
+                raise
+            attachments.forget(before)
+            text = json.dumps(value, ensure_ascii=False, default=lambda one: _plain(one, attachments))
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {_cause(error)}"
+        raise InvalidOutputError(msg) from error
+    return whole_characters(text)
+
+
+def _plain(value: object, attachments: Attachments) -> JsonValue:
+    plain: JsonValue = to_jsonable_python(
+        value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)
+    )
+    return plain
+
+
+def _attached(value: object, attachments: Attachments) -> str:
+    if isinstance(value, Image):
+        return attachments.add("image", value.media_type, value.data)
+    if isinstance(value, File):
+        return attachments.add(f"file {value.name}", value.media_type, value.data, value.name)
+    msg = f"a {type(value).__name__} has no JSON form"
+    raise TypeError(msg)
+
+
+def _cause(error: Exception) -> str:
+    """What pydantic says, without what it puts before it."""
+    text = str(error)
+    for wrapper in _WRAPPED:
+        text = text.removeprefix(wrapper)
+    return f"{text}; return perdure.Image or perdure.File for bytes" if "utf-8 sequence" in text else text
