@@ -50,6 +50,9 @@ CONTENT_CHARACTERS = 30_000
 BROKEN_CHARACTERS = 30_000
 """Longest arguments that are no JSON in the conversation; the tool's error tells the model what is wrong with them."""
 
+KNOWN_CHARACTERS = 1_000
+"""Longest list of an agent's tools in the error of a call of another one."""
+
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -182,7 +185,11 @@ def shown_arguments(arguments: str, names: Collection[str], secrets: Collection[
 
 
 def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
-    known = ", ".join(tool.name for tool in definition.tools) or "none"
+    names = [tool.name for tool in definition.tools]
+    known = ", ".join(names) or "none"
+    if len(known) > KNOWN_CHARACTERS:
+        first = known[:KNOWN_CHARACTERS].rpartition(", ")[0]
+        known = f"{first}, and {len(names) - len(first.split(', '))} more"
     return ErrorDetail(
         code=ReasonCode.TOOL_UNKNOWN, title=name, message=f"there is no tool named {name!r}; the tools are: {known}"
     )

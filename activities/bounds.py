@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
 from activities.conversations import WireMessage
-from activities.model import facts_about, mode_of
+from activities.model import facts_about, mode_of, system_prompt
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.values import JsonValue
-from perdure.engine.budgets import used_up
+from perdure.engine.budgets import in_usd, used_up
 from perdure.engine.transcript import openai_tools
 
 SMALLEST_ANSWER = 16
 """Tokens; a call that can pay for less is not made."""
+
+SHORT_PROMPT = 200
+"""Characters of a prompt that nobody has seen yet."""
 
 ADDED = 100
 """Tokens that a provider may add to a request."""
@@ -81,9 +84,23 @@ def ceiling(
     affordable = int((rest / (price_written * answers)).to_integral_value(ROUND_FLOOR)) if price_written else None
     if rest < 0 or (affordable is not None and affordable < min(smallest, longest or smallest)):
         raise NotAffordableError(
-            used_up("cost_usd", f"${max(left, Decimal(0))} is left, and the next call could cost more: it was not made")
+            used_up(
+                "cost_usd",
+                f"{in_usd(max(left, Decimal(0)))} is left, and the next call could cost more: it was not made",
+            )
         )
     return affordable if affordable is not None and (longest is None or affordable < longest) else None
+
+
+def first_call(definition: AgentDefinition) -> Decimal | None:
+    """What the first call of a turn may cost, with a short prompt and the smallest answer; None if nobody knows."""
+    read = _most_read(
+        definition, [*system_prompt(definition), {"role": "user", "content": "x" * SHORT_PROMPT}], Counted()
+    )
+    price_read, price_written = _price(definition, _READ, read), _price(definition, _WRITTEN, read)
+    if price_read is None or price_written is None:
+        return None
+    return price_read * read + price_written * (SMALLEST_ANSWER + _thinking(definition))
 
 
 def with_ceiling(definition: AgentDefinition, tokens: int | None) -> AgentDefinition:

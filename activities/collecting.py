@@ -49,15 +49,20 @@ class CollectActivity:
                 claimant=claimant,
                 events=approved(asked, asked.tool),
             )
-            message = claim.message or await self._collected(asked, claimant)
+            if claim.message is not None:
+                message, problem = claim.message, None
+            else:
+                message, problem = await self._collected(asked, claimant)
         return ToolOutcome(
             call_id=asked.call_id,
             preview=message.content[:DELEGATE_OUTPUT],
             error=message.error,
             matched=message.matched,
+            problem=problem,
         ).sparse()
 
-    async def _collected(self, asked: CollectDelegates, claimant: str) -> ToolMessage:
+    async def _collected(self, asked: CollectDelegates, claimant: str) -> tuple[ToolMessage, ErrorDetail | None]:
+        """The result of the call, written; and why stop conditions could not be looked for in it."""
         caller = await self._definitions.get(asked.definition)
         came = [await self._of(caller, one) for one in asked.delegates]
         content, artifacts = for_the_model(asked, caller, None, _told(came))
@@ -79,7 +84,7 @@ class CollectActivity:
             events=ended(asked, message, artifacts, seconds=0),
             artifacts=artifacts,
         )
-        return message
+        return message, next((one.said.problem for one in came if one.said.problem is not None), None)
 
     async def _of(self, caller: AgentDefinition, one: AwaitedDelegate) -> _Came:
         declaration = caller.tool(one.tool)

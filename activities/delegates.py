@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from activities.artifacts import reading_tool, whole_output
+from activities.bounds import first_call
 from activities.call_events import Call, approved, call_event, ended
 from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error
 from activities.stops import matches
 from activities.storing import until_stored
 from perdure.agents.agent import Agent
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated, DelegateReport
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -38,11 +39,13 @@ class Said:
     Attributes:
         error: Why it did not finish, if it did not.
         matched: The caller's stop conditions on texts that hold for what it said, by their place among them.
+        problem: Why they could not be looked for.
     """
 
     text: str
     error: ErrorDetail | None
     matched: tuple[int, ...] = ()
+    problem: ErrorDetail | None = None
 
 
 class Delegations:
@@ -55,6 +58,23 @@ class Delegations:
         self._store = store
         self._agents = agents
         self._definitions = definitions
+
+    def reckoned(self, definition: AgentDefinition, policy: TurnPolicy) -> TurnPolicy:
+        """The policy, with what the first call of each delegate may cost, as far as its tools are known before."""
+        tools = dict(policy.tools)
+        for tool in definition.tools:
+            cost = first_call(one) if (one := self._definition_of(definition, tool)) is not None else None
+            if cost is not None:
+                tools[tool.name] = tools[tool.name].model_copy(update={"first_call_usd": cost})
+        return policy.model_copy(update={"tools": tools})
+
+    def _definition_of(self, caller: AgentDefinition, tool: ToolDeclaration) -> AgentDefinition | None:
+        if tool.delegate is None:
+            return None
+        if tool.delegate.spawns:
+            return spawned(caller, {})
+        agent = self._agents.get(tool.delegate.agent)
+        return agent.definition if agent is not None else None
 
     async def taken(self, opening: OpenTurn) -> tuple[OpenTurn, AgentDefinition | None]:
         """Claim the call, and give the opening with its query as the prompt; of a clone also its definition."""
@@ -137,7 +157,8 @@ class Delegations:
         )
         seconds = (committed.ended_at - committed.started_at).total_seconds()
         await self._finish(delegated, message, [end, *ended(delegated, message, artifacts, seconds)], artifacts)
-        return for_the_caller(result, result.report.model_copy(update={"matched": said.matched}))
+        report = result.report.model_copy(update={"matched": said.matched, "problem": said.problem})
+        return for_the_caller(result, report)
 
     async def _finish(
         self,
@@ -163,8 +184,8 @@ class Delegations:
         error, text = failure_of(declaration.name, result), await self._text(declaration, result)
         if error is not None:
             return Said(text, error)
-        matched, _ = await matches(caller, declaration.name, text)
-        return Said(text, None, matched)
+        matched, problem = await matches(caller, declaration.name, text)
+        return Said(text, None, matched, problem)
 
     async def _text(self, declaration: ToolDeclaration, result: TurnResult) -> str:
         error, tool = failure_of(declaration.name, result), declaration.name

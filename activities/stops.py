@@ -16,7 +16,7 @@ SEARCH_SECONDS = 1.0
 
 
 class SearchError(Exception):
-    """A stop condition's expression took too long on a text, and the condition does not catch that."""
+    """A search for a stop condition's expression took too long or failed, and the condition does not catch that."""
 
 
 async def matches(
@@ -44,7 +44,7 @@ def in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int, ...
     """The places of the text conditions that hold for an answer's text; for activities, which have all of it.
 
     Raises:
-        SearchError: An expression took too long on the text, and its condition does not catch that.
+        SearchError: A search took too long or failed, and its condition does not catch that.
     """
     return _places(conditions, text, lambda condition: isinstance(condition, Output))
 
@@ -53,7 +53,7 @@ def in_tool_output(conditions: tuple[AnyCondition, ...], tool: str, text: str) -
     """The places of the text conditions that hold for the whole result of a call; for activities.
 
     Raises:
-        SearchError: An expression took too long on the text, and its condition does not catch that.
+        SearchError: A search took too long or failed, and its condition does not catch that.
     """
     return _places(
         conditions, text, lambda condition: isinstance(condition, ToolOutput) and condition.tool in {None, tool}
@@ -79,9 +79,13 @@ def _found(condition: Output | ToolOutput, text: str) -> bool:
 def _searched(condition: Output | ToolOutput, text: str) -> bool:
     flags = 0 if condition.case_sensitive else regex.IGNORECASE
     try:
-        return regex.search(condition.pattern, text, flags, timeout=SEARCH_SECONDS, concurrent=True) is not None
-    except TimeoutError as error:
+        # What a request brings is not kept: it may be large.
+        expression = regex.compile(condition.pattern, flags, cache_pattern=False)
+        return expression.search(text, timeout=SEARCH_SECONDS, concurrent=True) is not None
+    except Exception as error:  # whatever goes wrong in a search is one failure
         if condition.catch:
             return condition.default
-        msg = f"the stop condition {title(condition)} took longer than {SEARCH_SECONDS:g} s on a text"
+        slow = isinstance(error, TimeoutError)
+        why = f"took longer than {SEARCH_SECONDS:g} s on a text" if slow else f"could not be looked for: {error}"
+        msg = f"the stop condition {title(condition)} {why}"
         raise SearchError(msg) from error

@@ -258,13 +258,13 @@ class ToolActivities:
             code = ReasonCode.TOOL_FIXTURE_MISSING
             text = f"{REASONS[code].text}: {error}"
             message = failed(call, ErrorDetail(code=code, title=name, message=text, type=type(error).__name__))
-            artifacts, aborts = [], True
+            artifacts, aborts, problem = [], True, None
         else:
             if fixture is None:
                 return None
             artifacts, aborts = recorded(call, fixture), fixture.ended_turn
             whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
-            matched, _ = await matches(definition, name, whole)
+            matched, problem = ((), None) if fixture.error else await matches(definition, name, whole)
             message = ToolMessage(
                 call_id=call.call_id,
                 name=name,
@@ -272,12 +272,14 @@ class ToolActivities:
                 error=fixture.error,
                 decided=call.approval,
                 stop=fixture.stop,
-                matched=() if fixture.error else matched,
+                matched=matched,
             )
         if aborts and message.error is not None:
             await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifacts)
             raise _abort(attempt, message.error)
         await self._finish(attempt, message, attempt.ended(message, artifacts, 0.0), artifacts)
+        if problem is not None:
+            raise permanent(problem)
         return outcome(message)
 
     async def _keep(self, attempt: Attempt, message: ToolMessage, *, ended_turn: bool, seconds: float | None) -> None:

@@ -84,6 +84,9 @@ class TurnActivities:
             going_on = await self._going_on(opening, opened.turn, opened.tip)
             expires_at = await self._expires_at(opening, opened.turn) if going_on else None
         self._definitions.keep(opened.definition, definition)
+        policy = definition.policy(
+            context_window(definition.model), [context_window(one.model) for one in definition.fallback_models]
+        )
         if opened.first:
             _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name).inc()
@@ -91,9 +94,7 @@ class TurnActivities:
             turn=opened.turn,
             tip=opened.tip,
             definition=opened.definition,
-            policy=definition.policy(
-                context_window(definition.model), [context_window(one.model) for one in definition.fallback_models]
-            ),
+            policy=self.delegations.reckoned(definition, policy),
             search_attributes=self._search_attributes,
             ended=_told(opened.ended),
             last_turn=last_turn,

@@ -1,7 +1,8 @@
 """Stop conditions for ``Agent(stop_conditions=[…])``: when a turn is finished before its model says so.
 
 Each counts over the whole turn and is looked at when a step has ended. Combine them with ``&``, ``|`` and ``~``, give
-one a name with ``.named("…")``: the turn's ``stopped_by`` says it. Source: Dreadnode's stop factories.
+one a name with ``.named("…")``, or all with a map ``{"name": …}``: the turn's ``stopped_by`` says it. Source:
+Dreadnode's stop factories.
 
     from perdure import Agent, stop
 
@@ -60,7 +61,7 @@ def token_usage(limit: int, mode: Tokens = "total") -> AnyCondition:
 
 
 def generation_count(count: int, *, retries: bool = False) -> AnyCondition:
-    """The model has answered so many times; with ``retries``, calls that failed and were sent again count too."""
+    """The turn's own model has answered so many times; with ``retries``, calls that were sent again count too."""
     return stops.GenerationCount(count=count, retries=retries)
 
 
@@ -90,7 +91,8 @@ def output(
 ) -> AnyCondition:
     """The model's text contains the pattern; with ``exact`` it is the pattern, with ``regex`` the pattern is found.
 
-    A search that takes longer than a second ends the turn with an error; with ``catch`` it counts as ``default``.
+    A search that takes longer than a second ends the turn with an error; with ``catch`` it counts as ``default``. An
+    expression may come to 2,000 parts with its repeats ``{n}`` written out; any other ``{`` is to be escaped.
     """
     return stops.Output(
         pattern=pattern, case_sensitive=case_sensitive, exact=exact, regex=regex, catch=catch, default=default
@@ -107,7 +109,10 @@ def tool_output(  # noqa: PLR0913 - the settings of one search
     catch: bool = False,
     default: bool = False,
 ) -> AnyCondition:
-    """The same of the result of a call, of one tool or of any; the result is kept."""
+    """The same of the result of a call, of one tool or of any; the result is kept.
+
+    Only results of tools with a body and of delegates are looked through, not those of ``todo`` or answers of people.
+    """
     return stops.ToolOutput(
         pattern=pattern,
         tool=tool,

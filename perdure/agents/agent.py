@@ -27,6 +27,7 @@ from perdure.contracts.agents import (
     Compaction,
     OnChildError,
     OnToolError,
+    OnUnknownTool,
     ToolMode,
 )
 from perdure.contracts.budgets import Budgets
@@ -77,6 +78,8 @@ class Agent(Value):
         retry: How transient failures of model calls are retried.
         on_tool_error: What an exception outside a tool's ``catch`` does: ``abort`` ends the turn with an error,
             ``feed_back`` tells the model.
+        on_unknown_tool: What a call of a tool that the agent does not have does: ``feed_back`` tells the model,
+            ``abort`` ends the turn with an error.
         finish_tool: The turn is finished when this tool has succeeded; text alone is then ``stalled``.
         completion: What finishes a turn: ``text`` without a call, a ``finish_tool`` (without one of that name, the
             built-in ``finish``), or ``attempt_completion``, which gives the agent a list of todos: it is not done while
@@ -121,6 +124,7 @@ class Agent(Value):
     generate_params: dict[str, JsonValue] = {}
     retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
+    on_unknown_tool: OnUnknownTool = "feed_back"
     finish_tool: str | None = None
     completion: Completion | None = None
     max_tool_turns: int | None = Field(default=None, ge=1)

@@ -91,14 +91,20 @@ def _of_rule(rule: HookRule) -> Iterator[str]:
 def _of_conditions(
     where: str, conditions: tuple[AnyCondition, ...], agent: AgentDefinition, servers: Sequence[AnyServerConfig]
 ) -> Iterator[str]:
-    """Those that wait for a tool that is not there to succeed: a call of it is an error."""
+    """Those that wait for a tool that is not there to succeed, or for a text that is not looked through."""
     names = [tool.name for tool in agent.tools]
+    unread = {tool.name for tool in agent.tools if tool.builtin is not None or tool.interactive}
     prefixes = tuple(f"{server.name}__" for server in servers)
     for one in parts(conditions):
         tool = one.tool if isinstance(one, ToolUse | ToolOutput) else None
         if tool is not None and tool not in names and not tool.startswith(prefixes):
             known = ", ".join([*names, *(f"{prefix}…" for prefix in prefixes)]) or "none"
             yield f"{where}: {one.type} of {tool!r} never holds, because there is no such tool; the tools are {known}"
+        elif isinstance(one, ToolOutput) and tool in unread:
+            yield (
+                f"{where}: tool_output of {tool!r} never holds, because only results of tools with a body and of "
+                f"delegates are looked through; use stop.tool_use({tool!r})"
+            )
 
 
 def _covers(first: ApprovalRule, second: ApprovalRule) -> bool:

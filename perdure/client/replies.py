@@ -20,7 +20,7 @@ from perdure.client.requests import turn_request
 from perdure.client.runs import Runs
 from perdure.client.turn import Turn
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import ToolEnd, UserInputReceived
+from perdure.contracts.events import UserInputReceived
 from perdure.contracts.names import Update
 from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply, readings
 from perdure.contracts.turns import TurnRequest
@@ -217,10 +217,10 @@ class Replies(ABC):
         raise RequestRefusedError(msg)
 
     async def _decided_before(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
-        """What the log says of a request that was decided: the receipt, and the call's result."""
+        """What was decided about a request: the receipt, from the log, and all of the call's result."""
         store, after = await self.store(), 0
         receipt: InputReceipt | None = None
-        result = ""
+        turn = 0
         try:
             while page := await store.events(session, after=after, limit=PAGE):
                 after = page[-1].seq
@@ -228,11 +228,13 @@ class Replies(ABC):
                     event = envelope.event
                     if isinstance(event, UserInputReceived) and event.request_id == request:
                         receipt = InputReceipt(**event.model_dump(exclude={"type", "tool"}))
-                    elif isinstance(event, ToolEnd) and event.call_id == request:
-                        result = event.result
+                        turn = envelope.turn
         except NotFoundError:
             return None
-        return None if receipt is None else (receipt, result)
+        if receipt is None:
+            return None
+        message = await store.result_of_call(session, turn, request)  # an event has the beginning only
+        return receipt, message.content if message is not None else ""
 
 
 def _canonical(value: JsonValue) -> str:

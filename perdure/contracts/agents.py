@@ -30,6 +30,9 @@ MAX_CORRECTIONS = 10
 OnToolError = Literal["abort", "feed_back"]
 """What an exception outside a tool's ``catch`` does: ends the turn, or goes to the model."""
 
+OnUnknownTool = Literal["feed_back", "abort"]
+"""What a call of a tool that the agent does not have does: goes to the model, or ends the turn."""
+
 OnChildError = Literal["return", "propagate"]
 """What a delegate that does not finish does: its caller reads of it, or ends with its error."""
 
@@ -106,6 +109,7 @@ class TurnPolicy(Value):
     max_tool_turns: int | None = None
     fallbacks: tuple[ModelPolicy, ...] = ()
     on_child_error: OnChildError = "return"
+    on_unknown_tool: OnUnknownTool = "feed_back"
 
     @property
     def conditions(self) -> tuple[AnyCondition, ...]:
@@ -150,6 +154,7 @@ class AgentDefinition(Value):
     approvals: ApprovalPolicy = ApprovalPolicy()
     skills: tuple[Skill, ...] = ()
     on_child_error: OnChildError = "return"
+    on_unknown_tool: OnUnknownTool = "feed_back"
     fallback_models: tuple[Fallback, ...] = ()
     cache: CacheMode = "latest"
     inline: dict[str, JsonValue] | None = None
@@ -260,6 +265,7 @@ class AgentDefinition(Value):
                 for tool in self.tools
             },
             on_child_error=self.on_child_error,
+            on_unknown_tool=self.on_unknown_tool,
             compaction=CompactionPolicy(above_tokens=above),
             output_corrections=self.output_corrections,
             interactive=self.interactive,

@@ -91,10 +91,12 @@ class DelegateReport(Value):
     Attributes:
         spent: All that the turn used, with the delegates of its own.
         matched: The caller's stop conditions on texts that hold for the output, by their place among them.
+        problem: Why they could not be looked for there, which ends the caller's turn.
     """
 
     spent: Spent
     matched: tuple[int, ...] = ()
+    problem: ErrorDetail | None = None
 
 
 class AwaitedDelegate(Value):

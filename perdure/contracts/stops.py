@@ -6,10 +6,19 @@ Source of the thirteen conditions: Dreadnode's stop factories, counted over the 
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
+from perdure.contracts.expressions import check_expression
 from perdure.contracts.values import Authored, Tagged
 
 MAX_CONDITIONS = 50
@@ -114,7 +123,7 @@ class TokenUsage(Condition):
 
 
 class GenerationCount(Condition):
-    """The model has been called so many times; with ``retries``, calls that failed and were sent again count too."""
+    """The turn's own model has answered so many times; with ``retries``, calls that were sent again count too."""
 
     type: Literal["generation_count"] = "generation_count"
     count: int = Field(ge=1)
@@ -148,7 +157,7 @@ class TextCondition(Condition):
     Attributes:
         pattern: What the text contains; with ``exact`` what it is; with ``regex`` what is found in it.
         case_sensitive: Whether capitals matter.
-        catch: Whether a search that takes too long counts as ``default``; otherwise it ends the turn with an error.
+        catch: Whether a search that takes too long or fails counts as ``default``; else it ends the turn with an error.
         default: What then holds.
     """
 
@@ -173,11 +182,7 @@ class TextCondition(Condition):
             msg = "exact and regex exclude each other; write ^ and $ into the expression"
             raise ValueError(msg)
         if self.regex:
-            try:
-                re.compile(self.pattern)
-            except re.error as error:
-                msg = f"pattern {self.pattern!r} is no regular expression: {error}"
-                raise ValueError(msg) from None
+            check_expression(self.pattern)
         return self
 
 
@@ -188,27 +193,36 @@ class Output(TextCondition):
 
 
 class ToolOutput(TextCondition):
-    """The result of a tool call of this step; of one tool, or of any. Errors are no results."""
+    """The result of a call of this step, of one tool with a body or delegate, or of any. Errors are no results."""
 
     type: Literal["tool_output"] = "tool_output"
     tool: str | None = None
 
 
-class AllOf(Condition):
+class Combined(Condition):
+    """A condition that is made of others."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> "Combined":
+        bounded((self,))  # type: ignore[arg-type]  # every condition is one of the union
+        return self
+
+
+class AllOf(Combined):
     """All of these, at the end of one step."""
 
     type: Literal["all_of"] = "all_of"
     conditions: tuple["AnyCondition", ...] = Field(min_length=1)
 
 
-class AnyOf(Condition):
+class AnyOf(Combined):
     """One of these or more."""
 
     type: Literal["any_of"] = "any_of"
     conditions: tuple["AnyCondition", ...] = Field(min_length=1)
 
 
-class Not(Condition):
+class Not(Combined):
     """Whenever another does not hold, at the end of a step."""
 
     type: Literal["not"] = "not"
@@ -238,14 +252,6 @@ AnyCondition = Annotated[
 ]
 """Any stop condition; in JSON an object whose ``type`` says which."""
 
-StopConditions = Annotated[tuple[AnyCondition, ...], Field(max_length=MAX_CONDITIONS)]
-"""The stop conditions of an agent or of a request: the first that holds at the end of a step ends the turn."""
-
-for _combined in (AllOf, AnyOf, Not):
-    _combined.model_rebuild()
-
-CONDITIONS: TypeAdapter[tuple[AnyCondition, ...]] = TypeAdapter(StopConditions)
-
 
 def parts(conditions: tuple[AnyCondition, ...]) -> Iterator[AnyCondition]:
     """Every condition, those within others included, in the order in which they are written."""
@@ -255,6 +261,52 @@ def parts(conditions: tuple[AnyCondition, ...]) -> Iterator[AnyCondition]:
             yield from parts(condition.conditions)
         elif isinstance(condition, Not):
             yield from parts((condition.condition,))
+
+
+def bounded(conditions: tuple[AnyCondition, ...]) -> tuple[AnyCondition, ...]:
+    """The same conditions, if they are not too many.
+
+    Raises:
+        ValueError: They are.
+    """
+    count = sum(1 for _ in parts(conditions))
+    if count > MAX_CONDITIONS:
+        msg = f"{count} conditions, those within others counted; {MAX_CONDITIONS} are the most"
+        raise ValueError(msg)
+    return conditions
+
+
+def _as_list(value: object) -> object:
+    """A map of conditions as a list of conditions with these names."""
+    if isinstance(value, Condition) or (isinstance(value, dict) and isinstance(cast("object", value.get("type")), str)):
+        msg = "this is one condition; write a list: stop_conditions=[…]"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
+    if not isinstance(value, dict):
+        return value
+    return tuple(_named(name, one) for name, one in cast("dict[object, object]", value).items())
+
+
+def _named(name: object, condition: object) -> object:
+    if isinstance(condition, Condition):
+        condition = condition.model_dump()
+    return {**cast("dict[object, object]", condition), "name": name} if isinstance(condition, dict) else condition
+
+
+StopConditions = Annotated[
+    tuple[AnyCondition, ...],
+    Field(max_length=MAX_CONDITIONS),
+    AfterValidator(bounded),
+    BeforeValidator(_as_list),
+]
+"""The stop conditions of an agent or of a request: the first that holds at the end of a step ends the turn.
+
+A map gives each its name.
+"""
+
+for _combined in (AllOf, AnyOf, Not):
+    _combined.model_rebuild()
+
+CONDITIONS: TypeAdapter[tuple[AnyCondition, ...]] = TypeAdapter(StopConditions)
 
 
 def text_conditions(conditions: tuple[AnyCondition, ...]) -> list[Output | ToolOutput]:

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection
 from datetime import timedelta
+from decimal import Decimal
 from typing import Literal
 
 from pydantic import Field
@@ -81,13 +82,18 @@ class ToolDeclaration(Value):
 
 
 class ToolPolicy(Value):
-    """The part of a declaration that the workflow decides by."""
+    """The part of a declaration that the workflow decides by.
+
+    Attributes:
+        first_call_usd: Of a delegate: what the first call of its model is reckoned with; None if nobody knows.
+    """
 
     timeout: timedelta = DEFAULT_TOOL_TIMEOUT
     task_queue: str | None = None
     answer: dict[str, JsonValue] | None = None
     pinned: bool = False
     delegate: DelegateSettings | None = None
+    first_call_usd: Decimal | None = None
 
 
 class PlannedCall(Value):
@@ -144,6 +150,7 @@ class ToolOutcome(Value):
         recorded: Whether the result stands in the store; False if only the workflow knows it so far.
         decided: What a person decided about the call, if one was asked; only with what is not recorded.
         matched: The stop conditions on texts that hold for the whole result, by their place among them.
+        problem: Why stop conditions could not be looked for in the result, which ends the turn.
         stop: Why the tool asked the turn to end, if it did.
         delegate: The session of a delegate that works on the call in the background; only with what is not recorded.
     """
@@ -154,5 +161,6 @@ class ToolOutcome(Value):
     recorded: bool = True
     decided: InputReceipt | None = None
     matched: tuple[int, ...] = ()
+    problem: ErrorDetail | None = None
     stop: str | None = None
     delegate: str | None = None

@@ -8,10 +8,10 @@ from perdure.contracts.decisions import BudgetWarning, StopConditionMet
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compacted, Generation
 from perdure.contracts.reactions import OF_DELEGATES
-from perdure.contracts.stops import AnyCondition, ToolFailed, parts
+from perdure.contracts.stops import AnyCondition
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
-from perdure.engine import budgets, builtins, delegates, fallbacks, stops
+from perdure.engine import budgets, builtins, delegates, fallbacks, stops, unknown_tools
 from perdure.engine.delegates import CallDelegates
 from perdure.engine.state import Ending, Mailbox, TurnState
 from perdure.engine.step import limit_reached
@@ -60,6 +60,7 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
             "expires_at": None,
             "call_ids": tuple(call.call_id for call in generation.calls),
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
+            "unknown_tool": unknown_tools.aborting(state, generation),
             "failures_in_row": state.failures_in_row + 1 if failed else 0,
             "corrections": state.corrections + (generation.rejected is not None),
             "context_tokens": (tokens := generation.usage.total_tokens or state.context_tokens),
@@ -106,7 +107,7 @@ def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
 
 def step_ended(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
     """What follows from results that have come: the workflow's own calls, stop conditions, and what was steered in."""
-    return keep_listening(judge_step(builtins.carried_out(state), now), mail)
+    return keep_listening(judge_step(unknown_tools.ended(builtins.carried_out(state)), now), mail)
 
 
 def judge_step(state: TurnState, now: datetime) -> TurnState:
@@ -122,8 +123,8 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
     if state.hooks.boundary in {"generation", "step"}:  # hooks come first
         return state
     state = state.model_copy(update={"judged_step": state.step})
-    met = stops.fired(conditions, facts(state, now), state.policy.conditions)
-    if met is None or not _may_finish(state.ending, met):
+    met = _first_met(state, facts(state, now))
+    if met is None:
         return state
     ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=stops.title(met))
     return state.model_copy(update={"ending": ending}).with_decided(StopConditionMet(condition=stops.title(met)))
@@ -135,11 +136,16 @@ def facts(state: TurnState, now: datetime) -> stops.Facts:
     return stops.Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
 
 
-def _may_finish(ending: Ending | None, condition: AnyCondition) -> bool:
+def _first_met(state: TurnState, known: stops.Facts) -> AnyCondition | None:
+    """The first condition that holds and may finish the turn, whatever stands before it."""
+    conditions, ending = state.policy.stop_conditions, state.ending
     if ending is None or ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}:
-        return ending is None or ending.stopped_by is None
-    by_a_tool = ending.error is not None and ending.error.code.startswith("tool.")
-    return by_a_tool and any(isinstance(part, ToolFailed) for part in parts((condition,)))
+        is_free = ending is None or ending.stopped_by is None
+        return stops.fired(conditions, known, state.policy.conditions) if is_free else None
+    if ending.error is None or not ending.error.code.startswith("tool."):
+        return None
+    met = (one for one in conditions if stops.holds_by_an_error(one, known, state.policy.conditions))
+    return next(met, None)
 
 
 def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None) -> TurnState:
@@ -150,11 +156,37 @@ def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDet
         outcomes: One for each of them, in the same order.
         aborted: The failure that ends the turn, when a tool failed outside its ``catch`` and the policy is ``abort``.
     """
-    called, later = delegates.parted(state)
-    state = state.model_copy(update={"pending": called})
     in_row = state.tool_errors_in_row
     for outcome in outcomes:
         in_row = in_row + 1 if outcome.error else 0
+    unknown, state = state.unknown_tool, state.model_copy(update={"unknown_tool": None})
+    return _with_results(state, outcomes, aborted or unknown, _errors_in_row(in_row, outcomes))
+
+
+ErrorsInRow = tuple[int, ErrorDetail | None]
+"""Errors since the last success, and the last of them that has just come."""
+
+
+def _errors_in_row(count: int, outcomes: Sequence[ToolOutcome]) -> ErrorsInRow:
+    return count, next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
+
+
+def _of_delegates_in_row(state: TurnState, outcomes: Sequence[ToolOutcome]) -> ErrorsInRow:
+    """Delegates of an answer count as one call: they work side by side, and the model has read of none before the last.
+
+    So what waits for delegates behind them decides, if there is any. Those that did not start do not count.
+    """
+    _, later = delegates.parted(state)
+    one_more = bool(outcomes) and not later
+    helped = any(outcome.error is None for outcome in outcomes)
+    return _errors_in_row(0 if helped else state.tool_errors_in_row + one_more, outcomes)
+
+
+def _with_results(
+    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: ErrorsInRow
+) -> TurnState:
+    called, later = delegates.parted(state)
+    state = state.model_copy(update={"pending": called})
     unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
     ending = _ending_tools(state, outcomes, aborted, in_row)
     if ending is not None:
@@ -163,7 +195,7 @@ def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDet
         update={
             "pending": later,
             "failed": (*state.failed, *unrecorded),
-            "tool_errors_in_row": in_row,
+            "tool_errors_in_row": in_row[0],
             "tally": state.tally.with_results(state.pending, outcomes),
             "ending": ending or state.ending,
         }
@@ -182,13 +214,13 @@ def delegated(state: TurnState, action: CallDelegates, ended: Sequence[delegates
     """The delegates of the step have ended, one for each that was started, and are charged for.
 
     Those that work in the background have not, and have their first result. Under ``on_child_error: propagate``, the
-    first that did not finish ends the turn.
+    first that did not finish ends the turn; one that did not start is told to the model, and its limit ends the turn.
     """
     came = tuple(delegates.outcome_of(start, one) for start, one in zip(action.starts, ended, strict=True))
     state = with_charges(with_background(state, action, ended), ended)
     propagates = state.policy.on_child_error == "propagate"
     failed = next((outcome.error for outcome in came if outcome.error is not None), None) if propagates else None
-    return tools(state, (*came, *action.refused), failed)
+    return _with_results(state, (*came, *action.refused), failed, _of_delegates_in_row(state, came))
 
 
 def with_background(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
@@ -226,12 +258,14 @@ def awaited(state: TurnState, action: delegates.AwaitDelegates, outcome: ToolOut
         else one
         for one in state.background
     )
-    return tools(state.model_copy(update={"background": known}), (outcome,), delegates.propagated(state))
+    state = state.model_copy(update={"background": known})
+    return _with_results(state, (outcome,), delegates.propagated(state), _of_delegates_in_row(state, (outcome,)))
 
 
 def _ending_tools(
-    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: int
+    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: ErrorsInRow
 ) -> Ending | None:
+    aborted = aborted or next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
     if aborted is not None:
         return Ending(stop_reason=StopReason.ERROR, error=aborted)
     stopped_by = _stop_request(state, outcomes)
@@ -241,9 +275,9 @@ def _ending_tools(
     for planned, outcome in zip(state.pending, outcomes, strict=True):
         if planned.tool == finish and outcome.error is None:
             return Ending(stop_reason=StopReason.FINISHED)
-    last = next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
-    if in_row >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
-        message = f"{in_row} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
+    count, last = in_row
+    if count >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
+        message = f"{count} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
         error = last.model_copy(update={"title": "agent", "message": message})
         return Ending(stop_reason=StopReason.ERROR, error=error)
     return None

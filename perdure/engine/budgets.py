@@ -1,7 +1,7 @@
 """What a turn may still spend. N allows exactly N: what would be the one beyond it is refused, and the turn ends."""
 
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Literal
 
 from perdure.contracts.budgets import Budgets, Spent
@@ -22,6 +22,9 @@ CODES: dict[str, ReasonCode] = {
     "depth": ReasonCode.BUDGET_DEPTH,
 }
 """The reason code of each dimension, in the order in which they are looked at."""
+
+DIGITS_OF_MONEY = 4
+"""Significant digits of an amount in a text."""
 
 _NOUNS = {
     "llm_calls": "model calls",
@@ -49,6 +52,12 @@ class Warned(Value):
     used: str
 
 
+def in_usd(amount: Decimal) -> str:
+    """The amount for a text: with four digits, or to the cent, so that it is short and never rounded to nothing."""
+    digits = max(DIGITS_OF_MONEY, amount.adjusted() + 3)
+    return f"${Context(prec=digits).plus(amount):f}"
+
+
 def used_up(dimension: str, used: str) -> ErrorDetail:
     """The error of a turn that has used up a budget."""
     code = CODES[dimension]
@@ -62,7 +71,7 @@ def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:
     if budgets.events is not None and spent.events >= budgets.events:
         return used_up("events", _of(budgets, spent, "events"))
     if budgets.cost_usd is not None and spent.cost_usd >= budgets.cost_usd:
-        return used_up("cost_usd", f"${spent.cost_usd} of ${budgets.cost_usd}")
+        return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(budgets.cost_usd)}")
     return None
 
 
@@ -73,8 +82,9 @@ def cost_left(budgets: Budgets, spent: Spent) -> Decimal | None:
 
 def cut_off(budgets: Budgets, spent: Spent) -> ErrorDetail:
     """The error of a turn whose last answer was cut off where the rest of it would have cost too much."""
-    used = f"${spent.cost_usd} of ${budgets.cost_usd}; the last answer was cut off, as more of it was not affordable"
-    return used_up("cost_usd", used)
+    limit = budgets.cost_usd or Decimal(0)
+    why = "the last answer was cut off, as more of it was not affordable"
+    return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(limit)}; {why}")
 
 
 def admitted(
@@ -152,6 +162,6 @@ def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[Warned]:
         if limit is None or name in {"seconds", "depth"}:
             continue
         was, now = getattr(before, name), getattr(after, name)
-        used = f"${now} of ${limit}" if name == "cost_usd" else f"{now} of {limit} {_NOUNS[name]}"
+        used = f"{in_usd(now)} of {in_usd(limit)}" if name == "cost_usd" else f"{now} of {limit} {_NOUNS[name]}"
         passed += [Warned(dimension=name, share=one, used=used) for one in budgets.warn_at if was < one * limit <= now]
     return passed

@@ -86,7 +86,7 @@ def carried_out(state: TurnState) -> TurnState:
     if state.ending is not None or not state.builtins or state.hooks.boundary == "generation":  # hooks come first
         return state
     state = _with_todos(state)
-    waits = state.pending or state.asking
+    waits = state.pending or state.asking or state.unknown_tool is not None
     return state if waits or not state.builtins else _with_completion(state)
 
 

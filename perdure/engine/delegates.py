@@ -108,11 +108,10 @@ def withdrawn(calls: Sequence[PlannedCall]) -> tuple[ToolOutcome, ...]:
 
 def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelegates:
     """As many of the calls as can each have a share of what is left with which a model can be asked."""
-    limits, left = state.policy.budgets, state.policy.max_steps - state.step - state.taken.delegated_steps
-    count = len(calls)
-    while count and _too_little(limits, state.taken, left, _parts(calls[:count])) is not None:
-        count -= 1
-    why = None if count == len(calls) else _too_little(limits, state.taken, left, _parts(calls[: count + 1]))
+    left = state.policy.max_steps - state.step - state.taken.delegated_steps
+    count, why = len(calls), None
+    while count and (refusal := _refusal(state, calls[:count], left)) is not None:
+        count, why = count - 1, refusal
     return CallDelegates(
         starts=tuple(_start(state, call, _parts(calls[:count]), left) for call in calls[:count]),
         refused=tuple(_error(call, why.code, why.message) for call in calls[count:] if why is not None),
@@ -122,6 +121,24 @@ def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelega
 def _parts(calls: Sequence[PlannedCall]) -> int:
     """Into how many equal parts what is left is divided: the caller needs one too if it goes on meanwhile."""
     return len(calls) + any(call.background for call in calls)
+
+
+def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> ErrorDetail | None:
+    """Why the last of the calls cannot be carried out beside the others.
+
+    What a delegate's first call may cost is reckoned, so that many shares are not all too small for one: a single
+    delegate starts all the same, and finds out.
+    """
+    limits, count = state.policy.budgets, _parts(calls)
+    error = _too_little(limits, state.taken, left, count)
+    each = budgets.share(limits, state.taken, count).cost_usd
+    if error is not None or each is None or len(calls) == 1:
+        return error
+    tools = [state.policy.tools.get(call.tool) for call in calls]
+    if all(tool is None or tool.first_call_usd is None or tool.first_call_usd <= each for tool in tools):
+        return None
+    message = "too little money is left for so many delegates at once; this one did not start: ask for it again"
+    return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
 
 
 def _too_little(limits: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
@@ -263,7 +280,9 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
         return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, _lost(call.tool, start.session, ended), type_=cause)
     error = failure_of(call.tool, ended)
     preview = ended.output[:DELEGATE_OUTPUT] if error is None else error.message
-    return ToolOutcome(call_id=call.call_id, preview=preview, error=error, matched=ended.report.matched).sparse()
+    report = ended.report
+    outcome = ToolOutcome(call_id=call.call_id, preview=preview, error=error, matched=report.matched)
+    return outcome.model_copy(update={"problem": report.problem}).sparse()
 
 
 def _lost(tool: str, session: str, ended: TurnResult | ErrorDetail) -> str:

@@ -35,6 +35,7 @@ NOT_SENT = frozenset(
         "generation_timeout",
         "retry",
         "on_tool_error",
+        "on_unknown_tool",
         "finish_tool",
         "max_tool_turns",
         "budgets",

@@ -127,5 +127,12 @@ def _withdrawn(state: TurnState, why: str) -> TurnState:
         for call in calls
     )
     return state.model_copy(
-        update={"pending": (), "asking": (), "builtins": (), "spent": spent, "failed": (*state.failed, *outcomes)}
+        update={
+            "pending": (),
+            "asking": (),
+            "builtins": (),
+            "unknown_tool": None,
+            "spent": spent,
+            "failed": (*state.failed, *outcomes),
+        }
     )

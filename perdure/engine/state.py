@@ -142,6 +142,7 @@ class TurnState(Value):
         lost_queues: Of workers that alone could take calls of this turn, and did not.
         background: The delegates of this turn that work, or have worked, in the background.
         short: Whether a call of a model or a hook was not affordable beside what they may spend.
+        unknown_tool: What ends the turn once the tools at hand have their results: the model called one that is none.
     """
 
     session: str
@@ -189,6 +190,7 @@ class TurnState(Value):
     lost_queues: tuple[str, ...] = ()
     background: tuple[BackgroundDelegate, ...] = ()
     short: bool = False
+    unknown_tool: ErrorDetail | None = None
 
     @property
     def running(self) -> tuple[BackgroundDelegate, ...]:

@@ -20,6 +20,7 @@ class Tally(Value):
         failed: Tools of which a call failed.
         errors_in_row: Failed calls since the last successful one.
         most_errors_in_row: The longest such row.
+        generations: Answers of the turn's own model.
         retries: Model calls that failed and were sent again.
         steps_without_call: Steps since the last one with a call.
         steps_without_new: Steps since the last one that used a tool for the first time.
@@ -33,6 +34,7 @@ class Tally(Value):
     failed: tuple[str, ...] = ()
     errors_in_row: int = 0
     most_errors_in_row: int = 0
+    generations: int = 0
     retries: int = 0
     steps_without_call: int = 0
     steps_without_new: int = 0
@@ -47,6 +49,7 @@ class Tally(Value):
         rejected = [call for call in calls if call.rejected is not None]
         return self.model_copy(
             update={
+                "generations": self.generations + 1,
                 "retries": self.retries + retries,
                 "steps_without_call": 0 if calls else self.steps_without_call + 1,
                 "steps_without_new": 0 if new else self.steps_without_new + 1,
@@ -57,8 +60,8 @@ class Tally(Value):
         ).with_ended([(call.tool, False) for call in rejected])
 
     def without_calls(self) -> "Tally":
-        """The step at hand has none: the model call failed."""
-        return self.model_copy(update={"matched": (), "ended": ()})
+        """The step at hand has none: the model call failed, and is made again with what the model is told of it."""
+        return self.model_copy(update={"retries": self.retries + 1, "matched": (), "ended": ()})
 
     def with_results(self, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> "Tally":
         """These calls have ended."""
@@ -110,6 +113,15 @@ def holds(condition: AnyCondition, facts: Facts, known: tuple[AnyCondition, ...]
     return _holds(condition, facts, [texts[place] for place in facts.tally.matched])
 
 
+def holds_by_an_error(condition: AnyCondition, facts: Facts, known: tuple[AnyCondition, ...]) -> bool:
+    """Whether a condition holds because a tool failed: by itself, or by a part of it that does."""
+    if not holds(condition, facts, known):
+        return False
+    if isinstance(condition, stops.AllOf | stops.AnyOf):
+        return any(holds_by_an_error(part, facts, known) for part in condition.conditions)
+    return isinstance(condition, stops.ToolFailed)
+
+
 def title(condition: AnyCondition) -> str:
     """What ``stopped_by`` says of a condition: its name, or its type with what it looks at."""
     if condition.name:
@@ -151,7 +163,7 @@ _RULES: dict[type[Condition], Rule] = {
     stops.EstimatedCost: lambda condition, facts: facts.spent.cost_usd > condition.limit,
     stops.TokenUsage: lambda condition, facts: _tokens(facts.spent.usage, condition.mode) > condition.limit,
     stops.GenerationCount: lambda condition, facts: (
-        facts.spent.llm_calls + (facts.tally.retries if condition.retries else 0) >= condition.count
+        facts.tally.generations + (facts.tally.retries if condition.retries else 0) >= condition.count
     ),
     stops.StepCount: lambda condition, facts: facts.steps >= condition.count,
     stops.NoNewToolUsed: lambda condition, facts: facts.tally.steps_without_new >= condition.steps,

@@ -194,7 +194,7 @@ def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[Led
 def _rejection(call: LedgerCall) -> str | None:
     if call.rejected is None:
         return None
-    message = ToolMessage(call_id=call.call_id, name=call.tool, content=call.rejected.message, error=call.rejected)
+    message = ToolMessage(call_id=call.call_id, name=call.tool, content=call.rejected.as_result(), error=call.rejected)
     return message.model_dump_json()
 
 

@@ -40,6 +40,16 @@ POINTS = (
 Result = Happened | DidNotHappen | EffectUnknown
 
 
+def point_of(session: str) -> str:
+    """The point of a turn."""
+    return POINTS[int(session.rpartition(".")[2])]
+
+
+def meets(session: str, point: str) -> bool:
+    """Whether the calls of a turn meet at this point."""
+    return "SIGNAL" in os.environ and point_of(session) == point
+
+
 class Meeting:
     """Where the calls of all turns wait for each other, and then for the end of the process."""
 
@@ -61,7 +71,7 @@ class Meeting:
 
     def _come_to(self, point: str, session: str, call_id: str) -> bool:
         """Whether the call waits here; the last one sends the signal."""
-        if "SIGNAL" not in os.environ or POINTS[int(session.rpartition(".")[2])] != point:
+        if not meets(session, point):
             return False
         with self._lock:
             self._come.add((session, call_id))

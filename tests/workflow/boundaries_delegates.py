@@ -4,7 +4,7 @@ from perdure import stop
 from perdure.testing import Reply, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.boundaries import Scenario
-from tests.workflow.boundaries_table import DONE, HANGS, WORK, cancel
+from tests.workflow.boundaries_table import DONE, HANGS, WORK, cancel, end_its_time
 from tests.workflow.delegating import asks
 
 REFUSED = say("no").after(faults.bad_key())
@@ -18,6 +18,11 @@ STOPPED_BY_IT = {"stop_conditions": [stop.tool_use("middle").named("middle").mod
 async def cancel_the_delegate(house: House, session: str) -> None:
     ((delegate, _),) = await house.store.sessions(caller=session)
     await cancel(house, delegate.session)
+
+
+async def terminate_the_delegate(house: House, session: str) -> None:
+    ((delegate, _),) = await house.store.sessions(caller=session)
+    await house.temporal.get_workflow_handle(delegate.session).terminate()
 
 
 async def answer_its_question(house: House, session: str) -> None:
@@ -94,6 +99,23 @@ DELEGATES = {
         *("cancelled: runtime.aborted", ("helper()", "! tool.cancelled")),
         helpers={"one": (WORK, HANGS)},
         acts=cancel,
+        delegated=1,
+        children=("cancelled",),
+    ),
+    "delegate terminated": Scenario(
+        (asks("delegate terminated/one"), DONE),
+        *("finished", ("helper()", "! tool.delegate_failed", "done")),
+        helpers={"one": (WORK, HANGS)},
+        acts=terminate_the_delegate,
+        delegated=1,
+        children=("error",),
+    ),
+    "delegate out of time": Scenario(
+        (asks("delegate out of time/one"),),
+        *("budget_exhausted: budget.seconds_exhausted", ("helper()", "! tool.cancelled")),
+        request={"budgets": {"seconds": 86_400}},
+        helpers={"one": (WORK, HANGS)},
+        acts=end_its_time,
         delegated=1,
         children=("cancelled",),
     ),

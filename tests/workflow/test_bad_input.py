@@ -37,6 +37,17 @@ async def test_input_that_is_no_request_fails_the_workflow_with_the_field(house:
     assert "the input is no turn request: max_steps:" in str(failed.value.cause)
 
 
+async def test_an_expression_that_would_fill_the_workers_memory_is_refused_before_it_is_compiled(house: House) -> None:
+    """S-34: it comes from another service, and the worker runs on."""
+    condition = {"type": "output", "pattern": "a{4000000000}", "regex": True, "catch": True}
+    async with house.worker(AGENT):
+        handle = await house.start(stop_conditions=[condition])
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert "the input is no turn request: stop_conditions.0" in str(failed.value.cause)
+    assert "has repeats {…} that come to more than 2,000 parts" in str(failed.value.cause)
+
+
 async def test_a_prompt_over_the_limit_fails_before_a_turn_exists(house: House) -> None:
     async with house.worker(AGENT):
         handle = await house.start(prompt="x" * 140_000)

@@ -1,12 +1,16 @@
 """What a tree of delegates may spend: the caller's limits count for all of them, and what is unused comes back."""
 
+import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from perdure import Agent, Budgets, tool
-from perdure.testing import ScriptedProvider, call, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
+from perdure.testing.connection import Response
+from perdure.testing.wires import Wire
 from tests.house import House
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
 from tests.workflow.killing import result_of
@@ -99,39 +103,84 @@ async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(house: 
     assert result["stop_reason"] == "finished"
 
 
-async def test_what_is_left_goes_to_as_many_delegates_as_can_use_it(house: House) -> None:
-    """S-70: three model calls are three delegates, and the others read why they did not start."""
+@pytest.mark.parametrize("asked", [5, 15])
+async def test_what_is_left_goes_to_as_many_delegates_as_can_use_it(house: House, asked: int) -> None:
+    """S-70: three model calls are three delegates, and the others read why they did not start, however many."""
     lead = agent("tester", delegates=["helper"], budgets=Budgets(llm_calls=4))
-    answers = played(tester=in_order(asks("1", "2", "3", "4", "5"), DONE), helper=lambda _: say("helped"))
+    answers = played(tester=in_order(asks(*map(str, range(asked))), DONE), helper=lambda _: say("helped"))
     async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
         house.use(provider)
         result = await house.run()
         assert provider.request_count == 4
     assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.llm_calls_exhausted")
+    assert result["exhausted_by"] == "llm_calls"
     results = [message for message in await house.store.transcript(house.session) if message.role == "tool"]
     assert [message.content for message in results[:3]] == ["helped"] * 3
     assert all("it did not start" in message.content for message in results[3:])
+    assert len(results) == asked
 
 
-async def test_a_tree_of_73_agents_stays_within_one_cost_budget(house: House) -> None:
-    """S-70: 1 + 8 + 64 agents with just enough for all of them."""
-    limit = Decimal("0.012")
-    lead = priced("tester", delegates=["middle"], budgets=Budgets(cost_usd=limit))
+async def test_no_more_delegates_start_than_could_pay_for_a_first_call_and_the_others_can_be_asked_again(
+    house: House,
+) -> None:
+    """S-63 S-70: twelve shares would all be too small, while nearly all of the budget is left."""
+
+    @tool(description="x" * 2_400)
+    def look() -> str:
+        return "nothing"
+
+    twelve = [str(number) for number in range(12)]
+    lead = priced("tester", delegates=["helper"], budgets=Budgets(cost_usd=Decimal("0.0035")))
+
+    def again(request: ChatRequest) -> Reply:
+        missing = 12 - results_in(request).count("helped")
+        return asks(*twelve[-missing:]) if missing else DONE
+
+    answers = played(tester=again, helper=lambda _: say("helped"))
+    async with ScriptedProvider(answers) as provider, house.worker(lead, priced("helper", tools=[look])):
+        house.use(provider)
+        result = await house.run()
+    ends = [turn.result.stop_reason for _, turn in await children(house) if turn.result is not None]
+    assert (result["stop_reason"], ends) == ("finished", ["finished"] * 12)
+
+
+class Spender(ScriptedProvider):
+    """A model whose every answer is charged for as many tokens as it may have."""
+
+    async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
+        """The scripted answer, at the dearest price."""
+        response = await super().answer(wire, body, headers)
+        said = json.loads(response.body)
+        said["usage"]["completion_tokens"] = json.loads(body)["max_tokens"]
+        return replace(response, body=json.dumps(said).encode())
+
+
+async def test_a_tree_of_73_agents_ends_at_its_cost_budget_and_not_beyond(house: House) -> None:
+    """S-70: 1 + 8 + 64 agents, each of which spends what it may, and then one more with all that is left."""
+    limit = Decimal("0.006")
+    lead = priced("tester", delegates=["middle", "leaf"], budgets=Budgets(cost_usd=limit))
     eight = [str(number) for number in range(8)]
     answers = played(
-        tester=in_order(asks(*eight, tool="middle"), say("done")),
+        tester=lambda request: asks("more", tool="leaf") if request.index else asks(*eight, tool="middle"),
         middle=in_order(asks(*eight, tool="leaf"), say("middle " * 20)),
-        leaf=lambda _: say("leaf " * 40),
+        leaf=lambda _: say("leaf"),
     )
     async with (
-        ScriptedProvider(answers) as provider,
-        house.worker(lead, priced("middle", delegates=["leaf"]), priced("leaf"), runner=production_runner()),
+        Spender(answers) as provider,
+        house.worker(
+            lead, priced("middle", delegates=["leaf"]), agent("leaf", model=PRICED), runner=production_runner()
+        ),
     ):
         house.use(provider)
         result = await result_of(await house.start())
-        assert provider.request_count == 2 + 8 * 2 + 64
-    assert (result["stop_reason"], result["delegated_steps"]) == ("finished", 80)
-    await costs_at_most(house, result, limit)
+        assert await costs_at_most(house, result, limit) > limit * Decimal("0.9")
+        assert provider.request_count > 1 + 8 + 64
+    assert (result["stop_reason"], result["reason_code"], result["exhausted_by"]) == (
+        "budget_exhausted",
+        "budget.cost_exhausted",
+        "cost",
+    )
+    assert len(await children(house)) > 8 + 64
 
 
 async def test_a_tree_whose_agents_never_stop_is_stopped_by_its_cost_budget(house: House) -> None:
@@ -150,7 +199,7 @@ async def test_a_tree_whose_agents_never_stop_is_stopped_by_its_cost_budget(hous
         leaf=lambda _: call(("look", {})),
     )
     async with (
-        ScriptedProvider(answers) as provider,
+        Spender(answers) as provider,
         house.worker(lead, priced("middle", delegates=["leaf"]), priced("leaf", tools=[look])),
     ):
         house.use(provider)

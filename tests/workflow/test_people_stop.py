@@ -2,9 +2,10 @@
 
 import pytest
 
-from perdure import Continue, hook
+from perdure import Continue, ask_user, hook, tool
 from perdure.client import RequestRefusedError
 from perdure.contracts.events import GenerationEnd
+from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, call
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several
@@ -129,6 +130,40 @@ async def test_the_same_answer_after_the_turn_has_the_same_receipt_and_another_i
             await house.client.answer(house.session, request["request_id"], "blue", by="bob")
     assert (again.request_id, again.by, again.decision) == (first.request_id, "ann", "answered")
     assert len(await house.store.turns(house.session)) == 2
+
+
+LONG = "word " * 1_600
+"""Longer than what an event shows of a result."""
+
+
+@tool(interactive=True)
+def fill_in(form: str) -> dict[str, str]:
+    """Fill in the form."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("interactive", ["wait", "stop"])
+async def test_long_answers_given_again_after_the_turn_are_compared_whole(house: House, interactive: str) -> None:
+    """S-66: the same have the same receipts, also with an object's keys in another order; others are refused."""
+    answers: dict[str, tuple[JsonValue, JsonValue, JsonValue]] = {
+        "ask_user": (f"{LONG}left", f"{LONG}left", f"{LONG}right"),
+        "fill_in": ({"at": LONG, "to": "left"}, {"to": "left", "at": LONG}, {"at": LONG, "to": "right"}),
+    }
+    asked = call(("ask_user", {"question": "Tell me all"}), ("fill_in", {"form": "a"}))
+    using = asker(tools=[ask_user, fill_in], interactive=interactive)
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(using):
+        house.use(provider)
+        await house.start()
+        requests = {line["tool"]: line["request_id"] for line in await house.wait_for_event("user_input_required", 2)}
+        for name, (value, _, _) in answers.items():
+            await house.client.answer(house.session, requests[name], value, by="ann")
+        assert (await (await house.client.attach(house.session)).result()).stop_reason == "finished"
+        for name, (_, same, other) in answers.items():
+            again = await house.client.answer(house.session, requests[name], same, by="bob")
+            assert (again.request_id, again.decision, again.by) == (requests[name], "answered", "ann")
+            with pytest.raises(RequestRefusedError, match=r"was answered by ann at .*; that stands"):
+                await house.client.answer(house.session, requests[name], other, by="bob")
+    assert results(provider.requests[-1].request.messages)[0] == f"{LONG}left"
 
 
 async def test_a_compaction_in_place_of_the_answer_leaves_a_conversation_that_goes_on(house: House) -> None:

@@ -1,6 +1,7 @@
 """What becomes of a tool call that fails: told to the model or the end of the turn, as author and agent say."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from perdure import Agent, tool
+from perdure import Agent, ask_user, tool
 from perdure.agents.tool import Catch, Tool
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
@@ -180,9 +181,54 @@ async def test_an_unknown_tool_comes_back_to_the_model_under_its_own_call_and_it
         _, assistant, first, second = (dict[str, Any](message) for message in provider.requests[-1].request.messages)
     assert result["stop_reason"] == "finished"
     assert [made["id"] for made in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
-    assert (first["content"], second["content"]) == ("worked", "there is no tool named 'wrok'; the tools are: work")
+    said = "there is no tool named 'wrok'; the tools are: work"
+    assert (first["content"], error_in(second)) == (
+        "worked",
+        {"code": "tool.unknown_tool", "type": "", "message": said},
+    )
     (row,) = await house.events("tool_error")
-    assert (row["tool"], row["error"]["code"]) == ("wrok", "tool.unknown_tool")
+    assert (row["tool"], row["error"]["code"], row["error"]["message"]) == ("wrok", "tool.unknown_tool", said)
+
+
+async def test_an_unknown_tool_ends_the_turn_of_an_agent_that_says_so_and_the_next_reads_all_results(
+    house: House,
+) -> None:
+    """S-23: titled with the tool's name; siblings run and keep their results, and nothing else is begun."""
+
+    @tool
+    def work() -> str:
+        return "worked"
+
+    asked = call(("wrok", {}), ("work", {}), ("helper", {"query": "help"}), ("ask_user", {"question": "How?"}))
+    helper = Agent(name="helper", model="openai/scripted")
+    using = agent(work, ask_user, on_unknown_tool="abort", delegates=[helper])
+    async with ScriptedProvider(Script(replies=(asked, DONE))) as provider, house.worker(using, helper):
+        house.use(provider)
+        ended = await house.run(prompt="first")
+        assert (ended["stop_reason"], ended["reason_code"], ended["steps"]) == ("error", "tool.unknown_tool", 1)
+        assert ended["error"].startswith("step 1, tool wrok: there is no tool named 'wrok'; the tools are: work, ")
+        assert ended["error"].endswith("; it ended the turn, because the agent's on_unknown_tool is 'abort'")
+        assert (await house.run(prompt="second"))["stop_reason"] == "finished"
+        _, _, *results, _ = provider.requests[-1].request.messages
+    unknown, *others = results
+    assert error_in(unknown)["code"] == "tool.unknown_tool"
+    assert [str(read["content"]).partition(":")[0] for read in others] == ["worked", *["Operation aborted"] * 2]
+    (row,) = await house.events("tool_error")
+    assert (row["tool"], row["error"]["title"], row["error"]["code"]) == ("wrok", "wrok", "tool.unknown_tool")
+    (end,) = await house.events("agent_error")
+    assert (end["error"]["title"], end["error"]["code"]) == ("wrok", "tool.unknown_tool")
+    assert [len(provider.requests), await house.events("user_input_required")] == [2, []]
+
+
+async def test_of_many_tools_the_first_are_named(house: House) -> None:
+    """S-23: the result stays short."""
+    many = [raising("ValueError").with_(name=f"tool_{number:03}_{'x' * 50}") for number in range(100)]
+    result, (read,) = await played(house, agent(*many), call(("wrok", {})), DONE)
+    assert result["stop_reason"] == "finished"
+    message = error_in(read)["message"]
+    assert message.startswith(f"there is no tool named 'wrok'; the tools are: {many[0].name}, {many[1].name}, ")
+    assert re.search(r", and (\d\d) more$", message)
+    assert len(message) < 1_200
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -1,14 +1,17 @@
 """A worker whose tool calls meet before its signal: see ``tests.workflow.agents_for_effects``."""
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from activities.mcp.servers import McpServers
 from activities.tools import ToolActivities
 from perdure.contracts.tools import CallTool
 from perdure.store import Store
-from tests.workflow.agents_for_effects import meeting
+from tests.workflow.agents_for_effects import meeting, meets
 from worker.__main__ import main
 
 Call = Callable[..., Awaitable[Any]]
@@ -37,10 +40,19 @@ def _meet_after_the_body(run: Call) -> Call:
 
 
 def _meet_in_the_call_of_a_server(call: Call) -> Call:
+    """The server holds the call: it has begun there, and has no answer, when all have met."""
+
     async def calling(*arguments: Any, **options: Any) -> Any:
-        result = await call(*arguments, **options)
-        await meeting.wait_async("in the body", _running.get().session, _running.get().call_id)
-        return result
+        session, call_id = _running.get().session, _running.get().call_id
+        if not meets(session, "in the body"):
+            return await call(*arguments, **options)
+        running = asyncio.ensure_future(call(*arguments, **options))
+        journal = Path(os.environ["MCP_JOURNAL"])
+        while f"call whoami {session}" not in journal.read_text(encoding="utf-8").splitlines():
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        await meeting.wait_async("in the body", session, call_id)
+        return await running
 
     return calling
 

@@ -41,3 +41,13 @@ def test_a_search_that_takes_too_long_is_an_error_unless_it_is_caught(monkeypatc
         in_output((stop.output(slow, regex=True),), text)
     assert in_output((stop.output(slow, regex=True, catch=True),), text) == ()
     assert in_output((stop.output(slow, regex=True, catch=True, default=True),), text) == (0,)
+
+
+def test_an_expression_that_cannot_be_searched_for_is_an_error_unless_it_is_caught() -> None:
+    """S-35: whatever goes wrong; a definition may be from before such an expression was refused."""
+    unchecked = {"pattern": "a{i<=}", "regex": True}
+    with pytest.raises(SearchError, match="bad fuzzy cost limit"):
+        in_output((stop.output("a").model_copy(update=unchecked),), "a")
+    caught = stop.tool_output("a", catch=True).model_copy(update=unchecked)
+    assert in_tool_output((caught,), "look", "a") == ()
+    assert in_tool_output((caught.model_copy(update={"default": True}),), "look", "a") == (0,)

@@ -28,6 +28,7 @@ def agent(**settings: Any) -> Agent:
 def test_defaults_are_the_documented_ones() -> None:
     made = agent()
     assert (made.max_steps, made.on_tool_error, made.generation_timeout) == (1000, "abort", timedelta(seconds=600))
+    assert made.on_unknown_tool == "feed_back"
     assert made.retry == RetryPolicy.dreadnode()
 
 

@@ -17,8 +17,10 @@ from perdure import (
     Finish,
     HookRule,
     StdioServerConfig,
+    ask_user,
     hook,
     stop,
+    todo,
     tool,
 )
 from perdure.agents.data import Registered
@@ -98,6 +100,15 @@ WARNED: dict[str, tuple[Callable[[], object], str]] = {
     "a hook's condition on no tool": (
         lambda: Agent(**HEAD, hooks=[hook("step_end", when=~stop.tool_output("x", "lok"))(notes)]),
         "agent 'a': hook 'notes': when: tool_output of 'lok' never holds, because there is no such tool",
+    ),
+    "a condition on what todos become": (
+        lambda: Agent(**HEAD, tools=[todo], stop_conditions=[~stop.tool_output("x", "todo")]),
+        "agent 'a': stop_conditions: tool_output of 'todo' never holds, because only results of tools with a body and "
+        "of delegates are looked through; use stop.tool_use('todo')",
+    ),
+    "a condition on what a person says": (
+        lambda: Agent(**HEAD, tools=[ask_user], stop_conditions=[stop.tool_output("x", "ask_user")]),
+        "tool_output of 'ask_user' never holds, because only results of tools with a body and of delegates are looked",
     ),
     "a rule behind a wider one": (
         lambda: Agent(**HEAD, tools=[look], approvals=rules(("l*", "allow"), ("look", "deny"))),

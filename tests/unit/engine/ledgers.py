@@ -136,14 +136,16 @@ class Facts:
 
     spent: Spent = field(default_factory=Spent)
     steps: int = 0
+    answers: int = 0
     calls: dict[str, PlannedCall] = field(default_factory=dict)
     last: Generation | None = None
     without_call: int = 0
 
     def heard(self, answer: Generation) -> None:
         self.steps += 1
-        if answer.retry_seconds is None:
-            self.last = answer
+        self.last = answer if answer.retry_seconds is None else None
+        if self.last is not None:
+            self.answers += 1
             self.without_call = 0 if answer.calls else self.without_call + 1
         self.calls |= {call.call_id: call for call in answer.calls}
 
@@ -179,7 +181,8 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
         if not moment.ends:
             assert not held
         elif played.commit.stopped_by in titles:
-            assert stops.title(held[0]) == played.commit.stopped_by
+            on_errors = [one for one in held if any(isinstance(part, conditions.ToolFailed) for part in parts((one,)))]
+            assert played.commit.stopped_by in map(stops.title, [held[0], *on_errors])
         elif played.commit.stop_reason is not StopReason.WAITING_FOR_INPUT:
             by_itself = played.commit.stopped_by is not None or played.commit.stop_reason is StopReason.ERROR
             assert by_itself or not held
@@ -234,7 +237,7 @@ _SIMPLE: dict[type[object], Callable[[Any, Played, Moment, Facts], bool]] = {
     ),
     conditions.EstimatedCost: lambda one, _, __, facts: facts.spent.cost_usd > one.limit,
     conditions.TokenUsage: lambda one, _, __, facts: facts.spent.usage.total_tokens > one.limit,
-    conditions.GenerationCount: lambda one, _, __, facts: facts.spent.llm_calls >= one.count,
+    conditions.GenerationCount: lambda one, _, __, facts: facts.answers >= one.count,
     conditions.NoToolCalls: lambda one, _, __, facts: facts.without_call >= one.steps,
     conditions.Never: lambda _, __, ___, ____: False,
     conditions.Always: lambda _, __, ___, ____: True,

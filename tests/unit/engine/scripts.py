@@ -79,6 +79,13 @@ CONDITIONS: tuple[stops.AnyCondition, ...] = (
 )
 """Conditions whose truth can be told from what happened in a turn."""
 
+HARSH: tuple[dict[str, Any], ...] = (
+    {"on_child_error": "propagate"},
+    {"on_unknown_tool": "abort"},
+    {"on_child_error": "propagate", "on_unknown_tool": "abort"},
+)
+"""What ends a turn where the model is told of an error otherwise."""
+
 DELEGATES = frozenset({"helper", "guarded_helper"})
 WAITING = frozenset({"await_delegate", "guarded_await"})
 """Tools that wait for delegates in the background."""
@@ -157,7 +164,7 @@ def agent(script: Script) -> TurnPolicy:
         hooks=script.of((), hooks(script)),
         max_tool_turns=script.often(None, 1, 3),
         fallbacks=tuple(fallback(script, number) for number in range(script.of(0, 0, 1, 2))),
-        on_child_error=script.often("return", "propagate"),
+        **script.often({}, *HARSH),
     )
 
 

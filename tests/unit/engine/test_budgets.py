@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.engine.budgets import CODES, Dimension, Wanted, admitted, forbids_generation, share, warnings
+from perdure.engine.budgets import CODES, Dimension, Wanted, admitted, forbids_generation, in_usd, share, warnings
 
 CALL_DIMENSIONS: list[Dimension] = ["tool_calls", "behavior_calls", "events", "patches"]
 
@@ -116,3 +116,31 @@ def test_each_share_is_warned_of_once(limits: Budgets, spendings: list[Spent]) -
         for part in limits.warn_at:
             passed = limit is not None and limit > 0 and getattr(spent, name) >= part * limit
             assert ((name, part) in said) is passed
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        ("0", "$0"),
+        ("0.50", "$0.50"),
+        ("0.0002894666666666666666666666667", "$0.0002895"),
+        ("1E-9", "$0.000000001"),
+        ("0.00099999999", "$0.001000"),
+        ("12345.678", "$12345.68"),
+        ("2E+3", "$2000"),
+    ],
+)
+def test_money_is_written_with_four_digits_or_to_the_cent_and_is_never_nothing(amount: str, text: str) -> None:
+    """S-70: shares have as many digits as a decimal has."""
+    assert in_usd(Decimal(amount)) == text
+
+
+def test_the_errors_and_warnings_of_a_share_are_short() -> None:
+    """S-70."""
+    limits = Budgets(cost_usd=Decimal("0.01") / 3)
+    spent = Spent(cost_usd=Decimal("0.01") / 3)
+    (warning,) = warnings(limits, Spent(), spent)
+    forbidden = forbids_generation(limits, spent)
+    assert forbidden is not None
+    assert warning.used == "$0.003333 of $0.003333"
+    assert forbidden.message.endswith(": $0.003333 of $0.003333")

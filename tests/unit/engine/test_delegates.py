@@ -212,15 +212,90 @@ def test_a_warning_says_when_delegates_have_used_a_share_of_a_budget() -> None:
     assert [getattr(one.event, "dimension", None) for one in state.decided] == ["llm_calls"]
 
 
-def test_ten_delegates_that_fail_in_a_row_end_the_turn_as_ten_tools_do() -> None:
-    """S-19 S-63."""
-    state = answered(opened(), *["helper"] * 10)
+def failing(state: TurnState, fates: str) -> TurnState:
+    """The state after an answer that calls a delegate for each letter: x fails, o helps."""
+    state = answered(state, *["helper"] * len(fates))
     action = engine.next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
-    state = after.delegated(state, action, [LOST] * 10)
+    ends = [
+        LOST if fate == "x" else ended(start, Spent(), 1) for start, fate in zip(action.starts, fates, strict=False)
+    ]
+    return after.delegated(state, action, ends)
+
+
+def test_delegates_that_fail_in_ten_answers_in_a_row_end_the_turn() -> None:
+    """S-19 S-63: however many of one answer fail, they are one error, which the model reads first."""
+    state = failing(opened(), "x" * 15)
+    for _ in range(8):
+        assert isinstance(engine.next_action(state, Mailbox()), Generate)
+        state = failing(state, "xx")
+    assert isinstance(engine.next_action(state, Mailbox()), Generate)
+    state = failing(state, "x")
     assert state.ending is not None
     assert state.ending.error is not None
     assert state.ending.error.code == "tool.delegate_failed"
+
+
+@pytest.mark.parametrize("helped", ["xo", "ox"])
+def test_one_delegate_of_an_answer_that_helps_begins_the_count_anew(helped: str) -> None:
+    """S-19 S-63: whichever of them it is, as they work side by side."""
+    state = opened()
+    for fates in [*["x"] * 9, helped, *["x"] * 9]:
+        state = failing(state, fates)
+    assert state.ending is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "code"),
+    [
+        ({"budgets": Budgets(llm_calls=19)}, StopReason.BUDGET_EXHAUSTED, "budget.llm_calls_exhausted"),
+        ({"max_steps": 19}, StopReason.MAX_STEPS_REACHED, None),
+    ],
+)
+def test_delegates_that_did_not_start_are_no_errors_in_a_row(
+    limits: dict[str, Any], reason: StopReason, code: str | None
+) -> None:
+    """S-63 S-70: the limit ends the turn, and the stop record names it; nine failures before change nothing."""
+    state = opened(**limits)
+    for _ in range(9):
+        state = failing(state, "x")
+    state = answered(state, *["helper"] * 30)
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    state = after.delegated(state, action, [ended(start, Spent(llm_calls=1), 1) for start in action.starts])
+    commit = engine.next_action(state, Mailbox())
+    assert isinstance(commit, CommitTurn)
+    assert (commit.stop_reason, commit.error and commit.error.code) == (reason, code)
+
+
+def test_a_row_that_ends_the_turn_names_a_delegate_that_failed_and_not_one_that_did_not_start() -> None:
+    """S-51 S-63."""
+    state = opened(max_steps=12)
+    for _ in range(9):
+        state = failing(state, "x")
+    state = failing(state, "xxx")
+    assert state.ending is not None
+    assert state.ending.error is not None
+    assert state.ending.error.message.startswith("10 tool errors in a row; the last one, of helper: helper was term")
+
+
+@pytest.mark.parametrize(("asked", "first_call", "started"), [(4, "0.2", 4), (9, "0.2", 5), (9, None, 9), (9, "7", 1)])
+def test_as_many_delegates_start_as_could_each_pay_for_a_first_call(
+    asked: int, first_call: str | None, started: int
+) -> None:
+    """S-70: nine shares too small for a call would help nobody; one is started whatever is reckoned."""
+    priced = HELPER if first_call is None else HELPER.model_copy(update={"first_call_usd": Decimal(first_call)})
+    state = opened(budgets=Budgets(cost_usd=Decimal("1.01")), tools={"helper": priced})
+    state = answered(state, *["helper"] * asked)
+    action = engine.next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    shares = [start.request.budgets.cost_usd for start in action.starts if start.request.budgets is not None]
+    assert shares == [Decimal(1) / started] * started
+    told = [refused.error and (refused.error.code, refused.error.message) for refused in action.refused]
+    assert told == [("tool.delegate_failed", TOO_MANY)] * (asked - started)
+
+
+TOO_MANY = "too little money is left for so many delegates at once; this one did not start: ask for it again"
 
 
 @given(budgets, budgets)

@@ -24,6 +24,7 @@ UNSENT: dict[str, Any] = {
     "generation_timeout": timedelta(seconds=1),
     "retry": RetryPolicy.dawn(),
     "on_tool_error": "feed_back",
+    "on_unknown_tool": "abort",
     "finish_tool": "look",
     "budgets": Budgets(llm_calls=1),
     "compaction": Compaction(keep=2),

@@ -91,11 +91,19 @@ def test_a_condition_fires_at_its_threshold_and_not_one_before(name: str) -> Non
 
 
 def test_calls_that_were_sent_again_count_as_generations_only_when_asked() -> None:
-    """S-34."""
-    tally = Tally().with_generation((), matched=(), retries=2)
-    facts = Facts(tally=tally, steps=1, spent=Spent(llm_calls=1), elapsed=timedelta(0))
-    assert not holds(stop.generation_count(3), facts)
+    """S-34: also those of which the model was told, which are steps of their own."""
+    tally = Tally().with_generation((), matched=(), retries=1).without_calls()
+    facts = Facts(tally=tally, steps=2, spent=Spent(llm_calls=2), elapsed=timedelta(0))
+    assert not holds(stop.generation_count(2), facts)
     assert holds(stop.generation_count(3, retries=True), facts)
+    assert not holds(stop.generation_count(4, retries=True), facts)
+
+
+def test_only_the_answers_of_the_turns_own_model_are_counted() -> None:
+    """S-34: not those of delegates, and no summaries."""
+    spent = Spent(llm_calls=1).with_delegate(Spent(llm_calls=2), 2).with_call(Usage(), None)
+    assert not holds(stop.generation_count(2), after(TALK, spent=spent))
+    assert holds(stop.generation_count(2), after(TALK, TALK, spent=spent))
 
 
 def test_a_rejected_call_is_an_error_of_its_tool_and_no_use() -> None:

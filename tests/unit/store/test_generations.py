@@ -68,7 +68,7 @@ async def test_a_rejected_call_is_born_with_its_error(store: Store) -> None:
 
     begun = await store.begin_generation(generate(step.id, step=2, call_ids=["c1"]), [])
 
-    assert [(message.content, message.error) for message in begun.results] == [("it broke", ERROR)]
+    assert [(message.content, message.error) for message in begun.results] == [(ERROR.as_result(), ERROR)]
     assert (await claim(store, "w1")).state == "committed"
 
 

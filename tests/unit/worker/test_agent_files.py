@@ -61,6 +61,7 @@ agents:
     generate_params: {temperature: 0.2}
     retry: {max_retries: 2, max_time: null}
     on_tool_error: feed_back
+    on_unknown_tool: abort
     budgets: {cost_usd: 0.50, seconds: 3600}
     stop_conditions:
       - {type: step_count, count: 5}
@@ -113,6 +114,8 @@ def test_a_file_describes_agents_with_all_that_python_can_say(tmp_path: Path, mo
     assert scout.budgets == Budgets.model_validate({"cost_usd": "0.5", "seconds": 3600})
     assert [one.model for one in scout.fallback_models] == ["anthropic/claude-x", "openai/other"]
     assert scout.cache == "off"
+    assert (scout.on_tool_error, scout.on_unknown_tool) == ("feed_back", "abort")
+    assert scout.definition.policy().on_unknown_tool == "abort"
 
 
 def test_json_is_read_like_yaml(tmp_path: Path) -> None:
