@@ -11,6 +11,7 @@ from temporalio.client import WorkflowQueryFailedError
 from perdure import Delegate, ask_user, tool
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
+from tests.workflow.asking import waiting
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, query_of, results_in, transcript
 
@@ -88,7 +89,7 @@ async def test_tools_come_before_delegates_and_delegates_before_people(house: Ho
     async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
         house.use(provider)
         handle = await house.start()
-        (asked,) = await house.wait_for_event("user_input_required")
+        (asked,) = await waiting(house)
         order = [(line["type"], line.get("tool")) for line in await house.events()]
         await handle.execute_update("answer", {"request": asked["request_id"], "value": "this"})
         result: dict[str, Any] = await handle.result()
