@@ -110,11 +110,16 @@ def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) 
 
 def added(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
     """The messages that a turn has added up to the step at its end, also if the conversation went on elsewhere."""
+    return [message for step in chain(steps, tip, turn) for message in step.added]
+
+
+def chain(steps: Mapping[str, StepRecord], tip: str | None, turn: int | None = None) -> list[StepRecord]:
+    """The steps that lead to ``tip``, by their ids, in order; all of the session's own, or only that turn's."""
     backwards: list[StepRecord] = []
-    while tip is not None and tip in steps and steps[tip].turn == turn:
+    while tip is not None and tip in steps and turn in {None, steps[tip].turn}:
         backwards.append(steps[tip])
         tip = steps[tip].parent
-    return [message for step in reversed(backwards) for message in step.added]
+    return backwards[::-1]
 
 
 def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:

@@ -1,10 +1,11 @@
 """``perdure show``: what a session did."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 from perdure.cli.connection import opened_store, run
+from perdure.cli.export import chain
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean, money, tally, todo_lines
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
@@ -42,7 +43,7 @@ def command(*, session: str, turn: int | None, as_checkpoints: bool, as_json: bo
             # In this order: a turn that begins meanwhile is left out whole.
             turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
             now = await store.session(session)
-            conversation = chain(await store.steps(session), now.tip or now.head)
+            conversation = chain({step.id: step for step in await store.steps(session)}, now.tip or now.head)
             parent = conversation[0].parent if conversation else None
             origin = None if parent is None else await store.step(parent)
             metrics = await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics()
@@ -144,13 +145,3 @@ def message_lines(message: Message) -> Iterator[Line]:
         where = f" · {message.delegate}" if message.delegate is not None else ""
         yield Line(f"{mark} {message.name}{where}", tone)
         yield from (Line(f"  {line}", Tone.QUIET) for line in text.splitlines())
-
-
-def chain(steps: Iterable[StepRecord], tip: str | None) -> list[StepRecord]:
-    """The steps of the conversation that ends at ``tip``, in order; others are left over from lost attempts."""
-    known = {step.id: step for step in steps}
-    backwards: list[StepRecord] = []
-    while tip is not None and tip in known:
-        backwards.append(known[tip])
-        tip = known[tip].parent
-    return backwards[::-1]

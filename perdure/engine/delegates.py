@@ -281,8 +281,9 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
     error = failure_of(call.tool, ended)
     preview = ended.output[:DELEGATE_OUTPUT] if error is None else error.message
     report = ended.report
-    outcome = ToolOutcome(call_id=call.call_id, preview=preview, error=error, matched=report.matched)
-    return outcome.model_copy(update={"problem": report.problem}).sparse()
+    return ToolOutcome(
+        call_id=call.call_id, preview=preview, error=error, matched=report.matched, problem=report.problem
+    ).sparse()
 
 
 def _lost(tool: str, session: str, ended: TurnResult | ErrorDetail) -> str:
