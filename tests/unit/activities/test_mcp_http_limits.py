@@ -1,6 +1,8 @@
 """Servers behind a URL at the limits: many calls at once, long results, silence; each failure says why."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from perdure import HttpServerConfig
 from perdure.contracts.errors import ReasonCode
 from tests.house import WAIT_SECONDS, eventually
 from tests.unit.activities.mcp_http import Web, older, web
-from tests.unit.activities.mcp_peers import worker_of
+from tests.unit.activities.mcp_peers import Connected, worker_of
 
 MANY = 150
 """More than HTTP clients have connections, unless they are told otherwise."""
@@ -34,16 +36,22 @@ def config(at: Web) -> HttpServerConfig:
     return HttpServerConfig(name="web", url=f"{at.url}/mcp")
 
 
-@pytest.mark.parametrize("kind", ["newer", "older"])
-async def test_as_many_calls_run_at_once_as_a_worker_makes(kind: str, tmp_path: Path) -> None:
-    """S-75: the server has begun all of them before any ends; none waits for a connection."""
-    at = web()
+@asynccontextmanager
+async def connected(kind: str, at: Web, folder: Path) -> AsyncIterator[Connected]:
+    """A worker that has greeted the server; all within the longest wait of tests."""
     async with (
         asyncio.timeout(WAIT_SECONDS),
         at.serving(app_of(kind, at)),
-        worker_of(config(at), folder=tmp_path) as worker,
+        worker_of(config(at), folder=folder) as worker,
     ):
         await worker.open()
+        yield worker
+
+
+@pytest.mark.parametrize("kind", ["newer", "older"])
+async def test_as_many_calls_run_at_once_as_a_worker_makes(kind: str, tmp_path: Path) -> None:
+    """S-75: the server has begun all of them before any ends; none waits for a connection."""
+    async with connected(kind, web(), tmp_path) as worker:
         results = await asyncio.gather(*(worker.call("web__meet", parties=MANY) for _ in range(MANY)))
         assert [result.text for result in results] == ["met"] * MANY
 
@@ -52,12 +60,7 @@ async def test_as_many_calls_run_at_once_as_a_worker_makes(kind: str, tmp_path: 
 async def test_a_long_result_is_whole_and_ends_no_other_call(kind: str, tmp_path: Path) -> None:
     """S-77: over each transport."""
     at = web()
-    async with (
-        asyncio.timeout(WAIT_SECONDS),
-        at.serving(app_of(kind, at)),
-        worker_of(config(at), folder=tmp_path) as worker,
-    ):
-        await worker.open()
+    async with connected(kind, at, tmp_path) as worker:
         waits = asyncio.create_task(worker.call("web__meet", parties=2))
 
         async def begun() -> bool:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.builtins import AwaitDelegates as AwaitCall
 from perdure.contracts.decisions import BudgetWarning
@@ -23,22 +21,16 @@ from perdure.engine import after, delegates, loop
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.state import BackgroundDelegate, Mailbox, TurnState
+from tests.unit.engine import opening
+from tests.unit.engine.opening import NOW
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper", background=True))
 MAIL = Mailbox()
 
 
 def opened(**policy: Any) -> TurnState:
     tools = {"helper": HELPER, "look": ToolPolicy(), "await_delegate": ToolPolicy()}
-    return TurnState(
-        session="s",
-        turn=1,
-        definition="d",
-        tip="t0",
-        started_at=NOW,
-        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", "tools": tools, **policy}),
-    )
+    return opening.opened(**{"tools": tools, **policy})
 
 
 def answered(state: TurnState, *calls: Callable[[str], PlannedCall], cost: str = "0.01") -> TurnState:

@@ -15,7 +15,8 @@ from perdure.engine.delegates import AwaitDelegates
 from perdure.engine.extending import extended
 from perdure.engine.hook_state import WasRead
 from perdure.engine.state import TurnState
-from tests.unit.engine.test_background import MAIL, NOW, answered, begun, beside, end_of, following, look, opened, wait
+from tests.unit.engine.opening import NOW
+from tests.unit.engine.test_background import MAIL, answered, begun, beside, end_of, following, look, opened, wait
 
 POOR = ErrorDetail(code="budget.cost_exhausted", title="generation", message="too little is left")
 FULL = ErrorDetail(code="llm.context_overflow", title="generation", message="too long")

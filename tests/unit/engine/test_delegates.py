@@ -1,7 +1,6 @@
 """What a turn grants its delegates and makes of their ends, without a clock, a model or a workflow."""
 
 from collections import Counter
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import AgentDefinition, TurnPolicy
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.delegates import DelegateReport, DelegateSettings, delegate_session, tool_name_of
 from perdure.contracts.errors import ErrorDetail
@@ -22,8 +21,9 @@ from perdure.engine import step as engine
 from perdure.engine.delegates import CallDelegates, StartDelegate, call_delegates, charged, outcome_of, within
 from perdure.engine.spawning import SUB_AGENTS, spawned
 from perdure.engine.state import Mailbox, TurnState
+from tests.unit.engine import opening
+from tests.unit.engine.opening import NOW
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 LOST = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
 HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper"))
 
@@ -39,14 +39,7 @@ budgets = st.builds(
 
 
 def opened(**policy: Any) -> TurnState:
-    return TurnState(
-        session="s",
-        turn=1,
-        definition="d",
-        tip="t0",
-        started_at=NOW,
-        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", "tools": {"helper": HELPER}, **policy}),
-    )
+    return opening.opened(**{"tools": {"helper": HELPER}, **policy})
 
 
 def answered(state: TurnState, *tools: str, cost: str = "0.01") -> TurnState:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.decisions import BudgetChanged
 from perdure.contracts.errors import ErrorDetail
@@ -33,8 +31,8 @@ from perdure.engine import after, hooks
 from perdure.engine import step as engine
 from perdure.engine.hook_state import HookState
 from perdure.engine.state import Ending, Mailbox, TurnState
+from tests.unit.engine.opening import NOW, opened
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
 BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
 HOOK_FAILED = ErrorDetail(code="runtime.hook_failed", title="python", message="raised")
@@ -73,18 +71,6 @@ class Played:
     def commit(self) -> CommitTurn:
         assert self.end is not None
         return self.end
-
-
-def opened(**policy: Any) -> TurnState:
-    state = TurnState(
-        session="s",
-        turn=1,
-        definition="d",
-        tip="t0",
-        started_at=NOW,
-        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", **policy}),
-    )
-    return state.model_copy(update={"hooks": HookState(boundary="start" if state.policy.hooks else None)})
 
 
 def play(script: list[Move], **policy: Any) -> Played:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Paid
 from perdure.contracts.builtins import AttemptCompletion
 from perdure.contracts.errors import ErrorDetail
@@ -21,8 +19,8 @@ from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, Stop
 from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.state import Mailbox, TurnState
+from tests.unit.engine.opening import NOW, opened
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
 BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
 UNKNOWN = ErrorDetail(code="tool.unknown_tool", title="nothing", message="there is no such tool")
@@ -71,17 +69,6 @@ class Played:
     def commit(self) -> CommitTurn:
         assert self.end is not None
         return self.end
-
-
-def opened(**policy: Any) -> TurnState:
-    return TurnState(
-        session="s",
-        turn=1,
-        definition="d",
-        tip="t0",
-        started_at=NOW,
-        policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", **policy}),
-    )
 
 
 def play(script: list[Move], **policy: Any) -> Played:

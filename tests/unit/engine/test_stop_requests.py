@@ -10,7 +10,8 @@ from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.state import Mailbox
-from tests.unit.engine.test_step import FINISH, POLICIES, SCRIPTS, WORK, Asked, Move, opened, play
+from tests.unit.engine.opening import opened
+from tests.unit.engine.test_step import FINISH, POLICIES, SCRIPTS, WORK, Asked, Move, play
 
 STOP = Move(calls=(Asked(fate="stop"),))
 

@@ -1,6 +1,5 @@
 """``on_unknown_tool: abort``: the turn ends when the tools beside the unknown one have run, and nothing else begins."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from perdure.contracts.reactions import Continue, HookRule, Retry, RuleEvent
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
 from perdure.engine import after, loop
-from perdure.engine.hook_state import HookState
-from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.state import Mailbox
 from perdure.engine.step import Action, CallTools
+from tests.unit.engine.opening import NOW, opened
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 NONE = ErrorDetail(code="tool.unknown_tool", title="nothing", message="there is no tool named 'nothing'")
 BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
 
@@ -35,15 +33,7 @@ class Turn:
 
     def __init__(self, *calls: PlannedCall, **policy: Any) -> None:
         settings = {"on_unknown_tool": "abort", "tools": {"helper": ToolPolicy(delegate=DelegateSettings())}, **policy}
-        self.state = TurnState(
-            session="s",
-            turn=1,
-            definition="d",
-            tip="t0",
-            started_at=NOW,
-            policy=TurnPolicy.model_validate({"agent": "a", "model": "p/m", **settings}),
-        )
-        self.state = self.state.with_hooks(**dict(HookState(boundary="start" if self.state.policy.hooks else None)))
+        self.state = opened(**settings)
         self.mail = Mailbox()
         action = self.next()
         assert isinstance(action, Generate)
