@@ -24,12 +24,12 @@ from perdure.contracts.turns import (
     CancelRequest,
     CommitTurn,
     OpenTurn,
-    SendRequest,
+    QueuedMessage,
     TurnRequest,
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import after, delegates, hooks, loop, people
+from perdure.engine import after, cancels, delegates, hooks, loop, people
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.state import Carried, TurnState
@@ -98,9 +98,11 @@ class AgentTurn(Extending):
         info = workflow.info()
         self.opened = None
         self.mail = self.mail.model_copy(update={"queued": (*request.queued, *self.mail.queued)})
+        if request.cancelled is not None:
+            self.mail = cancels.stopped(self.mail, CancelRequest(reason=request.cancelled), workflow.now())
         opening = OpenTurn(
             session=info.workflow_id,
-            request=request.model_copy(update={"queued": ()}),
+            request=request.model_copy(update={"queued": (), "cancelled": None}),
             request_id=request.request_id or info.run_id,
             run_started_at=info.start_time,
         )
@@ -365,11 +367,17 @@ class AgentTurn(Extending):
             finished = workflow.wait_condition(workflow.all_handlers_finished)
             await self._uninterrupted(asyncio.ensure_future(finished))
 
-    def _next_turn(self, queued: tuple[SendRequest, ...]) -> NoReturn:
+    def _next_turn(self, queued: tuple[QueuedMessage, ...]) -> NoReturn:
         first, *rest = queued
-        tenant = self.state.tenant if self.state else ""
         workflow.continue_as_new(
-            TurnRequest(agent=None, prompt=first.prompt, request_id=first.request_id, queued=tuple(rest), tenant=tenant)
+            TurnRequest(
+                agent=None,
+                prompt=first.prompt,
+                request_id=first.request_id,
+                queued=tuple(rest),
+                cancelled=first.cancelled,
+                tenant=self.state.tenant if self.state else "",
+            )
         )
 
     async def _drop_the_queue(self) -> None:

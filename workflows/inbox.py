@@ -1,9 +1,11 @@
-"""The doors of a running turn: the signal ``cancel``, the update ``send``, the queries ``status`` and ``budget``.
+"""The doors of a running turn: ``cancel``, the update ``send``, the queries ``status`` and ``budget``.
 
 The handlers only write into the mailbox; the turn reads it. So they never wait for work, and cannot lose any.
 """
 
+import contextlib
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -15,14 +17,16 @@ from perdure.contracts.turns import (
     MAX_WAITING_BYTES,
     MAX_WAITING_MESSAGES,
     BudgetStatus,
+    CancelReceipt,
     CancelRequest,
+    QueuedMessage,
     RunState,
     SendReceipt,
     SendRequest,
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import people
+from perdure.engine import cancels, people
 from perdure.engine.state import Mailbox, TurnState
 
 
@@ -67,20 +71,44 @@ class Inbox:
         self.shown_state = RunState.RUNNING
 
     @workflow.signal(name=Signal.CANCEL)
-    async def cancel(self, request: JsonValue = None) -> None:
-        """Cancel the turn; a request that names another turn is ignored, and so is a second one."""
-        came_at = workflow.now()
+    async def cancel_by_signal(self, request: JsonValue = None) -> None:
+        """Cancel a turn; a request that means none is ignored, because a signal cannot be refused."""
         try:
-            parsed = CancelRequest.model_validate(request or {})
-        except ValidationError:  # a signal cannot be refused; whoever sends one wants the turn to stop
-            parsed = CancelRequest(reason=str(request)[:200])
-        if parsed.turn is not None:
-            # The number of this turn is known only after open_turn; one that names none stops the turn even before.
-            await workflow.wait_condition(lambda: self.opened is not None)
-            if not isinstance(self.opened, Opened) or self.opened.turn != parsed.turn:
-                return
-        if self.mail.cancel is None:
-            self.mail = self.mail.model_copy(update={"cancel": parsed, "cancel_at": came_at})
+            asked = CancelRequest.model_validate(request or {})
+        except ValidationError:  # whoever sends a signal wants the turn to stop
+            asked = CancelRequest(reason=str(request)[:200])
+        with contextlib.suppress(ApplicationError):
+            await self._cancel(asked)
+
+    @workflow.update(name=Update.CANCEL)
+    async def cancel(self, request: JsonValue = None) -> CancelReceipt:
+        """Cancel the turn that runs or one that waits, drop the queue; a request that names another turn is refused."""
+        return await self._cancel(_cancel_request(request))
+
+    @cancel.validator
+    def _check_cancel(self, request: JsonValue = None) -> None:
+        asked = _cancel_request(request)
+        if isinstance(self.opened, Opened):
+            self._cancelled(asked, self.opened, workflow.now())
+
+    async def _cancel(self, asked: CancelRequest) -> CancelReceipt:
+        came_at = workflow.now()
+        # A request that names no turn stops the one that runs, also before its number is known.
+        if asked.turn is None and asked.request_id is None and self.opened is None:
+            self.mail = cancels.stopped(self.mail, asked, came_at)
+        await workflow.wait_condition(lambda: self.opened is not None)
+        if not isinstance(opened := self.opened, Opened):
+            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+        self.mail, receipt = self._cancelled(asked, opened, came_at)
+        return receipt
+
+    def _cancelled(self, asked: CancelRequest, opened: "Opened", came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
+        ending = self.state is None or self.state.ending is not None
+        running = cancels.Running(opened.turn, opened.request_id, opened.last_turn, ending)
+        try:
+            return cancels.cancel(self.mail, asked, running, came_at)
+        except cancels.WrongTurnError as error:
+            raise refuse(ReasonCode.REQUEST_TURN_MISMATCH, str(error)) from None
 
     @workflow.update(name=Update.SEND)
     async def send(self, request: JsonValue = None) -> SendReceipt:
@@ -93,7 +121,7 @@ class Inbox:
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
         if request_id == opened.request_id or request_id in self.mail.taken:
             return SendReceipt(turn=opened.turn)
-        message = asked.model_copy(update={"request_id": request_id})
+        message = QueuedMessage(prompt=asked.prompt, request_id=request_id, steer=asked.steer)
         if asked.steer and self.state is not None and self.state.ending is None and self.state.guidance is None:
             if all(other.request_id != request_id for other in self.mail.steered):
                 self._need_room_for(message)
@@ -141,7 +169,7 @@ class Inbox:
             step=state.step,
             max_steps=state.policy.max_steps,
             activity=self.activity,
-            queued=len(self.mail.queued),
+            queued=sum(message.cancelled is None for message in self.mail.queued),
             cancelling=self.mail.cancel is not None,
             spent=state.own_spent,
             requests=people.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
@@ -164,6 +192,17 @@ class Inbox:
         if state is None:
             raise refuse(ReasonCode.REQUEST_INVALID, "the turn has not been opened yet; ask again in a moment")
         return budget_of(state)
+
+
+def _cancel_request(request: JsonValue) -> CancelRequest:
+    try:
+        asked = CancelRequest.model_validate(request or {}, extra="forbid")
+    except ValidationError as error:
+        message = f'the input is no cancel: {one_line(error)}; send {{"reason": "why", "turn": 1}}, or {{}}'
+        raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+    if asked.turn is not None and asked.request_id is not None:
+        raise refuse(ReasonCode.REQUEST_INVALID, "turn, request_id: name the one or the other")
+    return asked
 
 
 def budget_of(state: TurnState) -> BudgetStatus:

@@ -9,17 +9,19 @@ from perdure.cli.live import print_json
 @click.command("cancel")
 @click.argument("session")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the turn.")
-@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only if turn N is the one that runs.")
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Turn N, which runs or waits.")
+@click.option("--drop-queue", is_flag=True, help="Drop all messages that wait, too: their turns end as cancelled.")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def command(*, session: str, reason: str, turn: int | None, as_json: bool) -> None:
-    """Cancel the running turn of SESSION; one that is idle is left as it is.
+def command(*, session: str, reason: str, turn: int | None, drop_queue: bool, as_json: bool) -> None:
+    """Cancel the running turn of SESSION, or one that waits; an idle session is left as it is.
 
-    With --json the object has session, and sent: false if no turn runs.
+    A --turn that neither runs nor waits is refused with exit code 2 while another one runs. With --json the object has
+    session, and sent: false if there was nothing to cancel.
     """
 
     async def main() -> bool:
         async with connected(store=False) as client:
-            return await client.cancel(session, reason, turn)
+            return await client.cancel(session, reason, turn, drop_queue=drop_queue)
 
     sent = run(main())
     if as_json:

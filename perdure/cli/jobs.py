@@ -196,12 +196,13 @@ class Jobs:
     async def cancel(
         self,
         session: Session,
-        turn: Annotated[int | None, Field(ge=1), "Only if this turn is the one that runs."] = None,
+        turn: Annotated[int | None, Field(ge=1), "This turn, which runs or waits; any other is refused."] = None,
         reason: Annotated[str, "Why; it is kept with the turn."] = "",
+        drop_queue: Annotated[bool, "Whether messages that wait for later turns are dropped too."] = False,
     ) -> Json:
         """Cancel the running turn of a session. sent is false if none runs; wait then gives how it ended."""
         client = await self._connected()
-        return {"session": session, "sent": await client.cancel(session, reason, turn)}
+        return {"session": session, "sent": await client.cancel(session, reason, turn, drop_queue=drop_queue)}
 
     async def transcript(
         self,

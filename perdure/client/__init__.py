@@ -12,6 +12,7 @@ from perdure.client.errors import (
     TemporalConfigError,
     TurnClosedError,
     UnknownSessionError,
+    WrongTurnError,
 )
 from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
 from perdure.client.tasks import Task
@@ -36,4 +37,5 @@ __all__ = [
     "TurnClosedError",
     "TurnOptions",
     "UnknownSessionError",
+    "WrongTurnError",
 ]

@@ -30,7 +30,7 @@ from perdure.client.errors import (
 from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
 from perdure.client.requests import TurnOptions, session_id, turn_request
-from perdure.client.runs import Run, Runs
+from perdure.client.runs import CLOSED_UNDER_UPDATE, Run, Runs
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.contracts.errors import ReasonCode
@@ -61,9 +61,6 @@ SEND_TIMEOUT = timedelta(seconds=30)
 
 _CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
 """What an update fails with when the workflow closes under it, or was started less than a moment ago."""
-
-_CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
-"""The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 
 class Client(Extending, Checkpoints, Tasks):
@@ -260,7 +257,7 @@ class Client(Extending, Checkpoints, Tasks):
             The turn of a message that was carried out before; None if the workflow only closed under it.
         """
         code = (cause.type if isinstance(cause, ApplicationError) else None) or ""
-        if code == _CLOSED_UNDER_UPDATE:
+        if code == CLOSED_UNDER_UPDATE:
             return None
         message = cause.message if isinstance(cause, ApplicationError) else str(cause)
         if code == ReasonCode.REQUEST_UNKNOWN_SESSION:
@@ -295,13 +292,24 @@ class Client(Extending, Checkpoints, Tasks):
             raise UnknownSessionError(msg)
         return self._turn(session, "", run_id, turn or record.turn)
 
-    async def cancel(self, session: str, reason: str = "", turn: int | None = None) -> bool:
-        """Ask the running turn to stop; False if none runs. A turn other than the named one goes on.
+    async def cancel(
+        self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
+    ) -> bool:
+        """Have the running turn stopped, or ``turn``, which may be one whose message waits; False if none is to stop.
+
+        Without a worker the request waits for the next one, which ignores it if that turn neither runs nor waits then.
+
+        Args:
+            session: The session.
+            reason: Why; it is kept with the turn.
+            turn: The number of the turn to stop.
+            drop_queue: Whether all messages that wait are dropped too: each gets its turn, which ends as cancelled.
 
         Raises:
+            WrongTurnError: That turn neither runs nor waits; the message says which do.
             UnknownSessionError: There is no session of that id.
         """
-        if await self._runs.cancel(session, CancelRequest(reason=reason, turn=turn)):
+        if await self._runs.cancel(session, CancelRequest(reason=reason, turn=turn, drop_queue=drop_queue)):
             return True
         if await self._runs.newest(session) is None:
             await self._known_to_the_store(session)

@@ -43,3 +43,7 @@ class TurnClosedError(ClientError):
 
 class RequestRefusedError(ClientError):
     """The request cannot be sent as it is, for example because the prompt is over the limit."""
+
+
+class WrongTurnError(RequestRefusedError):
+    """The request names a turn that neither runs nor waits; the message says which do."""

@@ -12,14 +12,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError
+from perdure.client.runs import CLOSED_UNDER_UPDATE
 from perdure.contracts.limits import ExtendRequest, Limits
 from perdure.contracts.names import Update
 from perdure.contracts.turns import BudgetStatus
 
 EXTEND_TIMEOUT = timedelta(seconds=30)
 """How long a worker may take until it has taken the limits."""
-
-_CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 
 _CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED})
 
@@ -59,7 +58,7 @@ async def sent(temporal: temporalio.client.Client, session: str, request: Extend
                     )
                 except WorkflowUpdateFailedError as error:
                     cause = error.cause
-                    if isinstance(cause, ApplicationError) and cause.type == _CLOSED_UNDER_UPDATE:
+                    if isinstance(cause, ApplicationError) and cause.type == CLOSED_UNDER_UPDATE:
                         raise idle from None
                     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
                     raise RequestRefusedError(f"session {session!r} refused the limits: {message}") from error

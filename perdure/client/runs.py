@@ -1,5 +1,6 @@
 """The Temporal side of a session: which run is current, what it was asked, how it closed. No store here."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,19 +16,28 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import CancelledError, FailureError, TerminatedError
+from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.connect import UNREACHABLE, rpc_errors
-from perdure.client.errors import ServerUnreachableError
-from perdure.client.patience import SERVER, Wait, patiently
-from perdure.contracts.names import Query, Signal
-from perdure.contracts.turns import CancelRequest, TurnRequest, TurnResult, TurnStatus
+from perdure.client.errors import RequestRefusedError, ServerRefusedError, ServerUnreachableError, WrongTurnError
+from perdure.client.patience import PAUSE, SERVER, Wait, patiently
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.names import Query, Signal, Update
+from perdure.contracts.turns import CancelReceipt, CancelRequest, TurnRequest, TurnResult, TurnStatus
 
 POLLER_AGE = timedelta(seconds=75)
 """A worker asks for work at least every 60 seconds; one that has not for longer is gone."""
+
+CANCEL_TIMEOUT = 5.0
+"""Seconds that a worker may take to say which turn runs, before a cancel is left to it as a signal."""
+
+CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
+"""The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 """How long a worker may take to answer a query; a turn that no worker holds cannot answer."""
@@ -139,7 +149,30 @@ class Runs:
         return description.raw_description.workflow_extended_info.reset_run_id
 
     async def cancel(self, session: str, request: CancelRequest) -> bool:
-        """Signal the running turn; False if none runs."""
+        """Have a turn of the session stopped; False if none runs, or the one that is meant is ending already.
+
+        The signal needs no worker, the update can be refused: so a request that can be wrong is sent as an update, and
+        as a signal if no worker answers. Each is for the other's limits too.
+
+        Raises:
+            WrongTurnError: It names a turn that neither runs nor waits.
+            RequestRefusedError: It is no such request.
+            ServerRefusedError: The run takes neither any more.
+        """
+        if request.turn is None and request.request_id is None and not request.drop_queue:
+            try:
+                return await self._signal_cancel(session, request)
+            except ServerRefusedError:  # it has taken as many signals as a run may
+                receipt = await self._update_cancel(session, request)
+                return receipt is not None and receipt.stops
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                receipt = await self._update_cancel(session, request)
+        except (TimeoutError, ServerRefusedError):
+            return await self._signal_cancel(session, request)
+        return receipt is not None and receipt.stops
+
+    async def _signal_cancel(self, session: str, request: CancelRequest) -> bool:
         with rpc_errors():
             try:
                 await self.temporal.get_workflow_handle(session).signal(Signal.CANCEL, request)
@@ -148,6 +181,36 @@ class Runs:
                     return False
                 raise
         return True
+
+    async def _update_cancel(self, session: str, request: CancelRequest) -> CancelReceipt | None:
+        """The receipt; None if no turn runs. Asked again when the run closes under it: the next turn may be meant."""
+        while True:
+            with rpc_errors():
+                try:
+                    handle = self.temporal.get_workflow_handle(session)
+                    receipt: CancelReceipt = await handle.execute_update(
+                        Update.CANCEL, request, result_type=CancelReceipt
+                    )
+                except WorkflowUpdateFailedError as error:
+                    cause = error.cause if isinstance(error.cause, ApplicationError) else None
+                    message = f"session {session!r} refused to cancel: {cause.message if cause else error.cause}"
+                    if cause is not None and cause.type == ReasonCode.REQUEST_TURN_MISMATCH:
+                        raise WrongTurnError(message) from error
+                    if cause is None or cause.type != CLOSED_UNDER_UPDATE:
+                        raise RequestRefusedError(message) from error
+                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                    # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise asyncio.CancelledError from error
+                except RPCError as error:
+                    if error.status == RPCStatusCode.NOT_FOUND:
+                        return None
+                    if error.status not in {RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED}:
+                        raise
+                else:
+                    return receipt
+            await asyncio.sleep(PAUSE.total_seconds())
 
     async def status(self, session: str) -> TurnStatus | None:
         """What the running turn says of itself; None if it has not been opened or no worker answers in time."""

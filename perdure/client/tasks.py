@@ -32,7 +32,9 @@ class Tasks(Trajectories):
         """Start a turn."""
 
     @abstractmethod
-    async def cancel(self, session: str, reason: str = "", turn: int | None = None) -> bool:
+    async def cancel(
+        self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
+    ) -> bool:
         """Ask the running turn to stop."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Unpack
 
-from perdure.client.errors import TurnClosedError
+from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.heartbeats import checked, with_heartbeats
 from perdure.client.limits import extend_request, sent
 from perdure.client.runs import Close, Runs
@@ -211,15 +211,17 @@ class Turn:
         return status if status is not None and status.turn == self._turn else None
 
     async def cancel(self, reason: str = "") -> bool:
-        """Ask the turn to stop; False if it had ended.
+        """Have the turn stopped, also one that waits for those before it; False if it had ended, or is ending.
 
         Raises:
             ServerUnreachableError: The server does not answer.
         """
-        record = await self._record() if self._turn is None else None
-        if record is not None and record.result is not None:
+        asked_for = self.request_id if self._turn is None else None
+        request = CancelRequest(reason=reason, turn=self._turn, request_id=asked_for)
+        try:
+            return await self._runs.cancel(self.session, request)
+        except WrongTurnError:  # it has ended, and another one runs
             return False
-        return await self._runs.cancel(self.session, CancelRequest(reason=reason, turn=self._turn))
 
     async def tool_metrics(self, *, detailed: bool = False) -> ToolMetrics:
         """What the turn's tools have done so far: calls, errors, seconds; ``detailed`` counts each tool apart too.

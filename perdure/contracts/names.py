@@ -41,6 +41,7 @@ class Update(StrEnum):
     APPROVE = "approve"
     DENY = "deny"
     EXTEND = "extend"
+    CANCEL = "cancel"
 
 
 class Query(StrEnum):

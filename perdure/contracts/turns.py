@@ -136,6 +136,16 @@ class SendRequest(Value):
     steer: bool = False
 
 
+class QueuedMessage(SendRequest):
+    """A message that waits for its turn.
+
+    Attributes:
+        cancelled: Why its turn ends as soon as it is open; None for a turn that is carried out.
+    """
+
+    cancelled: str | None = None
+
+
 class SendReceipt(Value):
     """The result of the update ``send``: the turn that takes the message."""
 
@@ -167,6 +177,7 @@ class TurnRequest(Value):
             The prompt is then no message of the conversation.
         delegated: Whose call the turn carries out; the query is in the caller's ledger. Set by perdure.
         queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
+        cancelled: Why the turn ends as soon as it is open: it was cancelled while its message waited. Set by perdure.
         carried: The state of a turn that rotated. Set by perdure, never by a caller.
     """
 
@@ -189,7 +200,8 @@ class TurnRequest(Value):
     compact: bool = False
     reply: Reply | None = None
     delegated: Delegated | None = None
-    queued: tuple[SendRequest, ...] = ()
+    queued: tuple[QueuedMessage, ...] = ()
+    cancelled: str | None = None
     carried: JsonValue = None
 
     @field_validator("prompt")
@@ -210,10 +222,32 @@ class TurnRequest(Value):
 
 
 class CancelRequest(Value):
-    """The input of the signal ``cancel``. A turn other than the named one ignores it."""
+    """The input of ``cancel``, which is an update and a signal. The update refuses what the signal has to ignore.
+
+    Attributes:
+        turn: The turn to stop: the one that runs, or one whose message waits. None is the one that runs.
+        request_id: The same by the id of its request.
+        drop_queue: Whether all messages that wait now are dropped: each gets its turn, which ends as cancelled.
+    """
 
     reason: str = ""
     turn: int | None = None
+    request_id: str | None = None
+    drop_queue: bool = False
+
+
+class CancelReceipt(Value):
+    """The result of the update ``cancel``.
+
+    Attributes:
+        turn: The turn that was meant.
+        stops: False if it was ending already, for another reason.
+        dropped: Numbers of the turns whose messages waited and were dropped.
+    """
+
+    turn: int
+    stops: bool = True
+    dropped: tuple[int, ...] = ()
 
 
 class OpenTurn(Value):

@@ -11,7 +11,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import Reply, Settled
 from perdure.contracts.reactions import EVENTS_AT
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, SendRequest, StopReason
+from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
 from perdure.contracts.values import Value
 from perdure.engine.hook_state import HookState
 from perdure.engine.stops import Tally
@@ -66,7 +66,7 @@ class Mailbox(Value):
         settled: What was decided about input requests, the last hundred: a second reply is compared with it.
     """
 
-    queued: tuple[SendRequest, ...] = ()
+    queued: tuple[QueuedMessage, ...] = ()
     steered: tuple[SendRequest, ...] = ()
     taken: tuple[str, ...] = ()
     cancel: CancelRequest | None = None
@@ -86,7 +86,8 @@ class Mailbox(Value):
 
     def with_all_queued(self) -> "Mailbox":
         """The mailbox of a turn that stops before it could read what was steered: the next turn does."""
-        return self.model_copy(update={"queued": (*self.steered, *self.queued), "steered": ()})
+        steered = (QueuedMessage.model_validate(message.model_dump(exclude_unset=True)) for message in self.steered)
+        return self.model_copy(update={"queued": (*steered, *self.queued), "steered": ()})
 
     def followed_by(self, later: "Mailbox") -> "Mailbox":
         """Both mailboxes as one, the later messages after these; the first cancel counts."""

@@ -27,6 +27,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
     turns.SendReceipt,
+    turns.CancelReceipt,
     people.InputReceipt,
     turns.TurnStatus,
     turns.BudgetStatus,

@@ -53,7 +53,7 @@ def written(history: WorkflowHistory) -> str:
 async def record(scenario: Scenario, house: House) -> list[str]:
     """Play the scenario; the histories of its runs, the oldest first."""
     house.session = scenario.name
-    house.settings = house.settings.model_copy(update={"task_queue": DEFAULT_TASK_QUEUE})
+    house.settings = house.client.settings = house.settings.model_copy(update={"task_queue": DEFAULT_TASK_QUEUE})
     body = Body()
     provider = ScriptedProvider(scenario.script(), always=scenario.always)
     async with provider, house.worker(scenario.agent(body), runner=production_runner()):

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
 from perdure import Agent, ApprovalPolicy, Compaction, RetryPolicy, ask_user, tool
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
@@ -99,6 +102,17 @@ async def gets_messages(stage: Stage) -> None:
     await stage.send("second")
     await stage.send("third")
     stage.body.released.set()
+
+
+async def has_its_queue_cancelled(stage: Stage) -> None:
+    """A cancel of another turn is refused, one of a waiting turn ends that alone, and then the queue is dropped."""
+    handle = await stage.in_the_tool()
+    for prompt in ("second", "third", "fourth"):
+        await stage.send(prompt)
+    with pytest.raises(WorkflowUpdateFailedError):
+        await handle.execute_update("cancel", {"turn": 7}, id="wrong")
+    await handle.execute_update("cancel", {"turn": 3, "reason": "not the third"}, id="third")
+    await handle.execute_update("cancel", {"reason": "no longer needed", "drop_queue": True}, id="all")
 
 
 async def is_steered(stage: Stage) -> None:
@@ -231,6 +245,7 @@ SCENARIOS = (
     Scenario("cancelled-in-tool", (call(("count", {"number": 1}), ("held", {})), DONE), is_cancelled_in_a_tool),
     Scenario("cancelled-by-temporal", (HELD, DONE), is_cancelled_by_temporal),
     Scenario("queued", (HELD, DONE, DONE, DONE), gets_messages),
+    Scenario("queue-dropped", (HELD, DONE), has_its_queue_cancelled),
     Scenario("steered", (HELD, DONE), is_steered),
     Scenario("rotated", (*[COUNT] * 4, HELD, *[COUNT] * 3, DONE, DONE), is_carried_along),
     Scenario("refused", (DONE,), is_refused),

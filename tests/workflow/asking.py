@@ -83,13 +83,13 @@ async def update(house: House, name: str, **fields: Any) -> dict[str, Any]:
     return receipt
 
 
-async def refusal(house: House, name: str, **fields: Any) -> str:
+async def refusal(house: House, name: str, *, code: str = "request.invalid", **fields: Any) -> str:
     """Why an update is refused."""
     with pytest.raises(WorkflowUpdateFailedError) as caught:
         await update(house, name, **fields)
     cause = caught.value.cause
     assert isinstance(cause, ApplicationError)
-    assert cause.type == "request.invalid"
+    assert cause.type == code
     return cause.message
 
 

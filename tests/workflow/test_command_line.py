@@ -13,11 +13,11 @@ from tests.house import House
 AGENT = Agent(name="tester", model="openai/scripted")
 
 
-async def perdure(*args: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code, and the lines of JSON."""
+async def perdure(*args: str, refused: bool = False) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and the lines of JSON; stderr has a line only if the call is ``refused``."""
     command = [sys.executable, "-m", "perdure.cli", *args, "--json"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    assert len(done.stderr.splitlines()) == refused, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -16,10 +16,12 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import (
+    CancelReceipt,
     CancelRequest,
     CommitTurn,
     OpenedTurn,
     OpenTurn,
+    QueuedMessage,
     RunState,
     SendReceipt,
     SendRequest,
@@ -144,9 +146,18 @@ class StandIn:
     def finish(self) -> None:
         self.released = True
 
-    @workflow.signal
-    def cancel(self, request: CancelRequest) -> None:
+    @workflow.signal(name="cancel")
+    def cancel_by_signal(self, request: CancelRequest) -> None:
         self.cancelled = self.cancelled or request.turn in {None, self.turn}
+
+    @workflow.update
+    async def cancel(self, request: CancelRequest) -> CancelReceipt:
+        await workflow.wait_condition(lambda: self.turn is not None)
+        turn = self.turn or 0
+        if request.turn not in {None, turn} or request.request_id not in {None, self.request.request_id}:
+            raise ApplicationError(f"turn {turn} runs", type=ReasonCode.REQUEST_TURN_MISMATCH, non_retryable=True)
+        self.cancelled = True
+        return CancelReceipt(turn=turn)
 
     @workflow.update(unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def send(self, request: SendRequest) -> SendReceipt:
@@ -160,7 +171,7 @@ class StandIn:
         if request.request_id == self.request.request_id or request.steer:
             return SendReceipt(turn=turn)
         if request.request_id not in [other.request_id for other in self.queued]:
-            self.queued.append(request)
+            self.queued.append(QueuedMessage(prompt=request.prompt, request_id=request.request_id))
         places = [other.request_id for other in self.queued]
         return SendReceipt(turn=turn + 1 + places.index(request.request_id))
 

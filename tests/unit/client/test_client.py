@@ -19,6 +19,7 @@ from perdure.client import (
     Turn,
     TurnClosedError,
     UnknownSessionError,
+    WrongTurnError,
 )
 from perdure.client import (
     client as client_module,
@@ -240,7 +241,8 @@ async def test_a_rotated_turn_stays_the_same_turn(client: Client, session: str) 
 async def test_cancel_stops_the_turn_it_names_and_leaves_an_idle_session(client: Client, session: str) -> None:
     turn = await client.start("writer", "hold", session=session)
     await turn.number()
-    assert await client.cancel(session, "wrong turn", turn=7)
+    with pytest.raises(WrongTurnError, match="turn 1 runs"):
+        await client.cancel(session, "wrong turn", turn=7)
     assert (await client.status(session)).cancelling is False
     assert await turn.cancel("enough")
     assert (await turn.result()).stop_reason == StopReason.CANCELLED
