@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -22,7 +23,7 @@ from activities.recordings import Recordings
 from activities.references import names_of_call
 from activities.secrets import values_of
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.budgets import Paid
+from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail, Reason
 from perdure.contracts.events import Event, GenerationError, GenerationRetry
 from perdure.contracts.generations import Compact, StepRequest
@@ -99,28 +100,32 @@ class Attempts:
             answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages, ceiling))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
-            failed_at = activity.info().started_time + timedelta(seconds=time.monotonic() - began)
-            # The chain holds unredacted texts, and would stand in the history.
+            seconds = time.monotonic() - began
+            failed_at = activity.info().started_time + timedelta(seconds=seconds)
             paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
-            raise CallFailedError(facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid) from None
+            self._count_paid(definition, paid.usage, paid.cost_usd)
+            facts = facts_of(error, failed_at, self._secrets_of(definition))
+            # The chain holds unredacted texts, and would stand in the history.
+            raise CallFailedError(facts, failed_at, paid) from None
+        seconds = time.monotonic() - began
+        if not answer.recorded:  # then nobody was asked, or paid
+            self._metrics.generation_seconds.labels(definition.model).observe(seconds)
+            self._count_paid(definition, answer.usage, answer.cost_usd)
         # A model may repeat a key that it found somewhere.
         answer = replace(answer, text=without_known(answer.text, self._secrets_of(definition)))
-        return answer, time.monotonic() - began
+        return answer, seconds
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
         return self._secrets | values_of(names_of_call(definition.generate_params, secrets=True), os.environ)
 
-    def count(self, definition: AgentDefinition, answer: Answer, seconds: float) -> None:
-        """Count a stored answer in the metrics, unless it was recorded: nobody was asked, or paid."""
-        if answer.recorded:
-            return
-        metrics, model, usage = self._metrics, definition.model, answer.usage
-        metrics.generation_seconds.labels(model).observe(seconds)
+    def _count_paid(self, definition: AgentDefinition, usage: Usage, cost_usd: Decimal | None) -> None:
+        """Count what a call has cost as soon as it is known, whatever becomes of the answer."""
+        metrics, model = self._metrics, definition.model
         metrics.tokens.labels(model, "input").inc(usage.input_tokens)
         metrics.tokens.labels(model, "output").inc(usage.output_tokens)
         metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
-        metrics.cost_usd.labels(model).inc(float(answer.cost_usd or 0))
+        metrics.cost_usd.labels(model).inc(float(cost_usd or 0))
 
     async def judge(
         self, request: StepRequest, definition: AgentDefinition, error: CallFailedError, failures: int | None = None

@@ -84,7 +84,7 @@ class CompactActivity:
             ]
             try:
                 most = await self._ceiling(request, writer, sent)
-                answer, seconds = await self._attempts.call(writer, sent, ceiling=most)
+                answer, _ = await self._attempts.call(writer, sent, ceiling=most)
                 summary = written_summary(answer)
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
@@ -96,7 +96,6 @@ class CompactActivity:
                 room = min(room, len(prompt)) // 2
                 continue
             stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
-            self._attempts.count(writer, answer, seconds)
             return await self._told(request, stored)
         return await self._skipped(request, event, keep)
 

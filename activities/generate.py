@@ -100,7 +100,6 @@ class GenerateActivity:
             return await self._stored(request, definition, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._metrics.steps.labels(definition.name).inc()
-        self._attempts.count(definition, answer, seconds)
         return await self._observed(request, definition, stored, rejected)
 
     async def _ceiling(

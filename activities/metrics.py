@@ -4,19 +4,27 @@ What is true of all workers together is read from the store when somebody asks: 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.events import Event, ToolEnd, ToolError
 from perdure.contracts.names import Metric
 from perdure.store.errors import StoreError
 from perdure.store.records import PeopleWaitedFor
 
 STORE_PATIENCE = 5.0
 """Seconds that a scrape waits for the store."""
+
+UNKNOWN_TOOL = "(unknown)"
+"""Label of the tools that models make up; no tool can have this name."""
+
+OTHER = "other"
+"""Outcome of a call that failed with a code of somebody's own: label values are few."""
 
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -58,6 +66,20 @@ class Metrics:
     def store_operation(self, operation: str, seconds: float) -> None:
         """Note one store transaction."""
         self.store_seconds.labels(operation).observe(seconds)
+
+    def count_outcomes(self, written: Iterable[Event]) -> None:
+        """Count the outcome of each tool call that these new events of the log end, however it was ended."""
+        for event in written:
+            if isinstance(event, ToolError) or (isinstance(event, ToolEnd) and not event.recorded):
+                self.tool_calls.labels(*_outcome_of(event)).inc()
+
+
+def _outcome_of(event: ToolEnd | ToolError) -> tuple[str, str]:
+    """The labels of a call: its tool and how it ended."""
+    if event.error is None:
+        return event.tool, "ok"
+    tool = UNKNOWN_TOOL if event.error.code == ReasonCode.TOOL_UNKNOWN else event.tool
+    return tool, event.error.code if event.error.code in REASONS else OTHER
 
 
 class PeopleCollector(Collector):

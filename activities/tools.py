@@ -208,7 +208,7 @@ class ToolActivities:
         )
         await self._finish(attempt, message, attempt.ended(message, artifacts, seconds), artifacts)
         await self._keep(attempt, message, ended_turn=False, seconds=seconds)
-        self._count(declaration.name, "ok", seconds)
+        self._metrics.tool_seconds.labels(declaration.name).observe(seconds)
         if problem is not None:
             raise permanent(problem)
         return outcome(message)
@@ -222,7 +222,7 @@ class ToolActivities:
         events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, (), seconds)
         await self._finish(attempt, message, events, ())
         await self._keep(attempt, message, ended_turn=aborts, seconds=seconds)
-        self._count(detail.title, detail.code, seconds)
+        self._metrics.tool_seconds.labels(detail.title).observe(seconds)
         if aborts:
             raise _abort(attempt, detail) from behind(detail, error)
         return outcome(message)
@@ -291,10 +291,6 @@ class ToolActivities:
             artifacts = await artifacts_in_store(self._store, attempt.call)
         if stored == message:
             await attempt.recording.keep(message, artifacts=artifacts, ended_turn=ended_turn, seconds=seconds)
-
-    def _count(self, tool: str, result: str, seconds: float) -> None:
-        self._metrics.tool_calls.labels(tool, result).inc()
-        self._metrics.tool_seconds.labels(tool).observe(seconds)
 
 
 def _abort(attempt: Attempt, detail: ErrorDetail) -> ApplicationError:

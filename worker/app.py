@@ -77,6 +77,8 @@ def build_worker(
     client: temporalio.client.Client, settings: Settings, parts: Parts, runner: WorkflowRunner | None = None
 ) -> Worker:
     """A worker with every workflow and activity registered; the one place that lists them."""
+    if settings.recording_mode != "replay":  # then no tool runs
+        parts.store.listen(parts.metrics.count_outcomes)
     definitions = Definitions(parts.store)
     recordings = Recordings(
         mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets

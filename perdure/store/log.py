@@ -23,6 +23,10 @@ _STORED_KEYS = select(schema.events.c.key).where(
     schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
 )
 _INSERT_EVENTS = insert(schema.events)
+
+WRITTEN = "perdure_written"
+"""Where a transaction collects the events that it writes, in the connection's ``info``."""
+
 _RETRIES = (
     select(schema.events)
     .where(
@@ -147,6 +151,7 @@ class LockedSession:
         ]
         self.connection.execute(_INSERT_EVENTS, rows)
         self.last_seq += len(rows)
+        self.connection.info.setdefault(WRITTEN, []).extend(event.event for event in new)
 
 
 def _no_session(session: str) -> str:

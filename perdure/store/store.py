@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.checkpoints import Checkpoint
-from perdure.contracts.events import Envelope, NewEvent
+from perdure.contracts.events import Envelope, Event, NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.turns import CommitTurn, OpenTurn
@@ -45,6 +45,9 @@ T = TypeVar("T")
 Observe = Callable[[str, float], None]
 """Takes the name of an operation and the seconds it took."""
 
+Listen = Callable[[Sequence[Event]], None]
+"""Takes events that were written, each once; called on a thread of the store."""
+
 
 class Store:
     """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
@@ -56,6 +59,7 @@ class Store:
             StoreError: The address is none, or its driver is missing.
         """
         self._observe = observe
+        self._listen: Listen | None = None
         self._address = Address(url)
         self._engine = connect(self._address)
         self._writing = self._engine.execution_options(**{WRITES: True})
@@ -89,6 +93,10 @@ class Store:
             await store.close()
             raise
         return store
+
+    def listen(self, listener: Listen) -> None:
+        """Tell the listener, and no other any more, which events this store writes, once they are committed."""
+        self._listen = listener
 
     async def close(self) -> None:
         """Wait for running transactions and close all connections."""
@@ -150,10 +158,14 @@ class Store:
 
         def once() -> T:
             nonlocal committing
+            written: list[Event] = []
             with self._writing.begin() as connection:
+                connection.info[log.WRITTEN] = written  # of a connection that lives on: an aborted one left its own
                 result = work(connection)
                 committing = True
-                return result
+            if written and self._listen is not None:
+                self._listen(written)
+            return result
 
         try:
             return once()
