@@ -56,13 +56,16 @@ class TooManyCallsError(UnusableAnswerError):
 
 
 class CallFailedError(Exception):
-    """A model call failed; what is known about it, redacted, and when it was by Temporal's clock."""
+    """A model call failed; what is known about it, redacted, when it was by Temporal's clock, and how long it took."""
 
-    def __init__(self, facts: FailureFacts, failed_at: datetime, paid: Paid = NOTHING_PAID) -> None:
+    def __init__(
+        self, facts: FailureFacts, failed_at: datetime, paid: Paid = NOTHING_PAID, *, seconds: float = 0.0
+    ) -> None:
         super().__init__(facts.text)
         self.facts = facts
         self.failed_at = failed_at
         self.paid = paid
+        self.seconds = seconds
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Attempts:
             self._count_paid(definition, paid.usage, paid.cost_usd)
             facts = facts_of(error, failed_at, self._secrets_of(definition))
             # The chain holds unredacted texts, and would stand in the history.
-            raise CallFailedError(facts, failed_at, paid) from None
+            raise CallFailedError(facts, failed_at, paid, seconds=seconds) from None
         seconds = time.monotonic() - began
         if not answer.recorded:  # then nobody was asked, or paid
             self._metrics.generation_seconds.labels(definition.model).observe(seconds)
@@ -132,12 +135,13 @@ class Attempts:
     ) -> Failure:
         """Decide whether the call is sent again, and after which wait.
 
-        The number of the try is counted from the step's recorded retries, so an attempt lost with its worker uses none
-        up; or it is ``failures``, which the workflow has counted, of an agent whose model is told.
+        The number of the try and the time used up are counted from the step's recorded retries, so an attempt lost with
+        its worker uses up neither; or the number is ``failures``, which the workflow has counted, of an agent whose
+        model is told.
         """
         facts, policy = error.facts, definition.retry
         before = await self.retries(request)
-        first = before[0].failed_at if before else error.failed_at
+        counted = before[-1].counted_seconds + before[-1].wait_seconds + error.seconds if before else 0.0
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
         wait = decide(
@@ -145,7 +149,7 @@ class Attempts:
             reason,
             ambiguous=ambiguous,
             attempt=attempt,
-            elapsed=error.failed_at - first,
+            elapsed=timedelta(seconds=counted),
             retry_after=facts.retry_after_seconds,
             jitter_sample=random.random(),  # noqa: S311 - jitter needs no secrecy
         )
@@ -163,6 +167,7 @@ class Attempts:
             error_type=facts.class_name,
             error_message=facts.text,
             failed_at=error.failed_at,
+            counted_seconds=round(counted, 3),
             compaction=isinstance(request, Compact),
             fallback=request.fallback,
             usage=error.paid.usage,

@@ -84,8 +84,8 @@ class CompactActivity:
             ]
             try:
                 most = await self._ceiling(request, writer, sent)
-                answer, _ = await self._attempts.call(writer, sent, ceiling=most)
-                summary = written_summary(answer)
+                answer, seconds = await self._attempts.call(writer, sent, ceiling=most)
+                summary = written_summary(answer, seconds)
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
                 raise await self._failed(request, Failure(error.detail, None, paid, error.paid), event) from None
@@ -179,8 +179,8 @@ def _room(definition: AgentDefinition, writer: AgentDefinition) -> int:
     return min(rooms)
 
 
-def written_summary(answer: Answer) -> str:
-    """The summary, which an answer that only calls tools does not hold.
+def written_summary(answer: Answer, seconds: float = 0.0) -> str:
+    """The summary, which an answer of so many seconds that only calls tools does not hold.
 
     Raises:
         CallFailedError: There is none.
@@ -193,7 +193,7 @@ def written_summary(answer: Answer) -> str:
     if not summary:
         nothing = EmptyAnswerError("the model wrote no summary")
         now = activity.info().started_time
-        raise CallFailedError(facts_of(nothing, now), now, paid)
+        raise CallFailedError(facts_of(nothing, now), now, paid, seconds=seconds)
     return summary
 
 

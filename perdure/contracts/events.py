@@ -72,6 +72,8 @@ class GenerationRetry(RetryDetails):
     type: Literal["generation_retry"] = "generation_retry"
     failed_at: datetime
     """When this failure happened, by Temporal's clock."""
+    counted_seconds: float = 0.0
+    """What of the policy's ``max_time`` was used up by then: the waits and failed calls since the first failure."""
     compaction: bool = False
     """Whether the call was to write a summary: its retries are counted apart."""
     fallback: int = 0

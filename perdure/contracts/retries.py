@@ -21,7 +21,7 @@ class RetryPolicy(Authored):
     Attributes:
         max_retries: Retries after the first call; 0 disables them. 8 retries are 9 calls.
         max_time: Time budget of a step from its first failure; a wait that would not fit ends the chain at once.
-            None is no budget.
+            Waits and calls count, time in which no worker had the call does not. None is no budget.
         base: The wait before the first retry.
         jitter: Upper bound of the uniform jitter added to each wait.
         cap: Upper bound of one wait, jitter included. None is no bound.

@@ -58,7 +58,7 @@ def decide(  # noqa: PLR0913 - each is a fact of its own
         reason: What is known about the failure.
         ambiguous: Whether the provider may have carried the call out.
         attempt: The number this retry would have, from 1.
-        elapsed: Time since the step's first failure.
+        elapsed: Time since the step's first failure, without the time in which no worker had the call.
         retry_after: Seconds the provider asked for.
         jitter_sample: A random number in [0, 1].
     """

@@ -44,3 +44,12 @@ told = Agent(
     model="openai/scripted",
     retry=RetryPolicy(max_retries=2, base=timedelta(seconds=1), jitter=timedelta(0), on_retry="tell_model"),
 )
+
+brief = Agent(
+    name="brief",
+    model="openai/scripted",
+    retry=RetryPolicy(
+        max_retries=4, base=timedelta(milliseconds=10), jitter=timedelta(0), max_time=timedelta(seconds=0.75)
+    ),
+)
+"""Gives up soon: an outage of a second is longer than all that it may wait."""
