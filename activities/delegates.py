@@ -9,6 +9,7 @@ from activities.bounds import first_call
 from activities.call_events import Call, approved, call_event, ended
 from activities.definitions import Definitions
 from activities.errors import permanent, runtime_error
+from activities.schema_checks import off_the_loop
 from activities.stops import matches
 from activities.storing import until_stored
 from perdure.agents.agent import Agent
@@ -96,8 +97,8 @@ class Delegations:
         if claim.state != "free":
             message = f"call {delegated.call_id} of session {delegated.session!r} has its result already"
             raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, message))
-        approval = delegated.approval
-        if not is_approved(caller, declaration, claim.arguments, approval.digest if approval is not None else None):
+        digest = delegated.approval.digest if delegated.approval is not None else None
+        if not await off_the_loop(lambda: is_approved(caller, declaration, claim.arguments, digest)):
             message = f"{declaration.name} with these arguments is not approved; it did not run"
             raise permanent(ErrorDetail(code=ReasonCode.TOOL_DENIED, title=declaration.name, message=message))
         return self._asked(opening, delegated, caller, claim.arguments)

@@ -4,7 +4,6 @@ Safe to run twice: the answer is stored under the key of its input before it is 
 finds it there neither calls the model nor pays again.
 """
 
-import asyncio
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from activities.errors import permanent, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
 from activities.model import Answer, system_prompt
+from activities.schema_checks import off_the_loop
 from activities.stops import matches
 from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
@@ -90,8 +90,10 @@ class GenerateActivity:
             raise permanent(error.detail, await self._attempts.paid(request)) from None
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
-        made = await _off_the_loop_if_large(
-            answer, lambda: _made(request, definition, step_of(request, definition, new, answer, self._secrets))
+        made = await _off_the_loop_if_slow(
+            definition,
+            answer,
+            lambda: _made(request, definition, step_of(request, definition, new, answer, self._secrets)),
         )
         step, ledger, rejected = made
         events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
@@ -120,7 +122,7 @@ class GenerateActivity:
     async def _stored(self, request: Generate, definition: AgentDefinition, step: StepRecord) -> Generation:
         """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
         if is_answer(step):
-            _, rejected = checked(request, definition, step)
+            _, rejected = await off_the_loop(lambda: checked(request, definition, step))
             return await self._observed(request, definition, step, rejected)
         retries = await self._attempts.retries(request)
         return told(step, retries[-1].wait_seconds if retries else 0.0)
@@ -198,8 +200,12 @@ def _made(
     return step, made[1], rejected
 
 
-async def _off_the_loop_if_large(answer: Answer, work: Callable[[], T]) -> T:
-    """The result of the work; on a thread if the answer is so long that going through it would hold up the beats."""
-    if len(answer.text) + sum(len(call.arguments) for call in answer.calls) <= LARGE_ANSWER:
-        return work()
-    return await asyncio.to_thread(work)
+async def _off_the_loop_if_slow(definition: AgentDefinition, answer: Answer, work: Callable[[], T]) -> T:
+    """The result of the work; on a thread if schemas are asked or the answer is long, which would hold up the beats."""
+    is_long = len(answer.text) + sum(len(call.arguments) for call in answer.calls) > LARGE_ANSWER
+    is_governed = definition.approvals.rules or any(
+        tool.interactive or tool.requires_approval or tool.delegate for tool in definition.tools
+    )
+    if is_long or definition.output_schema is not None or (answer.calls and is_governed):
+        return await off_the_loop(work)
+    return work()

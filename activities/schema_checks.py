@@ -1,40 +1,81 @@
-"""Schemas of other people's servers, held to a value without holding up the worker.
+"""Values held to JSON schemas without holding up the worker: on a thread, and under a clock.
 
 A regular expression can take for ever on a short text, and so can references that lead to two others each. What takes
-too long is given up, and the value then counts as unchecked: the server that wrote the schema may check it itself.
+too long is given up. A schema of another party's server then counts as unchecked: it may check the value itself.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from functools import cache
-from typing import Any, cast
+from collections.abc import Callable
+from typing import TypeVar
 
 import regex
 from jsonschema import Draft202012Validator, ValidationError, validators
-from jsonschema.protocols import Validator
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.values import JsonValue, json_objects
 from perdure.engine.approvals import described
+from perdure.engine.validators import GivenUpError, Watch, watch, watched
 
-CHECK_SECONDS = 0.25
-"""So long a value may take; the worker does nothing else meanwhile."""
+T = TypeVar("T")
+
+CHECK_SECONDS = 1.0
+"""Processor time that the checks of one answer or of one call may take."""
 
 UNBOUNDED = frozenset({"patternProperties", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"})
-"""Keywords whose work jsonschema does out of our sight; a schema with one of them is not held to anything."""
-
-_Keyword = Callable[[Validator, Any, Any, Mapping[str, Any]], Iterator[ValidationError] | None]
-
-_deadline: ContextVar[float] = ContextVar("deadline")
+"""Keywords whose work jsonschema does out of our sight; a foreign schema with one of them is held to nothing."""
 
 
-class GivenUpError(Exception):
-    """The value was not checked."""
+class Clock(Watch):
+    """A watch that stops the checks of its thread when their time is over."""
+
+    def __init__(self) -> None:
+        self._began = time.thread_time()
+
+    def look(self) -> None:
+        """Stop the checks if their time is over.
+
+        Raises:
+            GivenUpError: It is.
+        """
+        self._left()
+
+    def finds(self, pattern: str, text: str) -> bool:
+        """Whether a regular expression is found in a text, within the time that is left.
+
+        Raises:
+            GivenUpError: It took longer.
+        """
+        try:
+            return regex.search(pattern, text, timeout=self._left(), concurrent=True) is not None
+        except TimeoutError:
+            raise GivenUpError(_too_long()) from None
+
+    def _left(self) -> float:
+        left = CHECK_SECONDS - (time.thread_time() - self._began)
+        if left <= 0:
+            raise GivenUpError(_too_long())
+        return left
+
+
+async def off_the_loop(work: Callable[[], T]) -> T:
+    """The result of work that holds values to schemas."""
+    return await asyncio.to_thread(under_a_clock, work)
+
+
+def under_a_clock(work: Callable[[], T]) -> T:
+    """The result of the work, whose checks of schemas have their time together."""
+    if isinstance(watch.get(), Clock):
+        return work()
+    token = watch.set(Clock())
+    try:
+        return work()
+    finally:
+        watch.reset(token)
 
 
 def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
-    """What is wrong with the value, in one phrase without the value.
+    """What is wrong with the value by a foreign schema, in one phrase without the value.
 
     Raises:
         GivenUpError: That cannot be said.
@@ -44,57 +85,27 @@ def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
 
 
 def first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationError | None:
-    """The first thing that is wrong with the value.
+    """The first thing that is wrong with the value by a foreign schema.
 
     Raises:
         GivenUpError: That cannot be said.
     """
     if any(not UNBOUNDED.isdisjoint(part) for part in json_objects(schema)):
-        raise GivenUpError
-    token = _deadline.set(time.monotonic() + CHECK_SECONDS)
-    try:
-        kind = _bounded(validators.validator_for(schema, default=Draft202012Validator))
+        msg = "the schema has keywords whose work cannot be bounded"
+        raise GivenUpError(msg)
+
+    def check() -> ValidationError | None:
+        kind = watched(validators.validator_for(schema, default=Draft202012Validator))
         # With an empty registry, so that nothing is fetched.
         return next(iter(kind(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+
+    try:
+        return under_a_clock(check)
+    except GivenUpError:
+        raise
     except Exception as error:  # whatever a schema that nobody foresaw makes of the value
-        raise GivenUpError from error
-    finally:
-        _deadline.reset(token)
+        raise GivenUpError(str(error)) from error
 
 
-@cache
-def _bounded(kind: type[Validator]) -> type[Validator]:
-    """The draft's validator, whose every step looks at the clock."""
-    keywords = {name: _timed(function) for name, function in kind.VALIDATORS.items()}
-    return cast("type[Validator]", cast("Any", validators).extend(kind, {**keywords, "pattern": _timed(_pattern)}))
-
-
-def _timed(keyword: _Keyword) -> _Keyword:
-    def check(
-        validator: Validator,
-        value: Any,  # noqa: ANN401 - any JSON
-        instance: Any,  # noqa: ANN401 - any JSON
-        schema: Mapping[str, Any],
-    ) -> Iterator[ValidationError]:
-        _left()
-        yield from keyword(validator, value, instance, schema) or ()
-
-    return check
-
-
-def _pattern(
-    validator: Validator,
-    value: Any,  # noqa: ANN401 - any JSON
-    instance: Any,  # noqa: ANN401 - any JSON
-    _schema: Mapping[str, Any],
-) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "string") and not regex.search(value, instance, timeout=_left()):
-        yield ValidationError(f"a text does not match {value!r}")
-
-
-def _left() -> float:
-    """How long the check may go on."""
-    left = _deadline.get() - time.monotonic()
-    if left <= 0:
-        raise GivenUpError
-    return left
+def _too_long() -> str:
+    return f"the schema takes more than {CHECK_SECONDS:g} s to check"

@@ -1,6 +1,7 @@
 """What stop conditions see in texts: activities look, since they have the whole of them, and the engine decides."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import regex
@@ -13,6 +14,9 @@ from perdure.engine.stops import title
 
 SEARCH_SECONDS = 1.0
 """A regular expression that has not been found or ruled out in a text by then is given up."""
+
+SEARCHES_SECONDS = 5.0
+"""All searches of one text together may take so long; what is left of them then is given up at once."""
 
 
 class SearchError(Exception):
@@ -63,25 +67,28 @@ def in_tool_output(conditions: tuple[AnyCondition, ...], tool: str, text: str) -
 def _places(
     conditions: tuple[AnyCondition, ...], text: str, concerned: Callable[[Output | ToolOutput], bool]
 ) -> tuple[int, ...]:
-    texts = text_conditions(conditions)
-    return tuple(place for place, one in enumerate(texts) if concerned(one) and _found(one, text))
+    texts, until = text_conditions(conditions), time.monotonic() + SEARCHES_SECONDS
+    return tuple(place for place, one in enumerate(texts) if concerned(one) and _found(one, text, until))
 
 
-def _found(condition: Output | ToolOutput, text: str) -> bool:
+def _found(condition: Output | ToolOutput, text: str, until: float) -> bool:
     if condition.regex:
-        return _searched(condition, text)
+        return _searched(condition, text, until)
     pattern = condition.pattern
     if not condition.case_sensitive:
         pattern, text = pattern.casefold(), text.casefold()
     return text == pattern if condition.exact else pattern in text
 
 
-def _searched(condition: Output | ToolOutput, text: str) -> bool:
+def _searched(condition: Output | ToolOutput, text: str, until: float) -> bool:
     flags = 0 if condition.case_sensitive else regex.IGNORECASE
+    seconds = min(SEARCH_SECONDS, until - time.monotonic())
     try:
+        if seconds <= 0:
+            raise TimeoutError  # noqa: TRY301 - it counts as any search that takes too long
         # What a request brings is not kept: it may be large.
         expression = regex.compile(condition.pattern, flags, cache_pattern=False)
-        return expression.search(text, timeout=SEARCH_SECONDS, concurrent=True) is not None
+        return expression.search(text, timeout=seconds, concurrent=True) is not None
     except Exception as error:  # whatever goes wrong in a search is one failure
         if condition.catch:
             return condition.default

@@ -10,6 +10,7 @@ from activities.mcp.failures import McpError
 from activities.mcp.last_lines import in_full, shortened
 from activities.progress import Progress
 from activities.recordings import CallRecording
+from activities.schema_checks import off_the_loop
 from perdure.agents.errors import ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
@@ -119,14 +120,18 @@ def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
     return tool.checked(parsed_arguments(raw))
 
 
-def check_approval(definition: AgentDefinition, attempt: Attempt, raw: str) -> None:
+async def check_approval(definition: AgentDefinition, attempt: Attempt, raw: str) -> None:
     """Hold the call to the agent's rules once more, where it is about to run.
 
     Raises:
         NotApprovedError: A rule denies it, or it is not what somebody approved.
     """
-    approval = attempt.call.approval
-    if not is_approved(definition, attempt.declaration, raw, approval.digest if approval is not None else None):
+    digest = attempt.call.approval.digest if attempt.call.approval is not None else None
+    if definition.approvals.rules:
+        agreed = await off_the_loop(lambda: is_approved(definition, attempt.declaration, raw, digest))
+    else:
+        agreed = is_approved(definition, attempt.declaration, raw, digest)
+    if not agreed:
         msg = f"{attempt.declaration.name} with these arguments is not approved; it did not run"
         raise NotApprovedError(msg)
 

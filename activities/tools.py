@@ -119,7 +119,7 @@ class ToolActivities:
         masked.set(unspoken)
         began = time.monotonic()
         try:
-            check_approval(definition, attempt, claim.arguments)
+            await check_approval(definition, attempt, claim.arguments)
             with progress.taken(self._secrets | unspoken):
                 result = await self._result(tool, attempt, claim.arguments, verdict)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code

@@ -18,6 +18,7 @@ from activities.metrics import Metrics
 from activities.model import context_window
 from activities.recorded_turns import RecordedTurns
 from activities.recordings import RecordingError, Recordings
+from activities.schema_checks import off_the_loop
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition
@@ -134,7 +135,7 @@ class TurnActivities:
             message = f"session {session!r} does not wait for {reply.request!r}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
         try:
-            checked(call, reply, tool.answer if tool is not None else None)
+            await off_the_loop(lambda: checked(call, reply, tool.answer if tool is not None else None))
             check_time(asked[call.call_id], opening.run_started_at)
         except ReplyError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None

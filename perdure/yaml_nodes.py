@@ -8,6 +8,9 @@ import yaml
 
 from perdure.contracts.values import JsonValue
 
+MAX_REPEATED = 1_000_000
+"""Most characters that a text may come to beyond its own, with each alias such as ``*name`` written out."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -59,7 +62,7 @@ def plain(node: yaml.Node) -> JsonValue:
     Raises:
         YamlError: A key is no text or stands there twice, or a value is none that JSON has.
     """
-    _check(node, set(), set())
+    _check(node, set(), {})
     constructor: Any = _Loader("")  # a document without nodes of its own
     try:
         value: JsonValue = constructor.construct_document(node)
@@ -71,24 +74,33 @@ def plain(node: yaml.Node) -> JsonValue:
     return value
 
 
-def _check(node: yaml.Node, above: set[int], seen: set[int]) -> None:
-    """Refuse what JSON does not have, and what contains itself. What is named twice is looked at once."""
+def _check(node: yaml.Node, above: set[int], sizes: dict[int, int]) -> int:
+    """Refuse what JSON does not have, and what contains itself or repeats itself without end.
+
+    Returns:
+        The characters of the node with each alias in it written out, about; ``sizes`` has those of every node so far.
+    """
     if id(node) in above:
         raise YamlError(line_of(node), "it contains itself")
-    if id(node) in seen:
-        return
-    seen.add(id(node))
+    if id(node) in sizes:  # what is named twice is looked at once
+        return sizes[id(node)]
     kind = node.tag.removeprefix(_TAG)
     if kind not in {"map", "seq", "str", "null", "bool", "int", "float", "merge"}:
         raise YamlError(line_of(node), f"{node.tag} is no kind of value that is known here")
     inside = {*above, id(node)}
+    size = 1
     if isinstance(node, yaml.MappingNode):
         _check_names([key for key, _ in node.value])
-        for _, value in node.value:
-            _check(value, inside, seen)
+        size += sum(len(key.value) + _check(value, inside, sizes) for key, value in node.value)
     elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check(item, inside, seen)
+        size += sum(_check(item, inside, sizes) for item in node.value)
+    else:
+        size += len(node.value)
+    if size > node.end_mark.index - node.start_mark.index + MAX_REPEATED:
+        cause = f"its aliases, such as *name, repeat more than {MAX_REPEATED:,} characters; write fewer of them"
+        raise YamlError(line_of(node), cause)
+    sizes[id(node)] = size
+    return size
 
 
 def _check_names(keys: Sequence[yaml.Node]) -> None:

@@ -17,29 +17,30 @@ from pydantic_core import to_json
 
 from activities.mcp.failures import McpError
 from activities.outputs import Attachments, CallResult
-from activities.schema_checks import GivenUpError, first_error
+from activities.schema_checks import first_error, off_the_loop
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.outputs import whole_characters
 from perdure.engine.returned import InvalidOutputError
+from perdure.engine.validators import GivenUpError
 
 PROBLEM_CHARACTERS = 1_000
 """Longest description of what is wrong with a result."""
 
 
-def check_output(tool: Tool | None, result: CallToolResult) -> None:
+async def check_output(tool: Tool | None, result: CallToolResult) -> None:
     """Hold a result to its tool's own output schema, as far as that can be done in a short time.
 
     Raises:
         RuntimeError: It does not fit, as the SDK would say it.
     """
-    if tool is None or tool.output_schema is None or result.is_error:
+    if tool is None or (schema := tool.output_schema) is None or result.is_error:
         return
     if result.structured_content is None:
         msg = f"Tool {tool.name} has an output schema but did not return structured content"
         raise RuntimeError(msg)
     try:
-        error = first_error(tool.output_schema, result.structured_content)
+        error = await off_the_loop(lambda: first_error(schema, result.structured_content))
     except GivenUpError:
         return
     if error is not None:

@@ -145,7 +145,7 @@ class McpServer(ABC):
                         result = await client.call_tool(
                             tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
                         )
-                    check_output(self._listed.get(tool), result)
+                    await check_output(self._listed.get(tool), result)
                     return result
             except TimeoutError:
                 msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"

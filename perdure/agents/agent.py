@@ -157,10 +157,15 @@ class Agent(Value):
             field = ".".join(str(part) for part in first["loc"])
             reason = first["msg"].removeprefix("Value error, ")
             # Among the arguments of calls may be keys.
-            unshown = first["type"] in {"missing", "value_error"} or "generate_params" in first["loc"]
+            unshown = (
+                first["type"] in {"missing", "value_error", "recursion_depth_exceeded"}
+                or "generate_params" in first["loc"]
+            )
             got = "" if unshown else f" (got {first['input']!r})"
             if first["type"] == "extra_forbidden":
                 reason, got = f"there is no such setting; the settings are {', '.join(type(self).model_fields)}", ""
+            if first["type"] == "recursion_depth_exceeded":
+                field, reason = str(first["loc"][0]), "it is nested too deeply; use fewer levels"
             msg = f"agent {settings.get('name', '?')!r}: {field + ': ' if field else ''}{reason}{got}"
             raise AgentDefinitionError(msg) from error
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
-from perdure.agents.schemas import has_expressions
+from perdure.agents.schemas import MAX_PARTS, has_expressions, parts_in
 from perdure.agents.tool import Tool
 from perdure.agents.warned import AgentWarning
 from perdure.contracts.fallbacks import check_no_address
@@ -63,6 +63,11 @@ class InlineAgents:
             if has_expressions(fields.get(field)):
                 msg = (
                     f"{called}: {field}: pattern and patternProperties may not come in a request; use enum or maxLength"
+                )
+                raise AgentDataError((field,), msg)
+            if parts_in(fields.get(field)) > MAX_PARTS:
+                msg = (
+                    f"{called}: {field}: a request may have schemas of {MAX_PARTS:,} parts at most; write a shorter one"
                 )
                 raise AgentDataError((field,), msg)
         with warnings.catch_warnings():  # nobody at the worker can mend what they are about

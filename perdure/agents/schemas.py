@@ -1,6 +1,7 @@
 """JSON schemas that authors write, checked where they are written."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 from referencing.exceptions import Unresolvable
@@ -9,7 +10,16 @@ from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, json_objects
 
+MAX_REFERENCES = 5_000
+"""Most references that one value is held to, with what each leads to written out."""
+
+MAX_PARTS = 1_000
+"""Most parts of the schemas that a request may bring: to look at a schema takes a millisecond for each of its parts."""
+
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
+
+_OF_THE_SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
+"""Keywords whose parts a value is held to itself, and not what is in it."""
 
 _META = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,23 +37,20 @@ _STRICT = Draft202012Validator(
 
 
 def check_schema(value: dict[str, JsonValue]) -> None:
-    """Refuse what is no JSON schema, or refers to something outside itself.
+    """Refuse what is no JSON schema, refers to something outside itself, or would take for ever to hold a value to.
 
     Raises:
         ValueError: It cannot be used; the message is one line.
     """
     try:
         Draft202012Validator.check_schema(value, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        _check_references(value)
     except SchemaError as error:
         msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
         raise ValueError(msg) from error
-    resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(value)).resolver()
-    for keyword, reference in _references(value):
-        try:
-            resolver.lookup(reference)
-        except (Unresolvable, ValueError):  # the latter of a word in place of an item's number
-            msg = f"{keyword} {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
-            raise ValueError(msg) from None
+    except RecursionError:
+        msg = "this JSON schema is nested too deeply; use fewer levels"
+        raise ValueError(msg) from None
 
 
 def check_rule(value: dict[str, JsonValue]) -> None:
@@ -76,6 +83,56 @@ def has_expressions(value: JsonValue) -> bool:
     Parts that only look like keywords count too, for a ``$ref`` can make a schema of any part.
     """
     return any(isinstance(one.get("pattern"), str) or "patternProperties" in one for one in json_objects(value))
+
+
+def parts_in(value: JsonValue) -> int:
+    """How many parts of schemas a JSON value may hold: objects, and what stands in lists and objects for one."""
+    return sum(1 + sum(isinstance(part, bool) for part in _within(one)) for one in json_objects(value))
+
+
+def _within(value: dict[str, JsonValue]) -> Iterator[JsonValue]:
+    for part in value.values():
+        yield from part if isinstance(part, list) else [part]
+
+
+def _check_references(schema: dict[str, JsonValue]) -> None:
+    """Refuse a reference that leads nowhere, and such as double again and again."""
+    resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for keyword, reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except (Unresolvable, ValueError):  # the latter of a word in place of an item's number
+            msg = f"{keyword} {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
+            raise ValueError(msg) from None
+    counted: dict[int, int] = {}
+    if max((_written_out(part, resolver, counted) for part in json_objects(schema)), default=0) > MAX_REFERENCES:
+        msg = (
+            f"its $refs come to more than {MAX_REFERENCES:,} for one value, with what each leads to written out; name "
+            "once what allOf, anyOf or oneOf name again and again"
+        )
+        raise ValueError(msg)
+
+
+def _written_out(
+    part: JsonValue,
+    resolver: Any,  # noqa: ANN401 - of `referencing`
+    counted: dict[int, int],
+) -> int:
+    """How many references one value is held to by the part. A circle counts once: no value gets through it."""
+    if not isinstance(part, dict):
+        return 0
+    if id(part) not in counted:
+        counted[id(part)] = count = 0
+        for keyword, value in part.items():
+            if keyword in _REFERENCES and isinstance(value, str):
+                found = resolver.lookup(value)
+                count += 1 + _written_out(found.contents, found.resolver, counted)
+            elif keyword in _OF_THE_SAME_VALUE:
+                inner = value if isinstance(value, list) else [value]
+                inner = [*value.values()] if keyword == "dependentSchemas" and isinstance(value, dict) else inner
+                count += sum(_written_out(one, resolver, counted) for one in inner)
+        counted[id(part)] = min(count, MAX_REFERENCES + 1)
+    return counted[id(part)]
 
 
 def _references(schema: JsonValue) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import ValidationError
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.agents import AgentDefinition
@@ -20,6 +20,7 @@ from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.redaction import mask_arguments
 from perdure.engine.rules import fits
+from perdure.engine.validators import Watched
 
 MAX_QUESTION = 2_000
 """Longest question, in characters."""
@@ -197,7 +198,7 @@ def _question(tool: ToolDeclaration, shown: str) -> dict[str, object]:
 def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
     """What is wrong with the value, in one phrase."""
     # With an empty registry, so that nothing is fetched.
-    found = next(iter(Draft202012Validator(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+    found = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     return None if found is None else described(found)
 
 

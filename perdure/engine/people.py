@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from jsonschema import Draft202012Validator
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
@@ -15,6 +14,7 @@ from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.stops import Tally
+from perdure.engine.validators import Watched
 
 
 class WaitForPeople(Value):
@@ -222,7 +222,7 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
     if schema is None:
         return value
     # With an empty registry, so that nothing is fetched.
-    validator = Draft202012Validator(schema, registry=EMPTY_REGISTRY)
+    validator = Watched(schema, registry=EMPTY_REGISTRY)
     candidates = readings(value)
     try:
         for candidate in candidates:

@@ -1,10 +1,10 @@
 """Whether a rule about tool calls fits arguments: strictly where a call may run because of it."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.protocols import Validator
 from referencing.jsonschema import EMPTY_REGISTRY
 
@@ -12,6 +12,7 @@ from perdure.agents.schemas import unknown_arguments
 from perdure.contracts.people import ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
+from perdure.engine.validators import Keyword, Watched, extended
 
 _ABOUT = {
     "number": "maximum minimum exclusiveMaximum exclusiveMinimum multipleOf",
@@ -23,8 +24,6 @@ _ABOUT = {
 """The keywords that JSON schema has for one kind of values, and that say nothing of any other."""
 
 _IN_PATTERN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
-
-_Keyword = Callable[[Validator, Any, Any, Mapping[str, Any]], Iterator[ValidationError] | None]
 
 
 class _SaysNothingError(Exception):
@@ -43,7 +42,7 @@ def fits(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> boo
     if allows and unknown_arguments(schema, tool):
         return False
     # With an empty registry, so that nothing is fetched.
-    kind: type[Validator] = _Strict if allows else Draft202012Validator
+    kind: type[Validator] = _Strict if allows else Watched
     try:
         return kind(schema, registry=EMPTY_REGISTRY, format_checker=Draft202012Validator.FORMAT_CHECKER).is_valid(
             arguments
@@ -52,9 +51,9 @@ def fits(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> boo
         return not allows
 
 
-def _met(kind: str, keyword: str) -> _Keyword:
+def _met(kind: str, keyword: str) -> Keyword:
     """The keyword, which has to meet a value of the kind unless ``type`` beside it rules the value out."""
-    plain = cast("_Keyword", Draft202012Validator.VALIDATORS[keyword])
+    plain = cast("Keyword", Watched.VALIDATORS[keyword])
 
     def check(
         validator: Validator,
@@ -79,4 +78,4 @@ def _exact(pattern: str) -> str:
 
 
 _KEYWORDS = {keyword: _met(kind, keyword) for kind, keywords in _ABOUT.items() for keyword in keywords.split()}
-_Strict: type[Validator] = cast("Any", validators).extend(Draft202012Validator, _KEYWORDS)
+_Strict = extended(Watched, _KEYWORDS)

@@ -8,12 +8,12 @@ import math
 import re
 from collections.abc import Iterator
 
-from jsonschema import Draft202012Validator
 from pydantic_core import from_json
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import JsonValue
+from perdure.engine.validators import GivenUpError, Watched
 
 MAX_PROBLEM = 500
 """Longest description of what is wrong with an answer; it may quote the answer."""
@@ -40,9 +40,11 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
     """
     value = _parse(text)
     try:  # with an empty registry, so that nothing is fetched
-        problem = next(iter(Draft202012Validator(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+        problem = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     except RecursionError:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, "it is nested too deeply") from None
+    except GivenUpError as error:
+        raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, f"{error}; simplify output_schema") from None
     except Exception as error:  # whatever a schema makes of an answer; another try would pay again
         cause = f"the schema cannot be applied ({type(error).__name__}: {error}); correct output_schema"
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, cause) from error

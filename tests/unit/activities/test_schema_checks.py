@@ -1,5 +1,6 @@
 """Schemas of servers that nobody here has written: they cannot hold up the worker."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,12 +12,14 @@ from activities.answers import step_of
 from activities.mcp.results import check_output
 from activities.mcp.servers import REFERENCE
 from activities.model import Answer, WireCall
-from activities.schema_checks import GivenUpError, problem
+from activities.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
 from perdure.contracts.people import ApprovalPolicy, ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
+from perdure.engine.rules import fits
+from perdure.engine.validators import GivenUpError
 
 LEVELS = 60
 DOUBLING: dict[str, Any] = {
@@ -42,12 +45,12 @@ VALUE: dict[str, Any] = {"name": "a" * 60 + "!", "a" * 60 + "!": 1}
 
 
 @pytest.mark.parametrize("schema", [DOUBLING, ENDLESS, ITSELF, OUT_OF_SIGHT], ids=["refs", "text", "itself", "names"])
-def test_a_schema_that_takes_for_ever_is_given_up(schema: dict[str, Any]) -> None:
+async def test_a_schema_that_takes_for_ever_is_given_up(schema: dict[str, Any]) -> None:
     """What it is about counts as unchecked."""
     with pytest.raises(GivenUpError):
         problem(schema, VALUE)
     tool = Tool(name="evil", input_schema={"type": "object"}, output_schema=schema)
-    check_output(tool, CallToolResult(content=[], structured_content=VALUE))
+    await check_output(tool, CallToolResult(content=[], structured_content=VALUE))
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,31 @@ def test_a_call_that_a_person_approves_does_not_wait_for_the_schema_of_its_tool(
     request = Generate(session="s", turn=1, step=1, parent="p", definition=definition.digest())
     step, _ = step_of(request, definition, (), answer, ())
     assert [call.needs for call in step.calls] == ["approval"]
+
+
+def test_a_part_with_a_dialect_of_its_own_has_a_clock_too() -> None:
+    """Its ``$schema`` would have jsonschema go on with a validator of that draft, which nothing stops."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    schema = {**DOUBLING, "$defs": {name: {"$schema": dialect, **part} for name, part in DOUBLING["$defs"].items()}}
+    with pytest.raises(GivenUpError, match="the schema takes more than"):
+        problem(schema, VALUE)
+
+
+@pytest.mark.parametrize("schema", [DOUBLING, ENDLESS, ITSELF], ids=["refs", "text", "itself"])
+def test_a_rule_that_takes_for_ever_allows_nothing_and_forbids_what_it_might(schema: dict[str, Any]) -> None:
+    """Under the clock of the answer: the rules of all its calls have their time together."""
+    tool = ToolDeclaration(name="put", description="", parameters={}, reference="tools:put")
+    rules = {word: ApprovalRule(tool="put", decision=word, arguments=schema) for word in ("allow", "deny", "ask")}
+    held = under_a_clock(lambda: {word: fits(rule, tool, VALUE) for word, rule in rules.items()})
+    assert held == {"allow": False, "deny": True, "ask": True}
+
+
+async def test_the_event_loop_turns_while_a_schema_is_checked() -> None:
+    """On a thread of its own, which gives the loop its turns."""
+    turns = 0
+    checks = asyncio.ensure_future(off_the_loop(lambda: problem(DOUBLING, VALUE)))
+    while not checks.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert isinstance(checks.exception(), GivenUpError)
+    assert turns > 10

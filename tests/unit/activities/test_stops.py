@@ -1,6 +1,9 @@
 """Stop conditions on texts: what holds, and what becomes of a search that takes too long."""
 
+from typing import Any
+
 import pytest
+import regex
 
 from activities import stops
 from activities.stops import SearchError, in_output, in_tool_output
@@ -51,3 +54,20 @@ def test_an_expression_that_cannot_be_searched_for_is_an_error_unless_it_is_caug
     caught = stop.tool_output("a", catch=True).model_copy(update=unchecked)
     assert in_tool_output((caught,), "look", "a") == ()
     assert in_tool_output((caught.model_copy(update={"default": True}),), "look", "a") == (0,)
+
+
+def test_many_slow_searches_of_one_text_have_their_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty hooks may have fifty conditions each: the later ones are given up without a search."""
+    monkeypatch.setattr(stops, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(stops, "SEARCHES_SECONDS", 0.1)
+    searched: list[float] = []
+    compiled = regex.compile
+
+    def counted(*args: Any, **settings: Any) -> object:
+        searched.append(1)
+        return compiled(*args, **settings)
+
+    monkeypatch.setattr(regex, "compile", counted)
+    slow = stop.output(r"^(a|a)*$", regex=True, catch=True, default=True)
+    assert in_output((slow,) * 50, "a" * 60 + "b") == tuple(range(50))
+    assert len(searched) <= 3

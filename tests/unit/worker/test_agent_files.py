@@ -245,3 +245,25 @@ def test_only_what_looks_like_json_is_no_text(tmp_path: Path) -> None:
     file = written(tmp_path, "name: one\nmodel: openai/x\ndescription: 2020-01-01\ninstructions: off\n")
     agent = load_agents([file])["one"]
     assert (agent.description, agent.instructions) == ("2020-01-01", "off")
+
+
+LAUGHS = "a: &a [ha, ha, ha, ha, ha, ha, ha, ha, ha, ha]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("last", ["generate_params: {stop: *i}", "generate_params: {<<: [*m, *m]}"])
+def test_aliases_that_repeat_one_another_end_with_a_line(tmp_path: Path, last: str) -> None:
+    """A billion laughs in half a kilobyte: no value is made of them."""
+    text = f"{LAUGHS}m: &m {{x: *h}}\n{HEAD}{last}\n"
+    with pytest.raises(AgentLoadError) as refusal:
+        load_agents([written(tmp_path, text)])
+    assert str(refusal.value).endswith(
+        ":6: its aliases, such as *name, repeat more than 1,000,000 characters; write fewer of them"
+    )
+
+
+def test_aliases_that_repeat_a_little_are_what_they_are_for(tmp_path: Path) -> None:
+    text = "agents:\n  - &one {name: one, model: openai/x, instructions: &text '" + "x" * 40_000 + "'}\n"
+    text += "".join(f"  - {{<<: *one, name: two{number}, instructions: [*text, y]}}\n" for number in range(10))
+    assert len(load_agents([written(tmp_path, text)])) == 11
