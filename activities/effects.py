@@ -1,8 +1,9 @@
 """Claims tool calls, and decides what becomes of those that a lost attempt held.
 
 A call is claimed by its row in the ledger before the body runs. A second attempt finds it free, committed or uncertain:
-the attempt before it was lost, and may have done what the tool does. Whether that worker is dead, frozen or cut off
-cannot be told from here; its claim is taken over, so that nothing it does later is recorded.
+the attempt before it was lost, and may have done what the tool does. If it was lost in this process, which slept, its
+call still runs here and is waited for. Whether another worker is dead, frozen or cut off cannot be told from here; its
+claim is taken over, so that nothing it does later is recorded.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from temporalio import activity
 from activities.bodies import Bodies, CallContext, masked, within
 from activities.call_events import call_event
 from activities.failures import redact
+from activities.running_calls import RunningCalls
 from activities.storing import until_stored
 from activities.tool_results import ERROR_CHARACTERS, Attempt, ToolTimeoutError, checked_arguments, masked_values
 from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
@@ -68,15 +70,19 @@ class Verdict:
 class Effects:
     """The claims of one worker."""
 
-    def __init__(self, *, store: Store, bodies: Bodies, secrets: frozenset[str]) -> None:
+    def __init__(self, *, store: Store, bodies: Bodies, running: RunningCalls, secrets: frozenset[str]) -> None:
         self._store = store
         self._bodies = bodies
+        self._running = running
         self._secrets = secrets
 
     async def claimed(self, tool: Body, attempt: Attempt) -> tuple[Claim, Verdict | None]:
         """Claim the call; the verdict says what it is claimed for, if a lost attempt held it."""
         claim, verdict = await self._claim(attempt, None, []), None
         while claim.state == "uncertain":
+            if await self._running.wait(claim.held_by):
+                claim = await self._claim(attempt, None, [])
+                continue
             verdict = await self._verdict(tool, attempt, claim)
             event = ToolRecovery(
                 call_id=attempt.call.call_id,

@@ -2,7 +2,8 @@
 
 A call is claimed before the body runs (``activities.effects``). So a second attempt never runs the body again, unless
 the tool is idempotent or its reconciler says that it did not happen: it returns the result that is recorded or that the
-reconciler found, or tells the model that the effect is unknown.
+reconciler found, or tells the model that the effect is unknown. Only if this very process still carries the call out,
+the second attempt waits for its end (``activities.running_calls``).
 """
 
 import time
@@ -28,6 +29,7 @@ from activities.metrics import Metrics
 from activities.outputs import CallResult, artifacts_of, output_id, read
 from activities.progress import Progress
 from activities.recordings import FixtureMissingError, Recordings
+from activities.running_calls import RunningCalls
 from activities.skills import skill_tool
 from activities.stops import matches
 from activities.storing import until_stored
@@ -57,6 +59,7 @@ from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
 from perdure.engine.redaction import Hidden, without_hidden, without_known
 from perdure.store import Artifact, Store
+from perdure.store.errors import StoreError
 
 MISSING_TOOL_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a tool this one lacks."""
@@ -79,7 +82,8 @@ class ToolActivities:
         secrets: frozenset[str],
     ) -> None:
         self._store = store
-        self._effects = Effects(store=store, bodies=bodies, secrets=secrets)
+        self._running = RunningCalls()
+        self._effects = Effects(store=store, bodies=bodies, running=self._running, secrets=secrets)
         self._roster = Roster(agents, inline)
         self._definitions = definitions
         self._bodies = bodies
@@ -92,15 +96,22 @@ class ToolActivities:
     async def call_tool(self, args: Sequence[RawValue]) -> ToolOutcome:
         """Run one tool call and store its result under its call id."""
         call: CallTool = activity.payload_converter().from_payload(args[0].payload, CallTool)
-        async with beating():
-            return await self._carried_out(call)
-
-    async def _carried_out(self, call: CallTool) -> ToolOutcome:
         info = activity.info()
-        definition = await self._definitions.get(call.definition)
-        tool, declaration = self._tool(definition, info.activity_type)
         # By the server's time and not by its count, which an operator may reset.
         claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.started_time.timestamp():020.6f}"
+
+        async def holds() -> bool:
+            try:
+                return await self._store.holds_call(call.session, call.turn, call.call_id, claimant)
+            except StoreError:
+                return True  # nobody else can have claimed it while the store is away
+
+        async with beating():
+            return await self._running.carry_out(claimant, self._carried_out(call, claimant), holds)
+
+    async def _carried_out(self, call: CallTool, claimant: str) -> ToolOutcome:
+        definition = await self._definitions.get(call.definition)
+        tool, declaration = self._tool(definition, activity.info().activity_type)
         recording = await self._recordings.tool_call(definition, call, declaration.name)
         progress = Progress(store=self._store, call=call, claimant=claimant)
         attempt = Attempt(call, declaration, claimant, recording, progress)

@@ -295,8 +295,7 @@ def report_progress(connection: Connection, call: CallKey, claimant: str, event:
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
         return False
-    row = connection.execute(_FIND, call.parameters()).one_or_none()
-    if row is None or (row.state, row.claimant) != ("claimed", claimant):
+    if not holds_call(connection, call, claimant):
         return False
     locked.append(event)
     locked.save()
@@ -320,6 +319,12 @@ def result_of_call(connection: Connection, call: CallKey) -> ToolMessage | None:
     """The result of a call; None while it has none."""
     message = connection.scalar(_FIND_MESSAGE, call.parameters())
     return None if message is None else load_tool_message(message)
+
+
+def holds_call(connection: Connection, call: CallKey, claimant: str) -> bool:
+    """Whether the claimant holds a call that has no result yet."""
+    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    return row is not None and (row.state, row.claimant) == ("claimed", claimant)
 
 
 def _ending(call: CallKey, message: ToolMessage, now: datetime) -> dict[str, object]:

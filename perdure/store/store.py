@@ -404,6 +404,11 @@ class Store:
         """
         return await self._read("artifact", lambda connection: reads.artifact(connection, artifact, session))
 
+    async def holds_call(self, session: str, turn: int, call_id: str, claimant: str) -> bool:
+        """Whether the claimant holds a call that has no result yet."""
+        key = CallKey(session=session, turn=turn, call_id=call_id)
+        return await self._read("holds_call", lambda connection: ledger.holds_call(connection, key, claimant))
+
     async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
         """The result of a tool call; None while it has none."""
         key = CallKey(session=session, turn=turn, call_id=call_id)

@@ -16,6 +16,7 @@ from activities import effects
 from activities.bodies import Bodies
 from activities.effects import LONGEST_RECONCILIATION, MAX_ATTEMPTS, MAX_RUNS, Effects, Verdict
 from activities.heartbeat import beating
+from activities.running_calls import RunningCalls
 from activities.storing import PATIENCE
 from activities.tool_results import Attempt
 from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, tool
@@ -47,7 +48,8 @@ class Ledger:
 
         async def work() -> Judged:
             async with beating():
-                judge = Effects(store=self.store, bodies=self.bodies, secrets=frozenset({"key-of-the-worker"}))
+                running, secrets = RunningCalls(), frozenset({"key-of-the-worker"})
+                judge = Effects(store=self.store, bodies=self.bodies, running=running, secrets=secrets)
                 return await judge.claimed(called, attempt)
 
         environment = ActivityEnvironment()
