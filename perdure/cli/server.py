@@ -44,6 +44,10 @@ DYNAMIC_CONFIG: Mapping[str, str] = {
 """JSON values of server settings. With the shipped defaults an activity takes 50 to 100 ms instead of 9, and every
 timer and retry delay is rounded up to a second."""
 
+CLOSED_HTTP_API: Mapping[str, str] = {"frontend.httpAllowedHosts": '["none.invalid"]'}
+"""Closes the server's HTTP API, which nothing here uses: it answers only to a host that cannot exist. It listens on a
+random port without a login, so that any web page in a browser of this machine could start workflows there."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -106,7 +110,7 @@ class EmbeddedServer:
         command = [find_binary(), "server", "start-dev", "--ip", HOST, "--port", str(options.port)]
         command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
         command += ["--ui-disable-news-fetch", "--log-level", "warn"]
-        for key, value in {**DYNAMIC_CONFIG, **options.dynamic_config}.items():
+        for key, value in {**DYNAMIC_CONFIG, **CLOSED_HTTP_API, **options.dynamic_config}.items():
             command += ["--dynamic-config-value", f"{key}={value}"]
         for name, kind in SEARCH_ATTRIBUTE_TYPES.items():
             command += ["--search-attribute", f"{name}={kind}"]
