@@ -7,6 +7,7 @@ import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.errors import MistakeError
+from perdure.cli.render import clean
 from perdure.store import Artifact, NotFoundError
 
 
@@ -17,7 +18,7 @@ from perdure.store import Artifact, NotFoundError
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file."
 )
 def command(*, session: str, handle: str, output: Path | None) -> None:
-    """Write artifact ID of SESSION to standard output, byte for byte.
+    """Write artifact ID of SESSION to standard output, byte for byte; on a terminal, without control characters.
 
     Tools' images, files and outputs that are too long for the conversation are artifacts; 'perdure show' and the events
     tool_end have their ids.
@@ -42,12 +43,15 @@ def command(*, session: str, handle: str, output: Path | None) -> None:
 
 
 def _print(found: Artifact) -> None:
-    """Write the bytes, unless a terminal would have to show what is no text."""
-    if found.is_binary and is_terminal():
+    """Write the bytes; a terminal gets text only, without the characters that steer it."""
+    if not is_terminal():
+        click.echo(found.data, nl=False)
+    elif found.is_binary:
         raise MistakeError(
             f"{found.id} is {found.content_type}, {len(found.data):,} bytes; name a file with --output, or redirect it"
         )
-    click.echo(found.data, nl=False)
+    else:
+        click.echo(clean(found.data.decode(errors="replace")), nl=False)
 
 
 def is_terminal() -> bool:

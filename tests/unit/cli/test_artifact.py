@@ -10,6 +10,7 @@ from tests.unit.cli.invoked import assert_one_line, perdure
 from tests.unit.store.given import SESSION, claim, open_turn, result
 from tests.unit.store.test_ledger import planned
 
+STEERING = "\x1b[31mred\x1b]0;x\x07\nü\t"
 PNG = b"\x89PNG\r\n\xff"
 
 
@@ -30,6 +31,9 @@ def _artifacts(store_url: str) -> None:
                 events=[],
                 artifacts=[
                     Artifact(id="art_c1", session=SESSION, media_type="text/plain", text="a\r\nü\x00"),
+                    Artifact(
+                        id="art_c1_2", session=SESSION, media_type="text/plain", text="\x1b[31mred\x1b]0;x\x07\nü\t"
+                    ),
                     Artifact(id="art_c1_1", session=SESSION, media_type="image/png;base64", text="iVBORw0K/w=="),
                 ],
             )
@@ -55,6 +59,13 @@ def test_a_terminal_is_spared_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -
         perdure("artifact", SESSION, "art_c1_1"), 2, "art_c1_1 is image/png, 7 bytes; name a file with --output"
     )
     assert perdure("artifact", SESSION, "art_c1").exit_code == 0
+
+
+def test_a_terminal_is_not_steered_by_what_a_tool_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe the bytes are what the tool gave."""
+    assert perdure("artifact", SESSION, "art_c1_2").stdout_bytes == STEERING.encode()
+    monkeypatch.setattr("perdure.cli.artifact.is_terminal", lambda: True)
+    assert perdure("artifact", SESSION, "art_c1_2").stdout_bytes == "[31mred]0;x\nü\t".encode()
 
 
 @pytest.mark.parametrize(
