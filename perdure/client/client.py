@@ -8,12 +8,11 @@ from typing import Self, Unpack
 import temporalio.client
 from temporalio.client import (
     WithStartWorkflowOperation,
-    WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import labels
@@ -30,9 +29,10 @@ from perdure.client.errors import (
 from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
 from perdure.client.requests import TurnOptions, session_id, turn_request
-from perdure.client.runs import CLOSED_UNDER_UPDATE, Run, Runs
+from perdure.client.runs import Run, Runs
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
+from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
@@ -47,20 +47,11 @@ from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
 from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
 
-ATTEMPTS = 20
-"""How often a call that met a turn just as it ended is made again, half a second apart at most."""
-
 CLOSING_TIMEOUT = timedelta(seconds=30)
 """How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
 
 GUIDANCE = "what matters for the work ahead"
 """What a summary keeps in mind when the person who asks for it names nothing."""
-
-SEND_TIMEOUT = timedelta(seconds=30)
-"""How long a worker may take until it has taken a message."""
-
-_CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
-"""What an update fails with when the workflow closes under it, or was started less than a moment ago."""
 
 
 class Client(Extending, Checkpoints, Tasks):
@@ -202,71 +193,61 @@ class Client(Extending, Checkpoints, Tasks):
             return self._turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         message = SendRequest(prompt=prompt, request_id=request.request_id, steer=steer)
         try:
-            async with asyncio.timeout(SEND_TIMEOUT.total_seconds()):
-                return await self._deliver(session, request, message)
+            return await deliver(lambda: self._hand_over(session, request, message))
+        except UpdateRefusedError as error:
+            return await self._refused(session, message.request_id, error)
+        except NotTakenError as error:
+            msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
+            raise SessionBusyError(msg) from error
         except TimeoutError:
             await self.check_worker()
-            msg = f"no worker took the message for session {session!r} within {SEND_TIMEOUT.total_seconds():.0f} s"
+            msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _deliver(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
-        """Send until it is taken: a turn that ends as the message arrives cannot take it, the next one can."""
-        for _ in range(ATTEMPTS):
-            start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
-                AGENT_TURN,
-                request,
-                id=session,
-                task_queue=self.settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=labels.summary(request),
-                static_details=labels.details(session),
-            )
-            with rpc_errors():
-                try:
-                    update = await self.temporal.start_update_with_start_workflow(
-                        Update.SEND,
-                        message,
-                        start_workflow_operation=start,
-                        wait_for_stage=WorkflowUpdateStage.COMPLETED,
-                        id=message.request_id,
-                        result_type=SendReceipt,
-                    )
-                    receipt: SendReceipt = await update.result()
-                    return self._turn(session, message.request_id, update.workflow_run_id, receipt.turn)
-                except WorkflowUpdateFailedError as error:
-                    earlier = await self._refused(session, message.request_id, error.cause)
-                    if earlier is not None:
-                        return self._turn(session, message.request_id, None, earlier.turn)
-                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                    # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise asyncio.CancelledError from error
-                except RPCError as error:
-                    if error.status not in _CLOSING:
-                        raise
-            await asyncio.sleep(PAUSE.total_seconds())
-        msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
-        raise SessionBusyError(msg)
+    async def _hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
+        """Give the message to the running turn, or start the turn that takes it."""
+        start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
+            AGENT_TURN,
+            request,
+            id=session,
+            task_queue=self.settings.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=labels.summary(request),
+            static_details=labels.details(session),
+        )
+        with update_errors():
+            try:
+                update = await self.temporal.start_update_with_start_workflow(
+                    Update.SEND,
+                    message,
+                    start_workflow_operation=start,
+                    wait_for_stage=WorkflowUpdateStage.COMPLETED,
+                    id=message.request_id,
+                    result_type=SendReceipt,
+                )
+            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+                # The SDK has put the error into the handle's future too, and asyncio prints what nobody looks at.
+                with contextlib.suppress(RPCError, asyncio.CancelledError):
+                    await start.workflow_handle()
+                raise
+            receipt: SendReceipt = await update.result()
+        return self._turn(session, message.request_id, update.workflow_run_id, receipt.turn)
 
-    async def _refused(self, session: str, request_id: str, cause: BaseException) -> TurnRecord | None:
-        """Raise what the workflow refused the message for.
+    async def _refused(self, session: str, request_id: str, refused: UpdateRefusedError) -> Turn:
+        """The turn of a message that was carried out before.
 
-        Returns:
-            The turn of a message that was carried out before; None if the workflow only closed under it.
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            RequestRefusedError: The workflow refused the message for another reason.
         """
-        code = (cause.type if isinstance(cause, ApplicationError) else None) or ""
-        if code == CLOSED_UNDER_UPDATE:
-            return None
-        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-        if code == ReasonCode.REQUEST_UNKNOWN_SESSION:
-            raise UnknownSessionError(_no_session(session)) from cause
-        if code == ReasonCode.REQUEST_INVALID:
+        if refused.code == ReasonCode.REQUEST_UNKNOWN_SESSION:
+            raise UnknownSessionError(_no_session(session)) from refused
+        if refused.code == ReasonCode.REQUEST_INVALID:
             with contextlib.suppress(StoreError):
                 if (earlier := await self._asked_before(session, request_id)) is not None:
-                    return earlier
-        raise RequestRefusedError(f"session {session!r} refused the message: {message}") from cause
+                    return self._turn(session, request_id, None, earlier.turn)
+        raise RequestRefusedError(f"session {session!r} refused the message: {refused}") from refused
 
     async def attach(self, session: str, turn: int | None = None) -> Turn:
         """A turn of a session by its number; without one, the turn that runs or else the last.

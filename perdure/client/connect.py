@@ -1,5 +1,6 @@
 """How every process of ours reaches Temporal: one address resolution and one data converter, for both ends."""
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -11,10 +12,11 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
-from perdure.client.errors import ServerRefusedError, ServerUnreachableError, TemporalConfigError
+from perdure.client.errors import TemporalConfigError
 from perdure.client.failures import PlainFailureConverter
+from perdure.client.server_errors import error_of_call, error_of_connection
 
 DEFAULT_ADDRESS = "localhost:7233"
 """Where Temporal's own tools look for a server."""
@@ -72,7 +74,8 @@ async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client
 
     Raises:
         TemporalConfigError: The configuration cannot be read, or the address is none.
-        ServerUnreachableError: Nothing answers at the address.
+        ServerUnreachableError: Nothing answers at the address, or no Temporal server that this client can talk to.
+        ServerRefusedError: The server does not accept the credentials.
     """
     config = load_config()
     runtime = runtime or _quiet_runtime()
@@ -87,16 +90,11 @@ async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client
     except OSError as error:
         msg = f"a file of Temporal's configuration cannot be read: {error}; check the TEMPORAL_* variables"
         raise TemporalConfigError(msg) from error
-    except (RuntimeError, RPCError) as error:
-        msg = (
-            f"no Temporal server answers at {address}; start one with 'perdure dev', "
-            "or set TEMPORAL_ADDRESS to the address of yours"
-        )
-        raise ServerUnreachableError(msg) from error
-
-
-UNREACHABLE = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
-"""What a call fails with when the server is gone or does not answer."""
+    except RPCError as error:
+        raise error_of_call(error) from error
+    except RuntimeError as error:
+        with_tls = bool(config.get("tls", config.get("api_key")))
+        raise await asyncio.to_thread(error_of_connection, error, address, with_tls=with_tls) from error
 
 
 @contextlib.contextmanager
@@ -105,8 +103,4 @@ def rpc_errors() -> Iterator[None]:
     try:
         yield
     except RPCError as error:
-        if error.status in UNREACHABLE:
-            msg = f"the Temporal server does not answer ({error.message}); check TEMPORAL_ADDRESS and try again"
-            raise ServerUnreachableError(msg) from error
-        msg = f"the Temporal server refused the call ({error.status.name}): {error.message}"
-        raise ServerRefusedError(msg) from error
+        raise error_of_call(error) from error

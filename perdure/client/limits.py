@@ -1,26 +1,15 @@
 """Other limits for a turn that runs: what a client sends, and what it makes of a refusal."""
 
-import asyncio
-from datetime import timedelta
 from typing import Unpack
 
 import temporalio.client
 from pydantic import ValidationError
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError
-from perdure.client.runs import CLOSED_UNDER_UPDATE
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.limits import ExtendRequest, Limits
 from perdure.contracts.names import Update
 from perdure.contracts.turns import BudgetStatus
-
-EXTEND_TIMEOUT = timedelta(seconds=30)
-"""How long a worker may take until it has taken the limits."""
-
-_CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED})
 
 
 def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> ExtendRequest:
@@ -48,29 +37,23 @@ async def sent(temporal: temporalio.client.Client, session: str, request: Extend
         NoWorkerError: No worker took them.
     """
     handle = temporal.get_workflow_handle(session)
-    idle = SessionIdleError(f"no turn of session {session!r} runs, so that there are no limits to change")
+
+    async def attempt() -> BudgetStatus:
+        with update_errors():
+            status: BudgetStatus = await handle.execute_update(
+                Update.EXTEND, request.sparse(), result_type=BudgetStatus
+            )
+        return status
+
+    not_taken = f"no worker took the limits for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
     try:
-        async with asyncio.timeout(EXTEND_TIMEOUT.total_seconds()):
-            with rpc_errors():
-                try:
-                    status: BudgetStatus = await handle.execute_update(
-                        Update.EXTEND, request.sparse(), result_type=BudgetStatus
-                    )
-                except WorkflowUpdateFailedError as error:
-                    cause = error.cause
-                    if isinstance(cause, ApplicationError) and cause.type == CLOSED_UNDER_UPDATE:
-                        raise idle from None
-                    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-                    raise RequestRefusedError(f"session {session!r} refused the limits: {message}") from error
-                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                    # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
-                    raise asyncio.CancelledError from error
-                except RPCError as error:
-                    if error.status not in _CLOSING:
-                        raise
-                    raise idle from None
+        return await deliver(attempt, again=frozenset({"lost"}))
+    except UpdateRefusedError as error:
+        raise RequestRefusedError(f"session {session!r} refused the limits: {error}") from error
+    except NotTakenError as error:
+        if error.why == "lost":
+            raise NoWorkerError(not_taken) from error
+        msg = f"no turn of session {session!r} runs, so that there are no limits to change"
+        raise SessionIdleError(msg) from None
     except TimeoutError:
-        seconds = f"{EXTEND_TIMEOUT.total_seconds():.0f} s"
-        msg = f"no worker took the limits for session {session!r} within {seconds}"
-        raise NoWorkerError(msg) from None
-    return status
+        raise NoWorkerError(not_taken) from None

@@ -1,24 +1,18 @@
 """What people say to a session's input requests: to the turn that waits for them, or to the next one."""
 
-import asyncio
 import json
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import timedelta
 
 import temporalio.client
 from pydantic import ValidationError
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
-from perdure.client.patience import PAUSE
 from perdure.client.requests import turn_request
 from perdure.client.runs import Runs
 from perdure.client.turn import Turn
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
 from perdure.contracts.names import Update
@@ -28,16 +22,8 @@ from perdure.contracts.values import JsonValue
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 
-ATTEMPTS = 20
-"""How often a reply that met a turn just as it ended is given again, half a second apart."""
-
-REPLY_TIMEOUT = timedelta(seconds=30)
-"""How long a worker may take until it has taken a reply."""
-
 PAGE = 500
 """Events read at once."""
-
-_CLOSING = frozenset({RPCStatusCode.NOT_FOUND, RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED})
 
 
 _Body = AnswerRequest | ApproveRequest | DenyRequest
@@ -107,8 +93,10 @@ class Replies(ABC):
             raise RequestRefusedError(f"{field}: {first['msg']}") from error
         request_id = uuid.uuid4().hex
         try:
-            async with asyncio.timeout(REPLY_TIMEOUT.total_seconds()):
-                return await self._deliver_reply(session, update, body, request_id)
+            return await deliver(lambda: self._give(session, update, body, request_id))
+        except NotTakenError as error:
+            why = "it is not asked yet, or its turns end as fast as it is given"
+            raise SessionBusyError(f"session {session!r} did not take the reply: {why}; try again") from error
         except TimeoutError:
             newest = await self._runs.newest(session)
             if newest is not None and newest.running and newest.request_id == request_id:
@@ -117,58 +105,41 @@ class Replies(ABC):
                 )
                 raise NoWorkerError(f"{msg}; there is no need to reply again") from None
             await self.check_worker()
-            msg = f"no worker took the reply for session {session!r} within {REPLY_TIMEOUT.total_seconds():.0f} s"
+            msg = f"no worker took the reply for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _deliver_reply(self, session: str, update: Update, body: _Body, request_id: str) -> InputReceipt:
-        """Give it to the running turn, or have it start the next; again if that ends meanwhile, or is about to ask."""
-        for _ in range(ATTEMPTS):
-            newest = await self._runs.newest(session)
-            if newest is None or not newest.running:
-                try:
-                    return await self._go_on_with(session, body.reply(), request_id)
-                except SessionBusyError:  # somebody else was first
-                    continue
-            receipt = await self._update(session, update, body)
-            if receipt is not None:
-                return receipt
-            await asyncio.sleep(PAUSE.total_seconds())
-        msg = (
-            f"session {session!r} did not take the reply: it is not asked yet, or its turns end as fast as it is given"
-        )
-        raise SessionBusyError(f"{msg}; try again")
+    async def _give(self, session: str, update: Update, body: _Body, request_id: str) -> InputReceipt:
+        """Give it to the running turn, or have it start the next one.
 
-    async def _update(self, session: str, update: Update, body: _Body) -> InputReceipt | None:
-        """Give it to the running turn; None if that closed under it."""
-        handle = self.temporal.get_workflow_handle(session)
-        with rpc_errors():
+        Raises:
+            NotTakenError: The turn ended meanwhile, is about to ask, or somebody else was first.
+        """
+        newest = await self._runs.newest(session)
+        if newest is None or not newest.running:
             try:
+                return await self._go_on_with(session, body.reply(), request_id)
+            except SessionBusyError as error:
+                raise NotTakenError("lost") from error
+        handle = self.temporal.get_workflow_handle(session)
+        try:
+            with update_errors():
                 receipt: InputReceipt = await handle.execute_update(update, body, result_type=InputReceipt)
-            except WorkflowUpdateFailedError as error:
-                return await self._decided(session, body.reply(), error.cause)
-            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise asyncio.CancelledError from error
-                return None
-            except RPCError as error:
-                if error.status not in _CLOSING:
-                    raise
-                return None
+        except UpdateRefusedError as error:
+            return await self._decided(session, body.reply(), error)
         return receipt
 
-    async def _decided(self, session: str, reply: Reply, cause: BaseException) -> InputReceipt | None:
-        """The receipt of the same reply in an earlier turn; None if the workflow closed under this one, or asks soon.
+    async def _decided(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:
+        """The receipt of the same reply in an earlier turn.
 
         Raises:
             RequestRefusedError: The workflow refused it.
+            NotTakenError: The workflow asks soon.
         """
-        if not isinstance(cause, ApplicationError) or cause.type != ReasonCode.REQUEST_INVALID:
-            return None
+        if refused.code != ReasonCode.REQUEST_INVALID:
+            raise NotTakenError("lost") from refused
         if await self._decided_before(session, reply.request) is not None:
             return await self._same_as_before(session, reply)
-        raise RequestRefusedError(f"session {session!r} refused the reply: {cause.message}") from cause
+        raise RequestRefusedError(f"session {session!r} refused the reply: {refused}") from refused
 
     async def _go_on_with(self, session: str, reply: Reply, request_id: str) -> InputReceipt:
         """Start the turn that goes on with the reply; or find that the same reply was given before."""

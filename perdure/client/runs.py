@@ -16,16 +16,23 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
+from temporalio.exceptions import CancelledError, FailureError, TerminatedError
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.connect import UNREACHABLE, rpc_errors
-from perdure.client.errors import RequestRefusedError, ServerRefusedError, ServerUnreachableError, WrongTurnError
-from perdure.client.patience import PAUSE, SERVER, Wait, patiently
+from perdure.client.connect import rpc_errors
+from perdure.client.errors import (
+    NoWorkerError,
+    RequestRefusedError,
+    ServerRefusedError,
+    ServerUnreachableError,
+    SessionBusyError,
+    WrongTurnError,
+)
+from perdure.client.patience import PAUSE, SERVER, patiently
+from perdure.client.server_errors import is_away, is_missing
+from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update
 from perdure.contracts.turns import CancelReceipt, CancelRequest, TurnRequest, TurnResult, TurnStatus
@@ -35,9 +42,6 @@ POLLER_AGE = timedelta(seconds=75)
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that a worker may take to say which turn runs, before a cancel is left to it as a signal."""
-
-CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
-"""The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 """How long a worker may take to answer a query; a turn that no worker holds cannot answer."""
@@ -80,7 +84,7 @@ class Runs:
                 running = description.status == WorkflowExecutionStatus.RUNNING
                 return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
             except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
+                if is_missing(error):
                     return None
                 raise
 
@@ -90,7 +94,7 @@ class Runs:
             try:
                 description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
             except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
+                if is_missing(error):
                     return False
                 raise
         return description.status == WorkflowExecutionStatus.RUNNING
@@ -122,30 +126,34 @@ class Runs:
         Raises:
             ServerUnreachableError: The server did not answer for a minute.
         """
-        handle = self.temporal.get_workflow_handle(session, run_id=run_id, result_type=TurnResult)
-        wait = Wait(SERVER)
         while True:
             try:
-                return Close(result=await handle.result(follow_runs=False))
-            except WorkflowContinuedAsNewError as error:
-                return Close(next_run=error.new_execution_run_id)
-            except WorkflowFailureError as error:
-                reset_to = await self._reset_to(session, run_id)
-                return Close(next_run=reset_to) if reset_to else Close(failure=_cause(session, error.cause))
-            except ValidationError:
-                return Close(failure=f"the workflow {session!r} ended with a result that is none of perdure's")
-            except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
-                    return Close(failure=f"Temporal no longer has the run of session {session!r}")
                 with rpc_errors():
-                    if error.status not in UNREACHABLE:
-                        raise
-                    await wait.go_on(error)
+                    return await self._close(session, run_id)
+            except ServerUnreachableError:
+                # A short call says when the server answers again; one that waits for the end stays silent then.
+                await asyncio.sleep(PAUSE.total_seconds())
+                await self.patiently_running(session, run_id)
+
+    async def _close(self, session: str, run_id: str) -> Close:
+        handle = self.temporal.get_workflow_handle(session, run_id=run_id, result_type=TurnResult)
+        try:
+            return Close(result=await handle.result(follow_runs=False))
+        except WorkflowContinuedAsNewError as error:
+            return Close(next_run=error.new_execution_run_id)
+        except WorkflowFailureError as error:
+            reset_to = await self._reset_to(session, run_id)
+            return Close(next_run=reset_to) if reset_to else Close(failure=_cause(session, error.cause))
+        except ValidationError:
+            return Close(failure=f"the workflow {session!r} ended with a result that is none of perdure's")
+        except RPCError as error:
+            if is_missing(error):
+                return Close(failure=f"Temporal no longer has the run of session {session!r}")
+            raise
 
     async def _reset_to(self, session: str, run_id: str) -> str:
         """The run that took over when an operator reset this one."""
-        with rpc_errors():
-            description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
+        description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
         return description.raw_description.workflow_extended_info.reset_run_id
 
     async def cancel(self, session: str, request: CancelRequest) -> bool:
@@ -163,7 +171,11 @@ class Runs:
             try:
                 return await self._signal_cancel(session, request)
             except ServerRefusedError:  # it has taken as many signals as a run may
-                receipt = await self._update_cancel(session, request)
+                try:
+                    receipt = await self._update_cancel(session, request)
+                except TimeoutError:
+                    msg = f"no worker took the cancel for session {session!r}, and its run takes no more signals"
+                    raise NoWorkerError(f"{msg}; start a worker") from None
                 return receipt is not None and receipt.stops
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT):
@@ -177,40 +189,32 @@ class Runs:
             try:
                 await self.temporal.get_workflow_handle(session).signal(Signal.CANCEL, request)
             except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
+                if is_missing(error):
                     return False
                 raise
         return True
 
     async def _update_cancel(self, session: str, request: CancelRequest) -> CancelReceipt | None:
         """The receipt; None if no turn runs. Asked again when the run closes under it: the next turn may be meant."""
-        while True:
-            with rpc_errors():
-                try:
-                    handle = self.temporal.get_workflow_handle(session)
-                    receipt: CancelReceipt = await handle.execute_update(
-                        Update.CANCEL, request, result_type=CancelReceipt
-                    )
-                except WorkflowUpdateFailedError as error:
-                    cause = error.cause if isinstance(error.cause, ApplicationError) else None
-                    message = f"session {session!r} refused to cancel: {cause.message if cause else error.cause}"
-                    if cause is not None and cause.type == ReasonCode.REQUEST_TURN_MISMATCH:
-                        raise WrongTurnError(message) from error
-                    if cause is None or cause.type != CLOSED_UNDER_UPDATE:
-                        raise RequestRefusedError(message) from error
-                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                    # The SDK hides a cancellation in this error; whoever cancelled us waits for it.
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise asyncio.CancelledError from error
-                except RPCError as error:
-                    if error.status == RPCStatusCode.NOT_FOUND:
-                        return None
-                    if error.status not in {RPCStatusCode.ABORTED, RPCStatusCode.RESOURCE_EXHAUSTED}:
-                        raise
-                else:
-                    return receipt
-            await asyncio.sleep(PAUSE.total_seconds())
+        handle = self.temporal.get_workflow_handle(session)
+
+        async def attempt() -> CancelReceipt:
+            with update_errors():
+                receipt: CancelReceipt = await handle.execute_update(Update.CANCEL, request, result_type=CancelReceipt)
+            return receipt
+
+        try:
+            return await deliver(attempt, again=frozenset({"closed", "lost"}))
+        except UpdateRefusedError as error:
+            message = f"session {session!r} refused to cancel: {error}"
+            if error.code == ReasonCode.REQUEST_TURN_MISMATCH:
+                raise WrongTurnError(message) from error
+            raise RequestRefusedError(message) from error
+        except NotTakenError as error:
+            if error.why == "idle":
+                return None
+            msg = f"session {session!r} did not take the cancel: its turns end as fast as it is sent; try again"
+            raise SessionBusyError(msg) from error
 
     async def status(self, session: str) -> TurnStatus | None:
         """What the running turn says of itself; None if it has not been opened or no worker answers in time."""
@@ -221,7 +225,7 @@ class Runs:
             except WorkflowQueryFailedError:
                 return None
             except RPCError as error:
-                if error.status in {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.NOT_FOUND, *UNREACHABLE}:
+                if error.status is RPCStatusCode.FAILED_PRECONDITION or is_missing(error) or is_away(error):
                     return None
                 raise
         return status

@@ -10,7 +10,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from perdure import ApprovalPolicy, tool
-from perdure.client import NoWorkerError, RequestRefusedError, replies
+from perdure.client import NoWorkerError, RequestRefusedError, replies, updates
 from perdure.contracts.events import UserInputRequired
 from perdure.contracts.values import JsonValue
 from perdure.store import StoreUnavailableError
@@ -190,7 +190,7 @@ async def test_a_reply_that_no_worker_takes_says_whether_it_is_kept(house: House
         house.use(provider)
         async with house.worker(asker(**STOPS)):
             (request,) = (await house.run())["requests"]
-        house.environment.setattr(replies, "REPLY_TIMEOUT", timedelta(seconds=1))
+        house.environment.setattr(updates, "TIMEOUT", timedelta(seconds=1))
         with pytest.raises(NoWorkerError, match="no need to reply again"):
             await house.client.answer(house.session, request["request_id"], "red")
         async with house.worker(asker(**STOPS)):

@@ -20,6 +20,7 @@ from perdure.client import (
     TurnClosedError,
     UnknownSessionError,
     WrongTurnError,
+    updates,
 )
 from perdure.client import (
     client as client_module,
@@ -320,7 +321,7 @@ async def test_a_queue_without_a_worker_is_named_before_anything_waits(
     with pytest.raises(NoWorkerError, match=client.settings.task_queue):
         await client.check_worker()
     await client.start("writer", "go", session=session)
-    monkeypatch.setattr(client_module, "SEND_TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(updates, "TIMEOUT", timedelta(seconds=0.2))
     with pytest.raises(NoWorkerError, match=client.settings.task_queue):
         await client.send(session, "anybody?")
     await client.temporal.get_workflow_handle(session).terminate()

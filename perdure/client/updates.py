@@ -1,0 +1,112 @@
+"""The delivery of an update to the running turn of a session: what came of it, whatever the SDK raises."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client.connect import rpc_errors
+from perdure.client.patience import PAUSE
+from perdure.client.server_errors import is_missing
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 20
+"""How often an update is sent that meets a turn just as it ends, half a second apart."""
+
+TIMEOUT = timedelta(seconds=30)
+"""How long a worker may take until it has taken an update."""
+
+Why = Literal["idle", "closed", "lost"]
+"""Why no turn has taken an update: no run is open, the run closed under it, or nobody knows."""
+
+_CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
+"""The server's type for an update that was accepted by a workflow that then closed without answering it."""
+
+
+class UpdateRefusedError(Exception):
+    """The workflow refused the update.
+
+    Attributes:
+        code: The type of its failure: a reason code if the refusal is one of perdure's.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotTakenError(Exception):
+    """No turn has taken the update, or nobody knows; the same update may be sent again.
+
+    Attributes:
+        why: What has come between.
+    """
+
+    def __init__(self, why: Why) -> None:
+        super().__init__(f"the update was not taken: {why}")
+        self.why = why
+
+
+@contextlib.contextmanager
+def update_errors() -> Iterator[None]:
+    """Turn what an update fails with into a refusal, a reason to send it again, or an error of the client.
+
+    Raises:
+        UpdateRefusedError: The workflow refused it.
+        NotTakenError: The workflow closed under it, or the server left meanwhile.
+        CancelledError: The task that sends it is cancelled.
+        ClientError: The server does not answer, or refuses the call.
+    """
+    with rpc_errors():
+        try:
+            yield
+        except WorkflowUpdateFailedError as error:
+            failure = error.cause if isinstance(error.cause, ApplicationError) else None
+            if failure is not None and failure.type == _CLOSED_UNDER_UPDATE:
+                raise NotTakenError("closed") from error
+            message = failure.message if failure is not None else str(error.cause)
+            raise UpdateRefusedError((failure.type if failure is not None else None) or "", message) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            # The SDK raises it for two things: somebody cancelled this task and waits for that, or the server left.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error
+            raise NotTakenError("lost") from error
+        except RPCError as error:
+            if is_missing(error):
+                raise NotTakenError("idle") from error
+            if error.status is RPCStatusCode.ABORTED:
+                raise NotTakenError("closed") from error
+            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:  # too many at once, or a second run within a moment
+                raise NotTakenError("lost") from error
+            raise
+
+
+async def deliver(
+    attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = frozenset({"idle", "closed", "lost"})
+) -> Result:
+    """Send an update until a turn takes it: one that ends as the update arrives cannot, the next one can.
+
+    Args:
+        attempt: Sends the update once, under :func:`update_errors`.
+        again: When to send it again; by default always, since another turn may take it.
+
+    Raises:
+        NotTakenError: No turn has taken it.
+        TimeoutError: No worker has within the time for it.
+    """
+    async with asyncio.timeout(TIMEOUT.total_seconds()):
+        for number in range(1, ATTEMPTS + 1):
+            try:
+                return await attempt()
+            except NotTakenError as error:
+                if number == ATTEMPTS or error.why not in again:
+                    raise
+            await asyncio.sleep(PAUSE.total_seconds())
+    raise AssertionError  # the last attempt has returned or raised
