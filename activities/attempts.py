@@ -28,7 +28,7 @@ from perdure.contracts.errors import ErrorDetail, Reason
 from perdure.contracts.events import Event, GenerationError, GenerationRetry
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.retries import RetryPolicy
-from perdure.engine.failures import FailureFacts, classify, is_ambiguous, reason_of
+from perdure.engine.failures import FailureFacts, class_of, classify, is_ambiguous, reason_of
 from perdure.engine.redaction import without_known
 from perdure.engine.retries import decide
 from perdure.store import Store
@@ -267,4 +267,4 @@ def _detail(
     cause, semicolon, advice = reason.text.partition("; ")
     said = facts.text.rstrip(".") if advice else facts.text
     message = f"step {request.step}, {definition.model}: {cause}{status}: {said}{semicolon}{advice}"
-    return ErrorDetail(code=code, title="generation", message=message[:2_000], type=facts.class_name)
+    return ErrorDetail(code=code, title="generation", message=message[:2_000], type=class_of(facts))

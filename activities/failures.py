@@ -4,15 +4,12 @@ Works by names and attributes: no vendor library is imported, and none of their 
 objects down the chain hold the key, so only texts are read, and those are redacted.
 """
 
-import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from pydantic import ValidationError
-
+from activities.error_replies import ErrorReply, error_object, reply_of
 from perdure.contracts.errors import CUSTOM_CODE
-from perdure.contracts.values import JsonValue, Value
 from perdure.engine.failures import FailureFacts
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import redact_text
@@ -37,46 +34,44 @@ _NO_REPLY = frozenset({"TransportError", "ClientConnectionError", "ClientPayload
 """Classes of httpx and aiohttp in the cause chain of a call that got no whole reply."""
 
 
-class _ProviderError(Value):
-    """An error as OpenAI and Anthropic write it."""
+_BY_WORDS = frozenset({"ContextWindowExceededError", "ContentPolicyViolationError"})
+"""Classes that litellm raises by the words of a message, whatever the reply's status."""
 
-    message: str = ""
-    code: JsonValue = None
-    type: JsonValue = None
+_BAD_REQUEST = frozenset({None, 200, 400, 413, 422, 500})
+"""Statuses behind which such words may mean that."""
 
-    @property
-    def label(self) -> str:
-        """The most precise name the provider has for the failure, in brackets."""
-        name = self.code or self.type
-        return f"[{name}]" if isinstance(name, str) else ""
+_SAYS_NOTHING = frozenset({"", "Connection error.", "Request timed out."})
+"""What the openai SDK says of a connection, whatever became of it."""
 
-    @property
-    def words(self) -> str:
-        """Message and name."""
-        return f"{self.message} {self.label}".strip()
-
-
-class _ErrorReply(Value):
-    """The body of an error reply."""
-
-    error: _ProviderError
+_NO_JSON = re.compile(r"\AUnable to get json response - .*?, Original Response: (?P<body>.*)\Z", re.DOTALL)
+_OBJECT = re.compile(r"\s*(?:ssl:)?<[\w.]+ object at 0x[0-9a-f]+>")
+_SHOWN_ERROR = re.compile(r"<\w+: (?:\d+, )?message=(['\"])(.*?)\1>\.?")
+_PLACE = re.compile(r"(?:File )?\"?/[^\s\"']*/site-packages/[^\s\"']*\"?(?:, line \d+)?")
+"""Objects, exceptions and places in the worker's own files, as Python writes them into a text."""
 
 
 def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ()) -> FailureFacts:
-    """What is known about a failed model call; ``now`` is what an HTTP date in retry-after is compared with."""
-    headers = _headers(error)
-    chain = tuple(_causes(error))
-    causes = tuple(name for cause in chain for name in names(cause))
-    carrier = next((link for link in (error, *chain) if _own_code(link) is not None), None)
+    """What is known about a failed model call; ``now`` is what an HTTP date in retry-after is compared with.
+
+    A reply's own Date header takes its place: both are the provider's clock then.
+    """
+    chain = (error, *_causes(error))
+    reply = reply_of(chain)
+    headers = reply.headers if reply is not None else _headers(error)
+    causes = tuple(name for cause in chain[1:] for name in names(cause))
+    carrier = next((link for link in chain if _own_code(link) is not None), None)
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
     said = carrier or error
+    status = None if no_reply else _status(chain, reply)
+    text = redact(_text(said, chain, reply if carrier is None else None), secrets)
     return FailureFacts(
-        status=None if no_reply else _status(error),
+        status=status,
         retry_after_seconds=parse_retry_after(headers, now),
         class_name=type(said).__name__,
-        classes=names(error),
+        classes=tuple(name for name in names(error) if status in _BAD_REQUEST or name not in _BY_WORDS),
         causes=causes,
-        text=head_and_tail(redact(_text(said), secrets), MAX_TEXT),
+        names=_provider_names(chain, reply),
+        text=head_and_tail(text, MAX_TEXT),
         own_code=_own_code(said),
         own_transient=getattr(said, "transient", False) is True,
     )
@@ -87,15 +82,31 @@ def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_
     return redact_text(whole_characters(text[:longest]), secrets)
 
 
-def _status(error: BaseException) -> int | None:
-    """The reply's status. Without a reply litellm makes one up: a refused connection wears 500.
+def _status(chain: Sequence[BaseException], reply: ErrorReply | None) -> int | None:
+    """The reply's own status, from the bottom of the chain: litellm gives its exceptions one by the message's words.
 
-    An error that came in a 200 has the provider's name for it in place of a status, or the 200 further down the chain.
+    Without a reply litellm makes one up: a refused connection wears 500. An error that came in a 200 has the provider's
+    name for it in place of a status, or a status as its code.
     """
-    status = getattr(error, "status_code", None)
-    if isinstance(status, str) or any(getattr(cause, "status_code", None) == 200 for cause in _causes(error)):
+    if reply is not None:
+        return reply.status
+    told = [link for link in chain if isinstance(getattr(link, "status_code", None), int | str)]
+    if not told:
+        return None
+    status = getattr(told[-1], "status_code", None)
+    if isinstance(status, str):
         return 200
-    return status if isinstance(status, int) else None
+    if status == 200:
+        return error_object(str(told[-1])).status or 200
+    is_made_up = status == 500 and not any(getattr(link, "headers", None) for link in chain)
+    return None if is_made_up or getattr(told[-1], "status_code_is_synthesized", False) is True else status
+
+
+def _provider_names(chain: Sequence[BaseException], reply: ErrorReply | None) -> tuple[str, ...]:
+    """The provider's codes and types for the failure, in lower case."""
+    texts = (reply.body.strip(),) if reply is not None else (_without_wrapping(str(link)) for link in chain)
+    said = next((found for found in map(error_object, texts) if found.names), None)
+    return tuple(name.casefold() for name in said.names) if said is not None else ()
 
 
 def _headers(error: BaseException) -> Mapping[str, str]:
@@ -129,34 +140,31 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _text(error: BaseException) -> str:
-    """The provider's words, with its own code for the failure behind them.
+def _text(said: BaseException, chain: Sequence[BaseException], reply: ErrorReply | None) -> str:
+    """The provider's words, with its own code for the failure behind them; without any, what became of the call.
 
     litellm puts classes before them and sometimes a traceback behind, or gives the whole body of the reply.
     """
-    text = str(error).partition("\nTraceback (most recent call last)")[0]
-    text = _SUFFIX.sub("", _PREFIX.sub("", text)).strip()
-    said = _error_object(text).words
-    if not said:
-        name = _code(getattr(error, "body", None)) or _code({"code": getattr(error, "status_code", None)})
-        said = f"{text} {name}".strip()
-    return said or type(error).__name__
+    if reply is not None:
+        return reply.text()
+    if isinstance(chain[-1], KeyError) and len(chain) > 1:
+        return f"the reply has no {chain[-1]}"
+    text = _without_wrapping(str(said))
+    if text in _SAYS_NOTHING:
+        text = next((deeper for link in reversed(chain) if (deeper := _without_wrapping(str(link)))), "")
+    words = error_object(text).words()
+    if words:
+        return words
+    name = f" [{code}]" if isinstance(code := getattr(said, "status_code", None), str) else ""
+    no_json = _NO_JSON.match(text)
+    if no_json:
+        body = no_json["body"].strip()
+        text = f"the reply is no JSON: {body}" if body else "the reply has an empty body"
+    return f"{text}{name}".strip() or f"{type(said).__name__}, without a message"
 
 
-def _error_object(text: str) -> _ProviderError:
-    """The error object that is the whole text: a reply's body, or one out of a 200 as Python writes it."""
-    try:
-        return _ErrorReply.model_validate_json(text).error
-    except ValidationError:
-        pass
-    try:
-        return _ProviderError.model_validate(ast.literal_eval(text) if text.startswith("{'") else None)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return _ProviderError()
-
-
-def _code(body: object) -> str:
-    try:
-        return _ProviderError.model_validate(body).label
-    except ValidationError:
-        return ""
+def _without_wrapping(text: str) -> str:
+    """The text without what litellm and Python put around it: classes, a traceback, objects, places in files."""
+    text = text[:LONGEST_RAW_TEXT].partition("Traceback (most recent call last)")[0]
+    text = _SUFFIX.sub("", _PREFIX.sub("", text.rstrip())).strip()
+    return _PLACE.sub("", _SHOWN_ERROR.sub(r"\2", _OBJECT.sub("", text))).strip()

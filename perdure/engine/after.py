@@ -329,6 +329,9 @@ def compaction(state: TurnState, outcome: Compacted | ErrorDetail, paid: Paid = 
             return state.model_copy(update={"short": True})
         ending = _failed(outcome)
     elif state.overflow is not None:
+        fallen = fallbacks.fallen_back(state.model_copy(update={"overflow": None}), state.overflow)
+        if fallen is not None:
+            return fallen
         ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
     return state.model_copy(update={**tried, "ending": ending})
 

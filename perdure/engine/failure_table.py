@@ -2,8 +2,9 @@
 
 A row is looked for in the order of :class:`Evidence`, ``engine.failures`` does it; ``perdure errors --faults`` prints
 the rows, ``docs/errors.md`` is made from them, and a test breaks each of them in turn. Sources: Dreadnode's agent API
-(classes), Dawn's retry (words of the message), and what litellm was seen to raise on both wires: the status is the most
-reliable fact it gives, then the cause chain, then its class.
+(classes), Dawn's retry (words of the message), the providers' own codes and words (``engine.refusals``), and what
+litellm was seen to raise on both wires: the status of the reply is the most reliable fact, then the cause chain, then
+litellm's class.
 """
 
 import re
@@ -12,6 +13,7 @@ from enum import StrEnum
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import Value
+from perdure.engine.refusals import CODES, WORDS
 
 
 class Evidence(StrEnum):
@@ -19,8 +21,10 @@ class Evidence(StrEnum):
 
     NAME = "class, whatever the status"
     """The class that was raised or one of its bases, when it is raised for one reason only."""
+    CODE = "status and code"
+    """The provider's own name for the failure, behind a status that refusals of several kinds share."""
     WORDS = "status and words"
-    """What the provider writes, behind a status that refusals of several kinds share."""
+    """What the provider writes, behind such a status, when it has no name for the failure or too wide a one."""
     STATUS = "status"
     """The HTTP status of the reply."""
     CAUSE = "cause"
@@ -37,11 +41,14 @@ class Row(Value):
 
     Attributes:
         seen: What the row goes by.
-        match: The class, the status or its range, or a pattern that is searched whatever the case.
+        match: The class, the status or its range, the provider's code in lower case, or a pattern that is searched
+            whatever the case.
         code: The reason it stands for.
-        statuses: The statuses behind which the words count; None is an error without one.
+        statuses: The statuses behind which the provider's code or words count; None is an error without one.
         never_sent: Whether the cause proves that the connection was never made.
         example: Words that fit the pattern and no other row.
+        kind: The class that says what the failure is, where litellm raises a wider one.
+        source: Where the provider's code or words were read.
         openai: What litellm raises for it on an OpenAI-style wire, class and status.
         anthropic: Likewise on an Anthropic-style one.
     """
@@ -52,6 +59,8 @@ class Row(Value):
     statuses: frozenset[int | None] = frozenset()
     never_sent: bool = False
     example: str = ""
+    kind: str = ""
+    source: str = ""
     openai: str = ""
     anthropic: str = ""
 
@@ -82,11 +91,6 @@ class WireFault(Value):
     anthropic_code: ReasonCode | None = None
 
 
-_REFUSED = frozenset({None, 200, 400, 403, 413, 422})
-_ANY = _REFUSED | {401, 402, 429, 500}  # 500: some libraries give it to what was never sent
-_KEY = _REFUSED | {401, 500}
-_IN_A_200 = frozenset({200})  # an error object in a good reply, with the provider's name for it behind the words
-
 _FOR_ONE_REASON: dict[ReasonCode, str] = {
     # Ours.
     ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
@@ -104,122 +108,6 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_SCHEMA_VIOLATION: "JSONSchemaValidationError",
 }
 
-_REFUSALS: tuple[tuple[ReasonCode, frozenset[int | None], str, str], ...] = (
-    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\binsufficient_quota\b", "no more calls [insufficient_quota]"),
-    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\bbilling_hard_limit_reached\b", "stopped [billing_hard_limit_reached]"),
-    (
-        ReasonCode.LLM_QUOTA_EXHAUSTED,
-        _ANY,
-        r"\bbilling_not_active\b",
-        "Your account is not active [billing_not_active]",
-    ),
-    (ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, r"\binsufficient credits\b", "Insufficient credits. Add more to go on."),
-    (
-        ReasonCode.LLM_QUOTA_EXHAUSTED,
-        _ANY,
-        r"credit balance is too low",
-        "Your credit balance is too low to access the Anthropic API.",
-    ),
-    (
-        ReasonCode.LLM_QUOTA_EXHAUSTED,
-        _ANY,
-        r"billing hard limit has been reached",
-        "Billing hard limit has been reached",
-    ),
-    (
-        ReasonCode.LLM_QUOTA_EXHAUSTED,
-        _ANY,
-        # The same words come with a time to wait, lines below, when only the quota of this minute is used up.
-        r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)(exceeded your current quota|check your billing)",
-        "You exceeded your current quota, please check your plan and billing details.",
-    ),
-    (
-        ReasonCode.LLM_CONTEXT_OVERFLOW,
-        _REFUSED | {500},
-        r"\bcontext_length_exceeded\b",
-        "too long [context_length_exceeded]",
-    ),
-    (
-        ReasonCode.LLM_CONTEXT_OVERFLOW,
-        _REFUSED | {500},
-        r"maximum context length",
-        "This model's maximum context length is 128000 tokens.",
-    ),
-    (
-        ReasonCode.LLM_CONTEXT_OVERFLOW,
-        _REFUSED | {500},
-        r"(prompt|input) is too long",
-        "prompt is too long: 210000 tokens > 200000 maximum",
-    ),
-    (ReasonCode.LLM_CONTEXT_OVERFLOW, _REFUSED, r"context window", "The request does not fit the context window"),
-    (ReasonCode.LLM_CONTEXT_OVERFLOW, _REFUSED, r"too many (input )?tokens", "Too many input tokens: 9000"),
-    (
-        ReasonCode.LLM_CONTEXT_OVERFLOW,
-        _REFUSED,
-        r"exceeds? the maximum number of tokens",
-        "The input exceeds the maximum number of tokens allowed (1048576).",
-    ),
-    (
-        ReasonCode.LLM_TOO_MANY_TOOLS,
-        _REFUSED,
-        r"'tools': array too long",
-        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 129.",
-    ),
-    (
-        ReasonCode.LLM_TOO_MANY_TOOLS,
-        _REFUSED,
-        r"'tools' ?: maximum number of items",
-        "'tools' : maximum number of items is 128",
-    ),
-    (
-        ReasonCode.LLM_TOO_MANY_TOOLS,
-        _REFUSED,
-        r"\btools: list should have at most",
-        "tools: List should have at most 128 items after validation, not 129",
-    ),
-    (
-        ReasonCode.LLM_TOO_MANY_TOOLS,
-        _REFUSED,
-        r"function declarations can be specified",
-        "tools[0].function_declarations: [FIELD_INVALID] At most 512 function declarations can be specified.",
-    ),
-    (
-        ReasonCode.LLM_TOO_MANY_TOOLS,
-        _REFUSED,
-        r"more than \d+ tools\b",
-        "You may not include more than 128 tools in your request.",
-    ),
-    (ReasonCode.LLM_TOO_MANY_TOOLS, _REFUSED, r"number of tools exceeds", "number of tools exceeds 128"),
-    (ReasonCode.LLM_TOO_MANY_TOOLS, _REFUSED, r"\btoo many tools\b", "There are too many tools."),
-    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"\bcontent_policy", "rejected [content_policy_violation]"),
-    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"\bcontent_filter", "rejected [content_filter]"),
-    (
-        ReasonCode.LLM_CONTENT_FILTERED,
-        _REFUSED,
-        r"content management policy",
-        "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
-    ),
-    (ReasonCode.LLM_CONTENT_FILTERED, _REFUSED, r"content filter", "stopped by the content filter"),
-    (
-        ReasonCode.LLM_MISSING_KEY,
-        _KEY,
-        r"\bapi_key client option must be set",
-        "The api_key client option must be set either by passing api_key or by an environment variable",
-    ),
-    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bmissing credentials", "Missing credentials. Please pass one."),
-    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bmissing .{0,40}\bapi.?key", "Missing Anthropic API Key"),
-    (ReasonCode.LLM_MISSING_KEY, _KEY, r"\bapi.?key .{0,60}(not set|is missing|required)", "API key is not set"),
-    (ReasonCode.LLM_MISSING_KEY, _KEY, r"(didn't|did not) provide an api.?key", "You didn't provide an API key."),
-    (ReasonCode.LLM_MISSING_KEY, _KEY, r"no auth credentials found", "No auth credentials found"),
-    (ReasonCode.LLM_RATE_LIMITED, _IN_A_200, r"\[rate_limit_(error|exceeded)\]", "slow down [rate_limit_error]"),
-    (ReasonCode.LLM_AUTH_ERROR, _IN_A_200, r"\[(authentication_error|invalid_api_key)\]", "no [authentication_error]"),
-    (ReasonCode.LLM_AUTH_ERROR, _IN_A_200, r"\[permission_error\]", "not yours [permission_error]"),
-    (ReasonCode.LLM_REQUEST_ERROR, _IN_A_200, r"\[(not_found_error|model_not_found)\]", "none such [model_not_found]"),
-    (ReasonCode.LLM_REQUEST_ERROR, _IN_A_200, r"\[invalid_request_error\]", "no such field [invalid_request_error]"),
-    (ReasonCode.LLM_TIMEOUT, _IN_A_200, r"\[timeout_error\]", "took too long [timeout_error]"),
-)
-"""Refusals that share a status with others: the status alone does not tell them, the provider's words do."""
-
 _STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
     ("400", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
     ("401", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError", "AuthenticationError"),
@@ -230,7 +118,7 @@ _STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
     ("408", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
     ("409", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
     ("410-412", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("413", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError 400"),
+    ("413", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
     ("414-421", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
     ("422", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
     ("423-424", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
@@ -244,10 +132,10 @@ _STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
     ("503", ReasonCode.LLM_NETWORK_ERROR, "ServiceUnavailableError", "ServiceUnavailableError"),
     ("504", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
     ("505-528", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
-    ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError 500"),
+    ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError"),
     ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
 )
-"""With the class that litellm raises on each wire, and the status it gives it where that is another."""
+"""With the class that litellm raises on each wire."""
 
 _CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
     # httpx
@@ -303,8 +191,17 @@ _MESSAGES: tuple[tuple[ReasonCode, str, str], ...] = (
 def _rows() -> Iterator[Row]:
     for code, names in _FOR_ONE_REASON.items():
         yield from (Row(seen=Evidence.NAME, match=name, code=code) for name in names.split())
-    for code, statuses, pattern, example in _REFUSALS:
-        yield Row(seen=Evidence.WORDS, match=pattern, code=code, statuses=statuses, example=example)
+    for seen, refusals in ((Evidence.CODE, CODES), (Evidence.WORDS, WORDS)):
+        for one in refusals:
+            yield Row(
+                seen=seen,
+                match=one.match,
+                code=one.code,
+                statuses=one.statuses,
+                example=one.example,
+                kind=one.kind,
+                source=one.source,
+            )
     for status, code, openai, anthropic in _STATUSES:
         yield Row(seen=Evidence.STATUS, match=status, code=code, openai=openai, anthropic=anthropic)
     for name, code, never_sent in _CAUSES:
@@ -353,7 +250,7 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
         fault="no capacity",
         code=ReasonCode.LLM_NETWORK_ERROR,
         openai="ServiceUnavailableError 503",
-        anthropic="InternalServerError 500",
+        anthropic="InternalServerError 529",
     ),
     WireFault(
         fault="no capacity, said with status 200",

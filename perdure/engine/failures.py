@@ -16,6 +16,7 @@ class FailureFacts(Value):
         class_name: The class that was raised.
         classes: The class and its bases.
         causes: The classes of the cause chain and their bases, outermost first.
+        names: The provider's own codes and types for the failure, in lower case.
         text: The message.
         own_code: The ``reason_code`` that the exception carries, or one that it was raised from.
         own_transient: Whether that exception calls itself ``transient``.
@@ -26,6 +27,7 @@ class FailureFacts(Value):
     class_name: str = ""
     classes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     text: str = ""
     own_code: str | None = None
     own_transient: bool = False
@@ -43,6 +45,13 @@ class Table:
         """The row of the first of these classes that has one."""
         known = self._by_match[seen]
         return next((known[name] for name in names if name in known), None)
+
+    def by_code(self, status: int | None, names: Iterable[str]) -> Row | None:
+        """The first row of one of the provider's codes."""
+        known = frozenset(names)
+        return next(
+            (row for row in self._by_kind[Evidence.CODE] if row.match in known and status in row.statuses), None
+        )
 
     def by_words(self, seen: Evidence, status: int | None, text: str) -> Row | None:
         """The first row whose pattern is found."""
@@ -72,6 +81,11 @@ def classify(facts: FailureFacts) -> str:
     return row_of(facts).code
 
 
+def class_of(facts: FailureFacts) -> str:
+    """The class that says what the failure is: the one that was raised, unless the provider says more."""
+    return (facts.own_code is None and row_of(facts).kind) or facts.class_name
+
+
 def reason_of(facts: FailureFacts) -> Reason:
     """What is known about that code; of one that no table knows, what its exception says."""
     code = classify(facts)
@@ -88,6 +102,7 @@ def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
     """The row that decides, by the first kind of evidence that has one for these facts."""
     return (
         table.by_class(Evidence.NAME, facts.classes)
+        or table.by_code(facts.status, facts.names)
         or table.by_words(Evidence.WORDS, facts.status, facts.text)
         or table.by_status(facts.status)
         or table.by_class(Evidence.CAUSE, facts.causes)

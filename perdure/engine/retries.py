@@ -18,7 +18,11 @@ _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date."""
+    """Seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date.
+
+    A date is compared with the reply's own ``date``, so that a wrong clock on either side changes nothing; without one
+    with ``now``.
+    """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     milliseconds = lower.get("retry-after-ms", "")
     if _NUMBER.fullmatch(milliseconds):
@@ -26,11 +30,19 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None
     value = lower.get("retry-after", "")
     if _NUMBER.fullmatch(value):
         return float(value)
+    until = _date(value)
+    if until is None:
+        return None
+    return max(0.0, (until - (_date(lower.get("date", "")) or now)).total_seconds())
+
+
+def _date(value: str) -> datetime | None:
+    """An HTTP date."""
     try:
         date = parsedate_to_datetime(value)
     except (ValueError, IndexError, OverflowError):
         return None
-    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:

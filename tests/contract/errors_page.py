@@ -35,14 +35,17 @@ The first table below that has a row decides; an exception with a `reason_code` 
 WIRES = """\
 ## Faults on the two wires
 
-What becomes of a fault on an OpenAI-style and on an Anthropic-style wire: the class that is raised, with the status
-that litellm gives it, and the code.
+What becomes of a fault on an OpenAI-style and on an Anthropic-style wire: the class that is raised, with the status of
+the reply, and the code.
 """
 
 HEADINGS = {
     Evidence.NAME: "Classes that are raised for one reason only, whatever the status they wear.",
-    Evidence.WORDS: "What the provider writes, behind a status that several kinds of refusals share (*none*: an error "
-    "without a status).",
+    Evidence.CODE: "The provider's own code or type in the error object, whatever the case, behind a status that "
+    "several kinds of refusals share (*none*: an error without a status), and where it was read: a page, an issue of "
+    "GitHub, or a repository that has it. *Unknown model* is what a fallback goes by.",
+    Evidence.WORDS: "What the provider writes, behind such a status, when it has no code for the failure or too wide "
+    "a one.",
     Evidence.STATUS: "The HTTP status of the reply, and what litellm raises for it on each wire.",
     Evidence.CAUSE: "The cause chain of a call that got no reply, the outermost first. *Not sent* means that the "
     "provider cannot have carried the call out, so that `ambiguous='fail'` sends it again.",
@@ -86,11 +89,21 @@ def _rows(seen: Evidence) -> Iterator[str]:
     if seen is Evidence.STATUS:
         wires = ((row.match, f"`{row.code}`", row.openai, row.anthropic) for row in rows)
         return _table(("status", "code", "OpenAI-style", "Anthropic-style"), wires)
-    if seen in {Evidence.WORDS, Evidence.MESSAGE}:
-        words = ((f"`{row.match}`", f"`{row.code}`", _statuses(row), row.example) for row in rows)
-        return _table(("words", "code", "behind", "example"), words)
+    if seen is Evidence.CODE:
+        codes = ((f"`{row.match}`", _code_of(row), _statuses(row), row.source) for row in rows)
+        return _table(("code in the reply", "code", "behind", "read in"), codes)
+    if seen is Evidence.WORDS:
+        words = ((f"`{row.match}`", _code_of(row), _statuses(row), row.example, row.source) for row in rows)
+        return _table(("words", "code", "behind", "example", "read in"), words)
+    if seen is Evidence.MESSAGE:
+        messages = ((f"`{row.match}`", f"`{row.code}`", row.example) for row in rows)
+        return _table(("words", "code", "example"), messages)
     sent = ((f"`{row.match}`", f"`{row.code}`", "not sent" if row.never_sent else "") for row in rows)
     return _table(("class", "code", ""), sent)
+
+
+def _code_of(row: Row) -> str:
+    return f"`{row.code}`, unknown model" if row.kind else f"`{row.code}`"
 
 
 def _wire_fault(row: WireFault) -> tuple[str, str, str]:

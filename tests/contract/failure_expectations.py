@@ -1,9 +1,10 @@
 """What the table of failures must say, written down a second time: no row of it is derived from the table."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from perdure.contracts.errors import REASONS, Reason, ReasonCode
-from perdure.engine.failure_table import Evidence
+from perdure.engine.failure_table import Evidence, Row
 from perdure.engine.failures import TABLE, FailureFacts, Table, is_ambiguous, row_of
 
 Status = int | None
@@ -94,6 +95,10 @@ CLASSES = {
 
 LARGE: frozenset[Status] = frozenset({None, 200, 400, 401, 402, 403, 413, 422, 429, 500})
 SMALL: frozenset[Status] = frozenset({None, 200, 400, 403, 413, 422})
+SERVED: frozenset[Status] = SMALL | {500}
+WRONG: frozenset[Status] = frozenset({None, 200, 400, 422})
+NO_KEY: frozenset[Status] = frozenset({None, 200, 401, 403, 500})
+"""Not 400: a bad request that speaks of a key has a parameter of that name."""
 IN_A_200: frozenset[Status] = frozenset({200})
 GEMINIS_MINUTE = """\
 You exceeded your current quota, please check your plan and billing details. For more information on this error, head \
@@ -102,6 +107,18 @@ to: https://ai.google.dev/gemini-api/docs/rate-limits.
 gemini-2.5-pro
 Please retry in 36.745634386s."""
 """What Gemini says when the quota of this minute is used up."""
+
+CODES: dict[tuple[str, frozenset[Status]], str] = {
+    ("llm.quota_exhausted", LARGE): "insufficient_quota billing_hard_limit_reached billing_not_active "
+    "exceeded_current_quota_error arrearage blocked_api_access 1113 1310",
+    ("llm.context_overflow", SERVED): "context_length_exceeded exceed_context_size_error",
+    ("llm.context_overflow", SMALL): "model_max_prompt_tokens_exceeded tokens_limit_reached request_too_large 1261",
+    ("llm.content_filtered", SMALL): "content_policy_violation content_filter data_inspection_failed "
+    "datainspectionfailed 1301",
+    ("llm.auth_error", WRONG): "invalid_api_key invalidapikey api_key_invalid",
+    ("llm.request_error", WRONG): "model_not_found model_decommissioned invalid_model 1211",
+}
+"""Codes and types of error objects."""
 
 WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ("llm.quota_exhausted", LARGE): [
@@ -113,23 +130,59 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "Billing hard limit has been reached",
         "You exceeded your current quota",
         "please check your billing details",
+        "please check your plan and billing details",
         "Sorry.\nYou exceeded your current quota.",
         "You exceeded your current quota, and nothing is sent by an autoretry in 3 s",
         "You exceeded your current quota; to retry in a minute is of no use",
+        "Your team has either used all available credits or reached its monthly spending limit.",
+        "Your newly created teams doesn't have any credits yet.",
+        "You have run out of credits or need a Grok subscription.",
+        "Key limit exceeded (total limit).",
+        "You have reached your specified API usage limits.",
+        "Your account is suspended due to insufficient balance",
     ],
-    ("llm.context_overflow", SMALL | {500}): [
+    ("llm.context_overflow", SERVED): [
         "no [context_length_exceeded]",
         "This model's maximum context length is 128000 tokens",
         "prompt is too long: 210000 tokens > 200000 maximum",
         "Input is too long for requested model.",
+        "The decoder prompt (length 5951) is longer than the maximum model length of 4096.",
+        "the model's context length is only 64 tokens",
+        "the input length exceeds the context length",
+        "input length and `max_tokens` exceed context limit: 174167 + 64000 > 200000",
+        f"input length {'x' * 39} exceeds context limit",
+        "prompt too long; exceeded max context length by 3 tokens",
+        "the initial prompt is greater than the context length",
+        "loaded with context length of only 32768 tokens",
+        "Context size has been exceeded.",
+        "the request exceeds the available context size",
     ],
     ("llm.context_overflow", SMALL): [
-        "larger than the context window",
+        *(f"{word} the context window" for word in ("exceed", "exceeds", "larger than", "longer than", "over")),
+        *("does not fit the context window", "beyond this model's context window"),
+        f"exceed{'x' * 40}context window",
+        *(f"context window {word}" for word in ("exceeds limit", "exceeded", "limit", "is full")),
         "too many tokens",
         "too many input tokens",
+        "Sorry.\nToo many tokens.",
         "exceeds the maximum number of tokens",
         "inputs that exceed the maximum number of tokens",
+        "This model's maximum prompt length is 131072 but",
+        "Range of input length should be [1, 983616]",
+        "prompt token count of 146270 exceeds the limit of 128000",
+        "The input token count is 32825 but the model only supports up to 32768",
+        "Input length 9 exceeds the maximum allowed input length of 8 tokens.",
+        "The input (9 tokens) is longer than the model's context length (8 tokens).",
+        "Your request exceeded model token limit: 8",
+        "the configured context size is 8 tokens",
+        "tokens in request more than max tokens allowed",
+        "Prompt exceeds max length",
+        "Input length 6 exceeds maximum allowed token size 5",
+        "the number of input tokens 9 cannot exceed the total tokens limit 8",
+        "Please reduce the length of the messages or completion.",
     ],
+    ("llm.context_overflow", frozenset({413})): ["Request Entity Too Large", "Request too large on tokens per minute"],
+    ("llm.context_overflow", frozenset({413, 429})): ["Request too large for gpt-4o on tokens per min (TPM)"],
     ("llm.too_many_tools", SMALL): [
         "Invalid 'tools': array too long. Expected an array with maximum length 128, but got one with length 129.",
         "'tools' : maximum number of items is 128",
@@ -146,8 +199,30 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "no [content_filter]",
         "triggering Azure OpenAI's content management policy",
         "hit the content filter",
+        "your prompt was flagged as potentially violating our usage policy",
+        "Output data may contain inappropriate content.",
+        "Content Exists Risk",
+        "Content violates usage guidelines. Team: x",
+        "Your input was flagged for violence.",
+        *("blocked by the guardrail", "blocked by a guardrail", "Blocked by guardrail x"),
     ],
-    ("llm.missing_key", SMALL | {401, 500}): [
+    ("llm.auth_error", WRONG): [
+        "API key not valid. Please pass a valid API key.",
+        "Incorrect API key provided: na***ys.",
+    ],
+    ("llm.request_error", WRONG): [
+        "a/b is not a valid model ID",
+        "Model Not Exist",
+        "Invalid model: x",
+        "The model `m` has been decommissioned and is no longer supported.",
+        f"model {'x' * 100}has been decommissioned",
+    ],
+    ("llm.request_error", frozenset({None})): [
+        "Invalid IPv6 URL",
+        "Port out of range 0-65535",
+        "ftp://127.0.0.1:9/v1/chat/completions",
+    ],
+    ("llm.missing_key", NO_KEY): [
         "The api_key client option must be set",
         "Missing credentials, pass some",
         "Missing Anthropic API Key",
@@ -173,6 +248,34 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ],
     ("llm.timeout", IN_A_200): ["no [timeout_error]"],
 }
+FRIENDS = [
+    "context window is no field",
+    f"exceed{'x' * 41}context window",
+    "throttling: too many tokens",
+    "Sorry.\nThrottlingException: Too many tokens, please wait",
+    "too many tokens in max_completion_tokens",
+    "content_filter is no valid finish",
+    "content_policy is no field",
+    "check your billing address",
+    "API key limit exceeded",
+    f"input length {'x' * 40} exceeds context limit",
+    "max_tokens must be less than the context_window",
+    "no model not existing",
+    "a supermodel not exist",
+    "an invalid model",
+    "Invalid modelling",
+    f"model {'x' * 101}has been decommissioned",
+    "remodel x has been decommissioned",
+    "not too larger",
+    "untoo large",
+    "an invalid ipv6 url",
+    "a port out of range",
+    "http://127.0.0.1:9/v1",
+    "https://127.0.0.1:9/v1",
+    "see ftp://127.0.0.1:9",
+]
+"""What speaks of the same and is another mistake."""
+
 PROBED: frozenset[Status] = LARGE | {404, 408, 409, 425, 499, 502, 503, 529}
 BOUNDED = [
     "insufficient_quota",
@@ -190,6 +293,7 @@ BEGUN = [
     "API key is not set",
 ]
 NO_WORDS = [
+    *FRIENDS,
     *(f"x{word}" for word in (*BOUNDED, *BEGUN)),
     *(f"{word}x" for word in BOUNDED),
     *(text.replace("[", "[x") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
@@ -244,6 +348,12 @@ def _expected() -> Iterator[tuple[FailureFacts, Evidence, str]]:
         yield FailureFacts(status=429, classes=(name, "APIError"), text="insufficient_quota"), Evidence.NAME, code
     said = FailureFacts(status=429, classes=("RateLimitError",), causes=("OSError",), text="no [insufficient_quota]")
     yield said, Evidence.WORDS, "llm.quota_exhausted"
+    for (code, statuses), names in CODES.items():
+        for name in names.split():
+            facts = FailureFacts(status=400, classes=("APIError",), names=("odd", name), text="prompt is too long")
+            yield facts, Evidence.CODE, code
+            yield facts.model_copy(update={"status": 409, "text": ""}), Evidence.STATUS, "llm.network_error"
+            assert 400 in statuses
     for first, last, code in STATUSES:
         for status in range(first, last + 1):
             facts = FailureFacts(status=status, classes=("IndexError",), causes=("ReadTimeout", "TimeoutException"))
@@ -289,6 +399,8 @@ def wrong(seen: Evidence, table: Table = TABLE) -> Iterator[str]:
             continue
         if (found.seen, found.code) != (seen, code):
             yield f"{facts}: {found.seen} {found.match} {found.code}, not {seen} {code}"
+    if seen is Evidence.CODE:
+        yield from _wrong_codes(table)
     if seen is Evidence.WORDS:
         yield from _wrong_words(table)
     if seen is Evidence.CAUSE:
@@ -301,16 +413,42 @@ def _wrong_proofs(table: Table) -> Iterator[str]:
             yield f"{name}: whether it was sent"
 
 
+def _wrong_codes(table: Table) -> Iterator[str]:
+    for (code, statuses), names in CODES.items():
+        for name in names.split():
+            found = {status: table.by_code(status, ("odd", name)) for status in PROBED}
+            decided = {status: row.code for status, row in found.items() if row is not None}
+            if decided != dict.fromkeys(statuses, code):
+                yield f"{name}: {decided}, not {code} for {statuses}"
+            yield from (f"x{name}" for status in PROBED if table.by_code(status, (f"x{name}", f"{name}x")))
+            yield from _wrong_kinds(name, list(found.values()))
+
+
+def _wrong_kinds(said: str, found: Sequence[Row | None]) -> Iterator[str]:
+    """A model that is not there has the class by which a fallback is asked."""
+    for row in found:
+        if row is not None and bool(row.kind) is not (row.code == "llm.request_error" and row.statuses == WRONG):
+            yield f"{said}: {row.kind}"
+
+
 def _wrong_words(table: Table) -> Iterator[str]:
-    rows = [(row, next(iter(row.statuses), None)) for row in table.rows if row.seen is Evidence.WORDS]
+    rows = [row for row in table.rows if row.seen is Evidence.WORDS]
     for text in NO_WORDS:
-        yield from (f"{text}: {row.match}" for row, status in rows if row.has_words(status, text))
+        yield from (f"{text}: {row.match}" for row in rows if _is_found(row.match, text))
     for (code, statuses), texts in WORDS.items():
         for text in texts:
-            found = {status: table.by_words(Evidence.WORDS, status, text) for status in PROBED}
+            fitting = [row for row in rows if _is_found(row.match, text)]
+            found = {status: next((row for row in fitting if status in row.statuses), None) for status in PROBED}
             decided = {status: row.code for status, row in found.items() if row is not None}
             if decided != dict.fromkeys(statuses, code):
                 yield f"{text}: {decided}, not {code} for {statuses}"
+            yield from _wrong_kinds(text, list(found.values()))
+
+
+@cache
+def _is_found(pattern: str, text: str) -> bool:
+    """Like the table looks; hundreds of changed tables look for the same patterns."""
+    return Row(seen=Evidence.WORDS, match=pattern, code=ReasonCode.LLM_REFUSED).has_words(None, text)
 
 
 def _wrong_reasons(reasons: Mapping[ReasonCode, Reason]) -> Iterator[str]:

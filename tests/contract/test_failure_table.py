@@ -144,6 +144,8 @@ def mutants(row: Row) -> Iterator[tuple[str, tuple[Row, ...]]]:
         yield "match", (row.model_copy(update={"match": "x" + row.match}),)
     if row.seen is Evidence.CAUSE:
         yield "never_sent", (row.model_copy(update={"never_sent": not row.never_sent}),)
+    if row.kind:
+        yield "kind", (row.model_copy(update={"kind": ""}),)
     if row.statuses:
         yield from (
             (f"behind {s}", (row.model_copy(update={"statuses": row.statuses ^ {s}}),)) for s in (*row.statuses, 404)

@@ -92,7 +92,7 @@ FATES: dict[str, Fate] = {
     "404": Fate(faults.status(404), "llm.request_error"),
     "408": Fate(faults.status(408), "llm.timeout"),
     "409": Fate(faults.status(409), "llm.network_error"),
-    "413": Fate(faults.status(413), "llm.request_error"),
+    "413": Fate(faults.status(413), "llm.request_error", anthropic="llm.context_overflow"),
     "422": Fate(faults.status(422), "llm.request_error"),
     "429": Fate(faults.status(429), "llm.rate_limited"),
     "500": Fate(faults.status(500), "llm.network_error"),

@@ -10,7 +10,8 @@ import pytest
 
 from perdure import Agent, Fallback, RetryPolicy, tool
 from perdure.cli.render import lines
-from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
+from perdure.contracts.values import JsonValue
+from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
 
@@ -208,3 +209,38 @@ async def test_people_read_that_another_model_goes_on(house: House) -> None:
     await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
     shown = [line.text for one in await house.store.events(house.session, after=0, limit=100) for line in lines(one)]
     assert "↪ openai/first failed (llm.quota_exhausted); openai/second goes on" in shown
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+async def test_a_prompt_that_nothing_can_shorten_goes_to_a_model_with_a_larger_window(house: House, wire: str) -> None:
+    """S-41: the first prompt is too long, so there is nothing to summarise; a fallback names that failure."""
+    house.environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
+    script = Script(replies=(say("never").after(faults.context_overflow()),))
+    models = {"first": script, "second": Script(replies=(say("fine"),))}
+    async with ScriptedProvider(models=models) as provider:
+        params: dict[str, JsonValue] = {"api_base": provider.anthropic_url if wire == "anthropic" else provider.url}
+        second = Fallback(model=f"{wire}/second", also_on=("llm.context_overflow",))
+        tester = agent(second, model=f"{wire}/first", generate_params=params)
+        async with house.worker(tester):
+            result = await house.run(tester.name)
+        assert [one.request.model for one in provider.requests] == ["first", "second"]
+    assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "fine", 1)
+    (event,) = await house.events("model_fallback")
+    assert (event["failed"], event["code"]) == (f"{wire}/first", "llm.context_overflow")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.error(400, "Model Not Exist"),
+        faults.error(400, "Incorrect API key provided: sk***YA. You can obtain an API key from https://console.x.ai."),
+        faults.error(400, "You have reached your specified API usage limits."),
+    ],
+    ids=["model", "key", "account"],
+)
+async def test_a_key_a_model_or_an_account_refused_with_a_400_has_the_next_model_answer(
+    house: House, fault: Fault
+) -> None:
+    first = Script(replies=(say("never").after(fault),))
+    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    assert (result["stop_reason"], result["output"], asked) == ("finished", "fine", ["first", "second"])

@@ -14,7 +14,7 @@ class OddError(Exception):
 
 def test_an_exception_of_any_form_has_facts() -> None:
     facts = facts_of(OddError(), NOW)
-    assert (facts.status, facts.retry_after_seconds, facts.text) == (None, None, "OddError")
+    assert (facts.status, facts.retry_after_seconds, facts.text) == (None, None, "OddError, without a message")
 
 
 def test_a_cause_chain_that_is_a_ring_ends() -> None:

@@ -12,7 +12,7 @@ from perdure.contracts.values import JsonValue
 from perdure.engine.failures import classify, is_ambiguous
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.contract.failure_expectations import GEMINIS_MINUTE
-from tests.unit.activities.calls import KEY, Way, answer, failure, met, take
+from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, take
 
 R = ReasonCode
 UNKNOWN = faults.error(500, "something odd", kind="server_error")
@@ -40,7 +40,7 @@ FAULTS: dict[str, Row] = {
     "404": Row(faults.status(404), R.LLM_REQUEST_ERROR, 404),
     "408": Row(faults.status(408), R.LLM_TIMEOUT, 408),
     "409": Row(faults.status(409), R.LLM_NETWORK_ERROR, 409),
-    "413": Row(faults.status(413), R.LLM_REQUEST_ERROR, 413, (R.LLM_REQUEST_ERROR, 400)),  # litellm's own number
+    "413": Row(faults.status(413), R.LLM_REQUEST_ERROR, 413, (R.LLM_CONTEXT_OVERFLOW, 413)),
     "422": Row(faults.status(422), R.LLM_REQUEST_ERROR, 422),
     "425": Row(faults.status(425), R.LLM_NETWORK_ERROR, 425),
     "429": Row(faults.status(429), R.LLM_RATE_LIMITED, 429),
@@ -49,7 +49,7 @@ FAULTS: dict[str, Row] = {
     "503": Row(faults.status(503), R.LLM_NETWORK_ERROR, 503),
     "504": Row(faults.status(504), R.LLM_TIMEOUT, 504),
     "524": Row(faults.status(524), R.LLM_NETWORK_ERROR, 524),
-    "529": Row(faults.status(529), R.LLM_NETWORK_ERROR, 529, (R.LLM_NETWORK_ERROR, 500)),  # litellm's own number
+    "529": Row(faults.status(529), R.LLM_NETWORK_ERROR, 529),
     "rate limited": Row(faults.rate_limited(), R.LLM_RATE_LIMITED, 429),
     "too fast, and a word on billing": Row(
         faults.error(429, "Rate limit reached, 200000 a minute. More under /account/billing", kind="tokens"),
@@ -57,7 +57,7 @@ FAULTS: dict[str, Row] = {
         429,
     ),
     "quota of this minute": Row(faults.error(429, GEMINIS_MINUTE, kind="tokens"), R.LLM_RATE_LIMITED, 429),
-    "overloaded": Row(faults.overloaded(), R.LLM_NETWORK_ERROR, 503, (R.LLM_NETWORK_ERROR, 500)),
+    "overloaded": Row(faults.overloaded(), R.LLM_NETWORK_ERROR, 503, (R.LLM_NETWORK_ERROR, 529)),
     "quota used up": Row(faults.quota_exhausted(), R.LLM_QUOTA_EXHAUSTED, 429, (R.LLM_QUOTA_EXHAUSTED, 400)),
     "context too long": Row(faults.context_overflow(), R.LLM_CONTEXT_OVERFLOW, 400),
     "content policy": Row(faults.policy_violation(), R.LLM_CONTENT_FILTERED, 400),
@@ -71,9 +71,7 @@ FAULTS: dict[str, Row] = {
     "page in a 200": Row(faults.page(200), R.LLM_NETWORK_ERROR, ANY),
     "no JSON": Row(faults.garbage(), R.LLM_NETWORK_ERROR, ANY),
     "rate limit in a 200": Row(faults.in_a_200(faults.rate_limited()), R.LLM_RATE_LIMITED, ANY),
-    "rate limit in a gateway's 200": Row(
-        faults.status(200, body=GATEWAY), R.LLM_RATE_LIMITED, 429, (R.LLM_NETWORK_ERROR, ANY)
-    ),
+    "rate limit in a gateway's 200": Row(faults.status(200, body=GATEWAY), R.LLM_RATE_LIMITED, 429),
     "overload in a 200": Row(faults.in_a_200(faults.overloaded()), R.LLM_NETWORK_ERROR, ANY),
     "quota in a 200": Row(faults.in_a_200(faults.quota_exhausted()), R.LLM_QUOTA_EXHAUSTED, ANY),
     "context in a 200": Row(faults.in_a_200(faults.context_overflow()), R.LLM_CONTEXT_OVERFLOW, ANY),
@@ -144,6 +142,13 @@ async def test_a_refused_connection_is_a_network_error_that_wears_no_status_and_
         assert (await answer(way, provider)).text == "fine"
 
 
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999", "ftp://127.0.0.1:9", "127.0.0.1:9"])
+async def test_an_address_that_cannot_work_is_final(way: Way, address: str) -> None:
+    """S-02: no retry helps, and nothing was sent."""
+    facts = await failed_at(way, address)
+    assert (classify(facts), facts.status) == (R.LLM_REQUEST_ERROR, None)
+
+
 @pytest.mark.parametrize("fault", [faults.reset_before_reply(), faults.close_before_reply()])
 async def test_a_request_on_a_kept_connection_that_is_lost_is_not_sent_again(way: Way, fault: Fault) -> None:
     """HTTP clients repeat what seems never to have arrived; litellm's handler does whatever it is told."""
@@ -163,6 +168,10 @@ async def test_a_request_on_a_kept_connection_that_is_lost_is_not_sent_again(way
         ({"retry-after": "2"}, 2.0),
         ({"retry-after-ms": "1500"}, 1.5),
         ({"retry-after": "Sat, 21 Nov 2026 00:00:30 GMT"}, 30.0),
+        # By the provider's own clock, which is an hour ahead of ours, or behind.
+        ({"retry-after": "Sat, 21 Nov 2026 01:00:02 GMT", "date": "Sat, 21 Nov 2026 01:00:00 GMT"}, 2.0),
+        ({"retry-after": "Fri, 20 Nov 2026 23:00:02 GMT", "date": "Fri, 20 Nov 2026 23:00:00 GMT"}, 2.0),
+        ({"retry-after": "Sat, 21 Nov 2026 00:00:30 GMT", "date": "soon"}, 30.0),
         ({}, None),
     ],
 )

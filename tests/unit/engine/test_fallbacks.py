@@ -7,7 +7,7 @@ import pytest
 from perdure import Agent, Compaction, Fallback, RetryPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.fallbacks import HELPED
-from perdure.contracts.generations import Compact, Generate
+from perdure.contracts.generations import Compact, Compacted, Generate
 from perdure.engine import after
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.step import next_action
@@ -54,6 +54,18 @@ def test_the_next_model_is_at_work_with_its_own_retries_time_and_window() -> Non
     assert third.policy.generation_timeout == timedelta(seconds=9)
     assert [one.key for one in third.decided] == ["0/decided/0/model_fallback", "0/decided/1/model_fallback"]
     assert after.failure(third, error()).ending is not None
+
+
+def test_an_overflow_that_nothing_can_shorten_goes_to_the_model_that_is_for_it() -> None:
+    """The next model is asked with the conversation as it is; without one that names the code, the turn ends."""
+    overflow = error(ReasonCode.LLM_CONTEXT_OVERFLOW)
+    second = state(overflow=overflow, policy=AGENT.definition.policy(None, [2_000, None]).fallen_back())
+    third = after.compaction(second, Compacted(tip="t", summarised=0))
+    assert (third.policy.model, third.overflow, third.ending) == ("anthropic/third", None, None)
+    assert isinstance(next_action(third, Mailbox()), Generate)
+    first = after.compaction(state(overflow=overflow), Compacted(tip="t", summarised=0))
+    assert first.ending is not None
+    assert first.ending.error == overflow
 
 
 @pytest.mark.parametrize("code", sorted(set(ReasonCode) - HELPED - {ReasonCode.LLM_CONTEXT_OVERFLOW}))
