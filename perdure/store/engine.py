@@ -34,6 +34,19 @@ WRITES = "perdure_writes"
 """The execution option that marks a connection whose transaction writes."""
 
 _SECRETS = ("password", "sslpassword", "passfile")
+
+_PASSING = frozenset(
+    {
+        "42P01",  # no such table: it is being restored, or the role's search_path has changed
+        "3F000",  # no such schema: the same
+        "42501",  # a right is missing, until somebody grants it
+        "26000",  # no such prepared statement: a pool gave another connection
+        "42P05",  # such a prepared statement is there already: the same
+        "0A000",  # a cached plan whose table was changed
+    }
+)
+"""SQLSTATEs of PostgreSQL that speak of the database's state and not of the statement: waiting may help."""
+
 _CAUSE_CHARACTERS = 300
 
 
@@ -66,6 +79,11 @@ class Address:
         """The SQLite file, if it is one."""
         return Path(str(self.url.database)) if self.sqlite and not self.in_memory else None
 
+    @property
+    def has_plain_file(self) -> bool:
+        """Whether the address names that file as it stands, and not as SQLite's own kind of URI."""
+        return self.file is not None and "uri" not in self.url.query
+
     def __str__(self) -> str:
         """The address without its secrets."""
         return self.url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
@@ -82,7 +100,7 @@ def connect(address: Address) -> Engine:
     """An engine for the address; nothing is opened yet.
 
     Raises:
-        StoreError: The driver is not installed.
+        StoreError: The driver is not installed, or the address has an option that it does not take.
     """
     if not address.sqlite:
         return _postgresql(address)
@@ -107,31 +125,12 @@ def connect(address: Address) -> Engine:
 
 
 def _postgresql(address: Address) -> Engine:
-    defaults = {
-        "connect_timeout": str(int(BUSY_TIMEOUT.total_seconds())),
-        "application_name": "perdure",
-        # A pooled connection to a host that is gone, or that a firewall has forgotten, is found out while it is idle.
-        "keepalives_idle": "30",
-        "keepalives_interval": "10",
-        "keepalives_count": "3",
-    }
-    missing = {name: value for name, value in defaults.items() if name not in address.url.query}
     try:
-        from perdure.store.postgresql import use_answering_connections  # noqa: PLC0415 - psycopg is an extra
-
-        engine = create_engine(
-            address.url,
-            connect_args=missing,
-            pool_size=POSTGRESQL_CONNECTIONS,
-            max_overflow=0,
-            pool_use_lifo=True,
-            hide_parameters=True,
-        )
+        from perdure.store.postgresql import make_engine  # noqa: PLC0415 - psycopg is an extra
     except ModuleNotFoundError as error:
         msg = f"the store {address} needs the package psycopg, which is not installed"
         raise StoreError(msg) from error
-    use_answering_connections(engine)
-    return engine
+    return make_engine(address.url, connections=POSTGRESQL_CONNECTIONS, patience=BUSY_TIMEOUT)
 
 
 def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
@@ -153,18 +152,23 @@ def translated(address: Address) -> Generator[None]:
     """Database exceptions leave this block as the store's own.
 
     Raises:
-        StoreUnavailableError: The database cannot be reached, is locked, full or damaged.
+        StoreUnavailableError: The database cannot be reached, is locked, full, damaged, or lacks tables or rights.
         StoreError: The database refused a value or a statement.
     """
     try:
         yield
     except (IntegrityError, DataError, ProgrammingError, NotSupportedError) as error:
+        if getattr(error.orig, "sqlstate", None) in _PASSING:
+            raise StoreUnavailableError(_unusable(address, error)) from None
         msg = f"the store {address} refused a statement: {_cause(address, error)}"
         raise StoreError(msg) from error
     except (DBAPIError, PoolTimeoutError, OSError) as error:
-        msg = f"the store {address} cannot be used: {_cause(address, error)}"
         # Drivers repeat parts of the address in their own text, so the chain ends here.
-        raise StoreUnavailableError(msg) from None
+        raise StoreUnavailableError(_unusable(address, error)) from None
+
+
+def _unusable(address: Address, error: BaseException) -> str:
+    return f"the store {address} cannot be used: {_cause(address, error)}"
 
 
 def _cause(address: Address, error: BaseException) -> str:

@@ -4,6 +4,7 @@ Nothing else bounds a statement on this side. A server that stands still, or a p
 it is sent and says nothing, and neither TCP nor a time-out of the server's own ends that.
 """
 
+import difflib
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
-from sqlalchemy import Connection, Dialect, Engine, event
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from perdure.store.errors import StoreError
 
 T = TypeVar("T")
 
@@ -50,9 +53,68 @@ class AnsweringConnection(psycopg.Connection[object]):
             return result
 
 
-def use_answering_connections(engine: Engine) -> None:
-    """Have the engine's connections give up a silent server."""
+DEFAULTS = {
+    "application_name": "perdure",
+    # A pooled connection to a host that is gone, or that a firewall has forgotten, is found out while it is idle.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+"""Options of a connection unless the address has its own."""
+
+PREPARE = "prepare_threshold"
+"""The one option of an address that is the driver's own: executions before a statement is prepared on the server."""
+
+_NUMBERS = (
+    PREPARE,
+    "connect_timeout",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+)
+
+
+def make_engine(url: URL, *, connections: int, patience: timedelta) -> Engine:
+    """An engine whose connections give up a silent server; the options of the address hold.
+
+    Raises:
+        StoreError: An option is none of PostgreSQL's client, or is no number where one is needed.
+    """
+    options = _options(url)
+    prepare = options.pop(PREPARE, None)
+    arguments: dict[str, object] = {"connect_timeout": str(int(patience.total_seconds())), **DEFAULTS, **options}
+    # A statement that is prepared stays with one connection of the server. Behind PgBouncer in transaction mode the
+    # next transaction may get another connection, so nothing is prepared unless the address asks for it.
+    arguments[PREPARE] = None if prepare is None else int(prepare)
+    engine = create_engine(
+        url,
+        connect_args=arguments,
+        pool_size=connections,
+        max_overflow=0,
+        pool_use_lifo=True,
+        hide_parameters=True,
+    )
     event.listen(engine, "do_connect", _connect)
+    return engine
+
+
+def _options(url: URL) -> dict[str, str]:
+    """The options behind the question mark, without those that are given several times: SQLAlchemy reads these."""
+    known = {PREPARE, *(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())}
+    options: dict[str, str] = {}
+    for name, value in url.query.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else "; take it out of the address"
+            msg = f"the store's address has the option {name!r}, which PostgreSQL's client does not know{meant}"
+            raise StoreError(msg)
+        if name in _NUMBERS and not (isinstance(value, str) and value.isascii() and value.isdigit()):
+            msg = f"the store's address has the option {name}={value!r}, which is no whole number; write one"
+            raise StoreError(msg)
+        if isinstance(value, str):
+            options[name] = value
+    return options
 
 
 def _connect(
