@@ -68,4 +68,6 @@ class Conversations:
 
 
 def _size(messages: list[WireMessage]) -> int:
-    return sum(len(str(message.get("content") or "")) + 200 for message in messages)
+    """The text of the messages: what calls are made with and what a model has thought may be longer than any answer."""
+    parts = (part for message in messages for part in message.values() if part is not None)
+    return sum(len(part) if isinstance(part, str) else len(str(part)) for part in parts) + 200 * len(messages)
