@@ -26,6 +26,7 @@ from pydantic import AnyUrl, ValidationError
 
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig
 from perdure.contracts.values import Value
+from perdure.private_files import make_folder
 
 LOGIN_PORT = 41741
 """Where a login comes back to, on loopback: registered with the server, so it stays the same."""
@@ -95,7 +96,7 @@ class TokenFile:
 
     def lock(self) -> AsyncFileLock:
         """Held by the process that refreshes the tokens: a server may take each refresh token once."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         return AsyncFileLock(self.path.with_suffix(".lock"), timeout=REFRESH_SECONDS, mode=0o600)
 
     def remember(self, context: OAuthContext) -> None:
@@ -112,7 +113,7 @@ class TokenFile:
 
     def _write(self, kept: Kept) -> None:
         """Replace the file in one go; a temporary file is readable by its owner alone from the start."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         handle, name = tempfile.mkstemp(dir=self.path.parent)
         with os.fdopen(handle, "w") as file:
             file.write(kept.model_dump_json(exclude_none=True))

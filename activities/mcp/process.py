@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters, get_default_environment, std
 from activities.mcp import guard, last_lines
 from activities.mcp.failures import McpUnavailableError
 from perdure.contracts.mcp import StdioServerConfig
+from perdure.private_files import make_folder, open_private
 
 LONGEST_LINE = 256 * 1024
 """No more of a line is looked at: finding the secrets in it takes half a second of the worker's time."""
@@ -139,10 +141,18 @@ def _command(config: StdioServerConfig, variables: Mapping[str, str]) -> list[st
     return [command, *config.args]
 
 
+class _OwnersLog(RotatingFileHandler):
+    """A log that its owner alone may read: servers write what they were called with."""
+
+    def _open(self) -> "TextIOWrapper[Any]":
+        os.close(open_private(self.baseFilename, os.O_WRONLY | os.O_CREAT))
+        return super()._open()
+
+
 def _log_file(path: Path) -> RotatingFileHandler | None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
+        make_folder(path.absolute().parent)
+        return _OwnersLog(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
     except OSError as error:
         logger.warning("the standard error of an MCP server is not kept: %s", error)
         return None

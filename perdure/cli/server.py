@@ -20,6 +20,7 @@ from typing import IO, Self
 
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
+from perdure.private_files import UMASK, make_folder, open_private
 
 HOST = "127.0.0.1"
 """The embedded server is for this machine only."""
@@ -128,11 +129,11 @@ class EmbeddedServer:
         if self.options.ui_port is not None:
             check_port(self.options.ui_port, "--ui-port")
         if self.options.db is not None:
-            self.options.db.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.options.db.absolute().parent)
         with contextlib.ExitStack() as stack:
             log = self.options.log
             output = stack.enter_context(open_log(log)) if log is not None else subprocess.DEVNULL
-            self._process = spawn(self.command(), output=output)
+            self._process = spawn(self.command(), output=output, umask=UMASK)
         try:
             async with asyncio.timeout(START_SECONDS):
                 await self._answers()
@@ -227,13 +228,13 @@ def check_port(port: int, option: str) -> None:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """The file at ``path``, to append to; its folder is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("ab")
+    """The file at ``path``, to append to; it and its folder are made, for their owner alone, if need be."""
+    make_folder(path.absolute().parent)
+    return open(path, "ab", opener=open_private)
 
 
 def spawn(
-    command: list[str], *, output: IO[bytes] | int | None, env: Mapping[str, str] | None = None
+    command: list[str], *, output: IO[bytes] | int | None, env: Mapping[str, str] | None = None, umask: int = -1
 ) -> subprocess.Popen[bytes]:
     """Start a child that Ctrl+C does not reach and that, on Linux, does not outlive this process.
 
@@ -243,6 +244,7 @@ def spawn(
         command: The command line.
         output: Where both its outputs go; None is where ours go.
         env: Its whole environment; None is ours.
+        umask: The modes that files of the child do not get; -1 is ours.
     """
     return subprocess.Popen(  # noqa: S603  # the command is ours
         command,
@@ -250,6 +252,7 @@ def spawn(
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
         env=env,
+        umask=umask,
         start_new_session=True,
         preexec_fn=_end_with_parent(),  # noqa: PLW1509  # one system call, its library loaded before the fork
     )

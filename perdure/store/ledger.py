@@ -20,6 +20,7 @@ from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.log import LockedSession
 from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
 from perdure.store.rows import insert_into, load_tool_message
+from perdure.store.sqlite import mark_wiped
 
 CallRow = Row[*tuple[object, ...]]
 
@@ -287,7 +288,9 @@ def finish_call(
 
 def forget_arguments(locked: LockedSession, turn: int) -> None:
     """Forget what is masked of the calls that have ended: nobody carries them out any more."""
-    locked.connection.execute(_FORGET_ALL, {"this_session": locked.session, "this_turn": turn})
+    wiped = locked.connection.execute(_FORGET_ALL, {"this_session": locked.session, "this_turn": turn})
+    if wiped.rowcount:
+        mark_wiped(locked.connection)
 
 
 def report_progress(connection: Connection, call: CallKey, claimant: str, event: NewEvent) -> bool:

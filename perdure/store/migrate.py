@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from perdure.store.engine import BUSY_TIMEOUT, WRITES, Address
 from perdure.store.errors import StoreUnavailableError, StoreVersionError
 from perdure.store.schema import KNOWN_REVISIONS, REVISION, REVISION_TABLE
+from perdure.store.sqlite import create_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 """Alembic's folder: packaged, and run from here only."""
@@ -31,8 +32,8 @@ def prepare(engine: Engine, address: Address, *, upgrade: bool) -> None:
         StoreVersionError: The schema is another one.
     """
     file = address.file
-    if file is not None and upgrade:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    if file is not None and upgrade and address.has_plain_file:
+        create_file(file)
     if file is not None and not upgrade and not file.exists():
         msg = f"there is no store at {file}; a worker or `perdure dev` creates it when it starts"
         raise StoreUnavailableError(msg)

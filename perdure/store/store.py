@@ -39,6 +39,7 @@ from perdure.store.records import (
     StepRecord,
     TurnRecord,
 )
+from perdure.store.sqlite import SqliteFile
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Store:
         self._listen: Listen | None = None
         self._address = Address(url)
         self._engine = connect(self._address)
+        self._file = SqliteFile(self._address.file) if self._address.file and self._address.has_plain_file else None
         self._writing = self._engine.execution_options(**{WRITES: True})
         self._reading = self._engine
         if self._address.sqlite:
@@ -88,7 +90,7 @@ class Store:
         """
         store = cls(url, observe)
         try:
-            await store._on(store._writers, lambda: prepare(store._engine, store._address, upgrade=upgrade))
+            await store._on(store._writers, lambda: store._prepare(upgrade=upgrade))
         except BaseException:
             await store.close()
             raise
@@ -97,6 +99,13 @@ class Store:
     def listen(self, listener: Listen) -> None:
         """Tell the listener, and no other any more, which events this store writes, once they are committed."""
         self._listen = listener
+
+    def _prepare(self, *, upgrade: bool) -> None:
+        prepare(self._engine, self._address, upgrade=upgrade)
+        if self._file is not None:
+            self._file.require_same()
+            if upgrade:
+                self._file.shorten_log(self._engine)
 
     async def close(self) -> None:
         """Wait for running transactions and close all connections."""
@@ -161,10 +170,16 @@ class Store:
             written: list[Event] = []
             with self._writing.begin() as connection:
                 connection.info[log.WRITTEN] = written  # of a connection that lives on: an aborted one left its own
+                if self._file is not None:
+                    self._file.require_same()
                 result = work(connection)
+                if self._file is not None:
+                    self._file.note_wiped(connection)
                 committing = True
             if written and self._listen is not None:
                 self._listen(written)
+            if self._file is not None:
+                self._file.shorten_log(self._engine)
             return result
 
         try:

@@ -1,5 +1,6 @@
 """What stdio servers write to their standard error: the last lines in errors, all of it in a log."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_a_long_line_is_whole_in_the_log_and_shortened_for_errors(tmp_path: Path
     standard_error = read_from(log, str, line[:2_000], line[2_000:] + b"\nnext", b" one\r\nrest")
     assert log.read_text().splitlines() == [line.decode(), "next one", "rest"]
     assert [len(text) for text in standard_error.recent] == [160, 8, 4]
+
+
+def test_a_log_and_its_folders_are_their_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older logs as well: a server may write whatever it is called with."""
+    monkeypatch.setattr(process, "LOG_BYTES", 20)
+    folder = tmp_path / "new" / "logs"
+    before = os.umask(0o022)
+    try:
+        read_from(folder / "peer.log", str, b"called with it\n" * 3)
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
+    assert modes == {"peer.log": "0o600", "peer.log.1": "0o600", "peer.log.2": "0o600"}
+    assert [oct(path.stat().st_mode & 0o777) for path in (folder, folder.parent)] == ["0o700", "0o700"]
 
 
 def test_an_endless_line_is_bounded_and_its_end_is_no_part_of_a_secret(tmp_path: Path) -> None:

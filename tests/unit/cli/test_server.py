@@ -39,6 +39,21 @@ async def test_the_file_keeps_executions_over_a_restart(tmp_path: Path) -> None:
         assert (await client.get_workflow_handle("kept").describe()).id == "kept"
 
 
+async def test_executions_and_logs_are_their_owners_alone(tmp_path: Path) -> None:
+    """They hold every prompt and every answer."""
+    folder = tmp_path / "new" / "folder"
+    before = os.umask(0o022)
+    try:
+        options = ServerOptions(port=free_port(), db=folder / "temporal.db", log=folder / "server.log")
+        async with EmbeddedServer(options):
+            files = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"temporal.db", "server.log"} <= files.keys()
+    assert set(files.values()) == {"0o600"}
+    assert [oct(path.stat().st_mode & 0o777) for path in (folder, folder.parent)] == ["0o700", "0o700"]
+
+
 async def test_a_port_in_use_is_named_with_the_option_that_chooses_another() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
