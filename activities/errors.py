@@ -13,6 +13,7 @@ from perdure.engine.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
     ResumeRefusedError,
+    StoreError,
     StoreUnavailableError,
     StoreVersionError,
     TurnEndedError,
@@ -87,3 +88,5 @@ async def store_failures() -> AsyncIterator[None]:
         raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
     except (NotFoundError, ResumeRefusedError) as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
+    except StoreError as error:  # a value that it cannot hold: another attempt brings the same
+        raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None

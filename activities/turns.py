@@ -1,5 +1,6 @@
 """Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -28,9 +29,12 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.reactions import HookDeclaration
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
-from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
+from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
+
+SHOWN_ID = 200
+"""So much of an id that is refused stands in the refusal."""
 
 MOVED = "Note: this server was started anew for this turn. Nothing is left of what it held after earlier calls."
 """Stands in the description of the tools of a server whose state is on a worker that did not open the turn."""
@@ -68,6 +72,7 @@ class TurnActivities:
 
         Safe to run twice: the request id names the turn, and a second attempt finds it.
         """
+        _check_session(opening.session)
         async with beating(), store_failures():
             before = await self._replied_to(opening)
             opening, clone = await self.delegations.taken(opening)
@@ -293,6 +298,16 @@ class TurnActivities:
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
+
+
+def _check_session(session: str) -> None:
+    """Refuse a workflow id that is no session id: it would stand in file names, addresses and on terminals."""
+    if re.fullmatch(SESSION_ID_PATTERN, session) is None:
+        message = (
+            f"the workflow id {session[:SHOWN_ID]!r} cannot be a session id; start the workflow under an id of up to "
+            "200 letters, digits and any of . _ : @ = + -, which begins with a letter or a digit"
+        )
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
 
 
 def _conversation_of(opening: OpenTurn) -> str:

@@ -30,6 +30,12 @@ SUMMARY_CHARACTERS = 120
 SUMMARY_BYTES = 350
 """Largest summary as JSON; the server's own limit is 400 with what it is wrapped in."""
 
+KEYWORD_CHARACTERS = 255
+"""Longest value of a search attribute: the column that databases behind Temporal keep it in."""
+
+KEYWORD_BYTES = 2_000
+"""Largest value of a search attribute as JSON; the server's own limit is 2,048."""
+
 SHOWN_REQUESTS = 5
 """Input requests that are listed in the current details."""
 
@@ -57,16 +63,24 @@ def started(state: TurnState) -> None:
         return
     known = workflow.info().typed_search_attributes
     updates: list[SearchAttributeUpdate[Any]] = [
-        AGENT.value_set(state.policy.agent),
-        MODEL.value_set(state.policy.model),
+        AGENT.value_set(_keyword(state.policy.agent)),
+        MODEL.value_set(_keyword(state.policy.model)),
         STATE.value_set(RunState.RUNNING),
     ]
     if state.tenant:
-        updates.append(TENANT.value_set(state.tenant))
+        updates.append(TENANT.value_set(_keyword(state.tenant)))
     updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE) if known.get(key) is not None)
     if known.get(COST_USD) is not None:
         updates.append(COST_USD.value_unset())
     workflow.upsert_search_attributes(updates)
+
+
+def _keyword(text: str) -> str:
+    """As much of the text as a search attribute holds; a larger value would fail the workflow."""
+    text = text[:KEYWORD_CHARACTERS]
+    while len(json.dumps(text)) > KEYWORD_BYTES:  # as it travels: with every other character escaped
+        text = text[:-10]
+    return text
 
 
 def ended(state: TurnState, result: TurnResult) -> None:
@@ -84,7 +98,7 @@ def ended(state: TurnState, result: TurnResult) -> None:
     if result.cost_usd or not result.unpriced_calls:
         updates.append(COST_USD.value_set(float(result.cost_usd)))
     if result.reason_code:
-        updates.append(REASON_CODE.value_set(result.reason_code))
+        updates.append(REASON_CODE.value_set(_keyword(result.reason_code)))
     workflow.upsert_search_attributes(updates)
 
 

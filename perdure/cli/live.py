@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from datetime import timedelta
@@ -48,6 +49,8 @@ _COLOURS: dict[Tone, dict[str, str | bool]] = {
     Tone.BAD: {"fg": "red"},
 }
 
+_STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
 _REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
 
 
@@ -86,14 +89,15 @@ def refuse_types(types: Collection[str], where: str) -> None:
 
 
 def show(line: Line) -> None:
-    """Print a line, in colour on a terminal unless ``NO_COLOR`` is set."""
+    """Print a line without what steers a terminal, in colour on one unless ``NO_COLOR`` is set."""
     plain = None if not os.environ.get("NO_COLOR") else False
-    click.echo(click.style(line.text, **_COLOURS[line.tone]), color=plain)  # type: ignore[arg-type]
+    click.echo(click.style(clean(line.text), **_COLOURS[line.tone]), color=plain)  # type: ignore[arg-type]
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object as one line."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    click.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class Printer:
@@ -220,7 +224,7 @@ async def detach(turn: Turn, *, as_json: bool) -> int:
     if as_json:
         print_json({"session": turn.session, "turn": number})
     else:
-        click.echo(f"{turn.session} turn {number if number is not None else '(not opened yet)'}")
+        click.echo(clean(f"{turn.session} turn {number if number is not None else '(not opened yet)'}"))
     return ExitCode.FINISHED
 
 

@@ -1,5 +1,6 @@
 """A turn from the outside: what starts it, what it returns, how it is steered, stopped and looked at."""
 
+import re
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -51,6 +52,19 @@ def _within_the_limit(prompt: str) -> str:
         raise ValueError(msg)
     return prompt
 
+
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def _in_plain_text(text: str) -> str:
+    if _STEERING.search(text):
+        msg = "has a control character, which databases refuse and terminals obey; send one line of plain text"
+        raise ValueError(msg)
+    return text
+
+
+Label = Annotated[str, Field(max_length=200), AfterValidator(_in_plain_text)]
+"""An id or a name that a caller chooses: one line of plain text, at most 200 characters."""
 
 Prompt = Annotated[str, Field(min_length=1), AfterValidator(_within_the_limit)]
 """What a person or a service says to an agent: not empty, at most 128 KiB."""
@@ -132,7 +146,7 @@ class SendRequest(Value):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: Prompt
-    request_id: str = Field(default="", max_length=200)
+    request_id: Label = ""
     steer: bool = False
 
 
@@ -188,14 +202,14 @@ class TurnRequest(Value):
     resume_from: ResumeFrom | None = None
     history: History = ()
     prompt: Annotated[str, AfterValidator(_within_the_limit)] = Field(default="", validate_default=True)
-    request_id: str = Field(default="", max_length=200)
-    model: str | None = Field(default=None, min_length=1, max_length=200)
+    request_id: Label = ""
+    model: Annotated[Label, Field(min_length=1)] | None = None
     max_steps: int | None = Field(default=None, ge=1)
     budgets: Annotated[Budgets, known_fields(Budgets)] | None = None
     stop_conditions: StopConditions | None = None
     rules: Rules | None = None
     turn: int | None = Field(default=None, ge=1)
-    tenant: str = Field(default="", max_length=200)
+    tenant: Label = ""
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
     reply: Reply | None = None

@@ -63,3 +63,41 @@ async def test_a_request_may_override_model_steps_and_budgets_for_one_turn(house
         first = await house.run(model="openai/other", max_steps=3, budgets={"cost_usd": "0.5"})
         second = await house.run()
     assert (first["output"], second["output"], second["turn"]) == ("from the other model", "mine", 2)
+
+
+ODD_SESSIONS = ("job\x1b[31m", "job\nnext", "job\0", "../../etc/passwd", "--help", "j" * 900, "-")
+
+
+async def test_a_workflow_id_that_is_no_session_id_is_refused_before_a_turn_exists(house: House) -> None:
+    """Any service may start a workflow under any id; it would stand in file names, addresses and on terminals."""
+    async with house.worker(AGENT):
+        for odd in ODD_SESSIONS:
+            house.session = odd
+            result = await house.run()
+            assert (result["stop_reason"], result["reason_code"], result["turn"]) == ("error", "request.invalid", None)
+            assert "cannot be a session id; start the workflow under an id of up to 200 letters" in result["error"]
+    assert await house.store.sessions() == ()
+
+
+async def test_a_request_id_that_no_database_could_write_is_refused_with_its_field(house: House) -> None:
+    """PostgreSQL refuses a NUL, and so it would be tried for ever."""
+    async with house.worker(AGENT):
+        handle = await house.start(request_id="a\0b")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert "the input is no turn request: request_id: has a control character" in str(failed.value.cause)
+
+
+async def test_search_attributes_take_as_much_of_a_name_as_they_can_hold(house: House) -> None:
+    """200 characters may be 2,402 bytes as Temporal counts them, over a limit that fails the workflow."""
+    tenant, model = "\N{GRINNING FACE}" * 200, "openai/" + "\N{GRINNING FACE}" * 190
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT):
+        house.use(provider)
+        handle = await house.start(tenant=tenant, model=model)
+        result = await handle.result()
+        known = (await handle.describe()).typed_search_attributes
+    assert result["stop_reason"] == "finished"
+    for name, whole in (("PerdureTenant", tenant), ("PerdureModel", model)):
+        (value,) = (pair.value for pair in known if pair.key.name == name)
+        assert whole.startswith(str(value))
+        assert len(str(value)) > 150

@@ -6,7 +6,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.errors import LONGEST_STORE_RETRY, STORE_RETRY
+from activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
 from activities.heartbeat import beating
 from activities.storing import PATIENCE, until_stored
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
@@ -37,6 +37,19 @@ async def stored_after(*failures: Exception) -> str:
 
     result: str = await ActivityEnvironment().run(work)
     return result
+
+
+async def test_a_refusal_of_the_store_is_final_wherever_it_comes() -> None:
+    """Another attempt would bring the same value, and a turn that opens has no bound on its attempts."""
+
+    async def work() -> None:
+        async with store_failures():
+            msg = "refused a statement: text cannot contain NUL (0x00) bytes"
+            raise StoreError(msg)
+
+    with pytest.raises(ApplicationError, match="cannot contain NUL") as refused:
+        await ActivityEnvironment().run(work)
+    assert (refused.value.type, refused.value.non_retryable) == ("runtime.store_refused", True)
 
 
 async def test_an_absent_store_is_asked_again_in_the_same_attempt() -> None:

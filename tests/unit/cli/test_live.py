@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.errors import CliError
-from perdure.cli.live import EXIT_CODES, Printer, follow
+from perdure.cli.live import EXIT_CODES, Printer, follow, print_json, show
 from perdure.cli.main import cli
+from perdure.cli.render import Line
 from perdure.client import Turn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
@@ -217,3 +218,19 @@ async def test_an_interrupt_while_following_leaves_the_turn_alone() -> None:
     turn = FakeTurn(held=True)
     assert await followed(turn, cancels=False) == 130
     assert turn.reasons == []
+
+
+ESCAPES = "a\x1b[31m\x9b2J\r\x07\u202eb"
+
+
+def test_a_line_never_steers_the_terminal_that_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever made the line: a session's id may come from any service."""
+    show(Line(ESCAPES))
+    assert capsys.readouterr().out == "a[31m2Jb\n"
+
+
+def test_neither_does_a_line_of_json_which_still_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"session": ESCAPES})
+    line = capsys.readouterr().out
+    assert line.removesuffix("\n").isprintable()
+    assert json.loads(line) == {"session": ESCAPES}
