@@ -38,6 +38,12 @@ from workflows.delegates import Background, Children, collected, read
 from workflows.extending import Extending
 from workflows.inbox import Opened, Refused, one_line, refuse
 
+GROWTH = 8
+"""A history that has grown by this factor since the server first suggested a fresh one is long."""
+
+LONGEST_HISTORY = (40_000, 40_000_000)
+"""Events and bytes of a long history whatever the server suggested, a fifth below the server's own limits."""
+
 Running = workflow.ActivityHandle[Any]
 
 Result = TypeVar("Result")
@@ -56,6 +62,7 @@ class AgentTurn(Extending):
         super().__init__()
         self._cancelled_by_temporal = False
         self._background = Background()
+        self._suggested_at: tuple[int, int] | None = None
 
     @workflow.run
     async def run(self, request: JsonValue = None) -> TurnResult:
@@ -71,13 +78,14 @@ class AgentTurn(Extending):
             carried = Carried.model_validate(asked.carried)
             self.state = state = carried.turn
             self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
+            self.shown_state = self.run_state
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
         self._deadline.watch(self._state)
         try:
             while not isinstance(action := self._next_action(), CommitTurn):
-                await self._rotate_if_due(asked, action)
-                await self._carry_out(action)
+                if not await self._rotation(asked, action):
+                    await self._carry_out(action)
             result = await self._commit(action)
         finally:
             self._deadline.stop()
@@ -196,7 +204,8 @@ class AgentTurn(Extending):
         began = workflow.now()
         self._deadline.stop()
         left = None if until is None else max(until - began, timedelta(0))
-        await self._until(lambda: bool(self.mail.replies), left)
+        rotates = self._background.all_ended
+        await self._until(lambda: bool(self.mail.replies) or (self._rotation_due and rotates(self._state)), left)
         self.state = after.waiting(self._state, workflow.now() - began)
         self._deadline.watch(self._state)
 
@@ -319,16 +328,47 @@ class AgentTurn(Extending):
             request = CancelRequest(reason="cancelled through Temporal")
             self.mail = self.mail.model_copy(update={"cancel": request, "cancel_at": workflow.now()})
 
-    async def _rotate_if_due(self, request: TurnRequest, action: engine.Action) -> None:
-        """Go on in a fresh history at a step boundary, when the server suggests it or a newer worker takes over."""
+    @property
+    def _rotation_due(self) -> bool:
+        """Whether the server suggests a fresh history, or a newer worker takes over."""
         info = workflow.info()
-        due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
-        if not (due and isinstance(action, Generate)) or self._state.running:  # whose ends a new run would not hear
-            return
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+
+    def _has_grown_long(self) -> bool:
+        """Whether the history comes near the server's limit: eight times as long as when it was first suggested to end.
+
+        By default a server suggests that at 4,096 events or 4 MB and ends a workflow at 51,200 events or 50 MB.
+        """
+        info = workflow.info()
+        now = info.get_current_history_length(), info.get_current_history_size()
+        self._suggested_at = self._suggested_at or now
+        longest = zip(now, self._suggested_at, LONGEST_HISTORY, strict=True)
+        return any(reached >= min(GROWTH * first, most) for reached, first, most in longest)
+
+    async def _rotation(self, request: TurnRequest, action: engine.Action) -> bool:
+        """Go on in a fresh history if that is due, between two steps or while people are waited for.
+
+        A new run would not hear the ends of delegates: a caller works on beside them until its history has grown long,
+        and then waits for them.
+
+        Returns:
+            Whether something was waited for, so that another action may be next.
+        """
+        if not (isinstance(action, Generate | people.WaitForPeople) and self._rotation_due):
+            return False
+        if not self._background.all_ended(self._state):
+            if isinstance(action, people.WaitForPeople) or not self._has_grown_long():
+                return False
+            visibility.now_doing(self, AwaitDelegates(sessions=tuple(one.session for one in self._state.running)))
+            await self._until(lambda: self._background.all_ended(self._state))
+            return True
         await self._handlers_finished()
-        if self._stopped:
-            return
-        carried = Carried(turn=self._state, mail=self.mail)
+        if not self._stopped:
+            self._rotate(request)
+        return True
+
+    def _rotate(self, request: TurnRequest) -> NoReturn:
+        carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
         opened: dict[str, object] = {"queued": (), "history": (), "definition": None}  # the store has them
         workflow.continue_as_new(request.model_copy(update={**opened, "carried": carried.model_dump(mode="json")}))
 

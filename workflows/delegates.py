@@ -125,6 +125,10 @@ class Background:
         ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
         return all(ends) if action.call is not None else any(ends) or not step.waits_for_grants(state)
 
+    def all_ended(self, state: TurnState) -> bool:
+        """Whether none of them works any more."""
+        return all(self._children[one.session].ended for one in state.running)
+
     async def cancelled(self, action: AwaitDelegates, reason: str) -> None:
         """Ask them to end as cancelled, and wait until they have."""
         for session in action.sessions:

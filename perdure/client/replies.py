@@ -1,5 +1,6 @@
 """What people say to a session's input requests: to the turn that waits for them, or to the next one."""
 
+import itertools
 import json
 import uuid
 from abc import ABC, abstractmethod
@@ -16,7 +17,15 @@ from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, d
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
 from perdure.contracts.names import Update
-from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply, readings
+from perdure.contracts.people import (
+    AnswerRequest,
+    ApproveRequest,
+    DenyRequest,
+    InputReceipt,
+    Reply,
+    digest_of,
+    readings,
+)
 from perdure.contracts.turns import TurnRequest
 from perdure.contracts.values import JsonValue
 from perdure.store import Store
@@ -91,9 +100,9 @@ class Replies(ABC):
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             raise RequestRefusedError(f"{field}: {first['msg']}") from error
-        request_id = uuid.uuid4().hex
+        request_id, attempts = uuid.uuid4().hex, itertools.count()
         try:
-            return await deliver(lambda: self._give(session, update, body, request_id))
+            return await deliver(lambda: self._give(session, update, body, request_id, next(attempts)))
         except NotTakenError as error:
             why = "it is not asked yet, or its turns end as fast as it is given"
             raise SessionBusyError(f"session {session!r} did not take the reply: {why}; try again") from error
@@ -108,24 +117,30 @@ class Replies(ABC):
             msg = f"no worker took the reply for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _give(self, session: str, update: Update, body: _Body, request_id: str) -> InputReceipt:
+    async def _give(self, session: str, update: Update, body: _Body, request_id: str, attempt: int) -> InputReceipt:
         """Give it to the running turn, or have it start the next one.
+
+        The same reply is the same update, which the server answers from the history: repeats count as one of those that
+        a run may take. A refusal may be kept there too, so each attempt has an id of its own.
 
         Raises:
             NotTakenError: The turn ended meanwhile, is about to ask, or somebody else was first.
         """
-        newest = await self._runs.newest(session)
+        newest, reply = await self._runs.newest(session), body.reply()
         if newest is None or not newest.running:
             try:
-                return await self._go_on_with(session, body.reply(), request_id)
+                return await self._go_on_with(session, reply, request_id)
             except SessionBusyError as error:
                 raise NotTakenError("lost") from error
         handle = self.temporal.get_workflow_handle(session)
         try:
             with update_errors():
-                receipt: InputReceipt = await handle.execute_update(update, body, result_type=InputReceipt)
+                said = digest_of(reply.request, [reply.decision, reply.value, reply.digest])
+                receipt: InputReceipt = await handle.execute_update(
+                    update, body, id=f"{said}-{attempt}", result_type=InputReceipt
+                )
         except UpdateRefusedError as error:
-            return await self._decided(session, body.reply(), error)
+            return await self._decided(session, reply, error)
         return receipt
 
     async def _decided(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:

@@ -159,6 +159,17 @@ async def is_replied_to(stage: Stage) -> None:
     await reply(stage, "deny", request=refused["request_id"], by="ann", reason="no")
 
 
+async def rotates_while_it_waits(stage: Stage) -> None:
+    """The same denial under many ids makes its history long; the question that is left is answered behind that."""
+    await stage.start(budgets={"seconds": 600})
+    question, refused = await waiting(stage.house, 2)
+    handle = stage.house.temporal.get_workflow_handle(stage.house.session)
+    denial = {"request": refused["request_id"], "by": "ann", "reason": "no"}
+    for number in range(ROTATES_AFTER // 5):
+        await handle.execute_update("deny", denial, id=f"deny-{number}")
+    await reply(stage, "answer", request=question["request_id"], value="red", by="ann")
+
+
 async def is_cancelled_while_it_waits(stage: Stage) -> None:
     handle = await stage.start()
     question, _ = await waiting(stage.house, 2)
@@ -256,6 +267,7 @@ SCENARIOS = (
     Scenario("compacted-by-hand", grows_too_long, is_compacted, settings={"compaction": Compaction(keep=2)}),
     Scenario("corrected", (DONE, say("3")), settings={"output_schema": {"type": "number"}, "output_corrections": 1}),
     Scenario("asked", (several(COLOUR, PAY, PAY), *[COUNT] * 5, DONE), is_replied_to, settings=ASKS),
+    Scenario("rotated-while-waiting", (several(COLOUR, PAY), DONE), rotates_while_it_waits, settings=ASKS),
     Scenario(
         "approval-expired", (PAY, DONE), settings=ASKS | {"approvals": ApprovalPolicy(expires=timedelta(seconds=0.2))}
     ),

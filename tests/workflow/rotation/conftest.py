@@ -14,9 +14,10 @@ SUGGESTED_AFTER = 60
 
 
 @pytest.fixture(scope="module")
-async def server() -> AsyncIterator[EmbeddedServer]:
-    """A server that suggests a fresh history early."""
-    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER)}
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedServer]:
+    """A server that suggests a fresh history early, with what the module's ``LIMITS`` say beside."""
+    more: dict[str, str] = getattr(request.module, "LIMITS", {})
+    limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER), **more}
     async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
         yield running
 
