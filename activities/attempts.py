@@ -18,7 +18,8 @@ from activities.conversations import WireMessage
 from activities.errors import permanent, store_failures, transient
 from activities.failures import facts_of
 from activities.metrics import Metrics
-from activities.model import Answer, UnusableAnswerError, complete
+from activities.model import Answer, complete
+from activities.provider_replies import UnusableAnswerError
 from activities.recordings import Recordings
 from activities.references import names_of_call
 from activities.secrets import values_of
@@ -28,6 +29,7 @@ from perdure.contracts.errors import ErrorDetail, Reason
 from perdure.contracts.events import Event, GenerationError, GenerationRetry
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.values import JsonValue
 from perdure.engine.failures import FailureFacts, class_of, classify, is_ambiguous, reason_of
 from perdure.engine.redaction import without_known
 from perdure.engine.retries import decide
@@ -115,7 +117,9 @@ class Attempts:
             self._metrics.generation_seconds.labels(definition.model).observe(seconds)
             self._count_paid(definition, answer.usage, answer.cost_usd)
         # A model may repeat a key that it found somewhere.
-        answer = replace(answer, text=without_known(answer.text, self._secrets_of(definition)))
+        secrets = self._secrets_of(definition)
+        thinking = tuple(_without(block, secrets) for block in answer.thinking)
+        answer = replace(answer, text=without_known(answer.text, secrets), thinking=thinking)
         return answer, seconds
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
@@ -154,6 +158,8 @@ class Attempts:
             jitter_sample=random.random(),  # noqa: S311 - jitter needs no secrecy
         )
         detail = _detail(request, definition, facts, code, reason)
+        if reason.most_retries is not None and sum(retry.code == code for retry in before) >= reason.most_retries:
+            wait = None
         if wait is None:
             final = _final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous)
             paid = paid_in(before).plus(error.paid.usage, error.paid.cost_usd)
@@ -210,6 +216,12 @@ class Attempts:
         """Write an event of the step, once for each key."""
         async with store_failures():
             await self._store.append_events(request.session, [event_of(request, key, event)])
+
+
+def _without(block: JsonValue, secrets: Collection[str]) -> JsonValue:
+    """A block of thinking without secrets."""
+    texts = block if isinstance(block, dict) else {}
+    return {name: without_known(text, secrets) if isinstance(text, str) else text for name, text in texts.items()}
 
 
 def paid_in(retries: Iterable[GenerationRetry]) -> Paid:

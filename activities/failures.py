@@ -55,7 +55,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
 
     A reply's own Date header takes its place: both are the provider's clock then.
     """
-    chain = (error, *_causes(error))
+    chain = (error, *cause_chain(error))
     reply = reply_of(chain)
     headers = reply.headers if reply is not None else _headers(error)
     causes = tuple(name for cause in chain[1:] for name in names(cause))
@@ -131,7 +131,8 @@ def names(error: BaseException) -> tuple[str, ...]:
     return tuple(base.__name__ for base in type(error).__mro__ if base not in {object, BaseException, Exception})
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """What an exception was raised from, down to the first of the chain."""
     seen = {id(error)}
     cause = error.__cause__ or error.__context__
     while cause is not None and id(cause) not in seen and len(seen) < MAX_CAUSES:

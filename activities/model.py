@@ -2,6 +2,8 @@
 
 litellm takes seconds to import and does much behind one's back; the variables below must be set before. Importing this
 module is therefore the worker's business, once, before it polls.
+
+Long, because what is peculiar to litellm stands in one place, from its environment variables to the answers it makes.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NoReturn, cast
@@ -27,9 +29,23 @@ os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "0")  # no limit but P
 
 import litellm
 from litellm._internal_context import is_internal_call  # pyright: ignore[reportMissingTypeStubs]
+from litellm.litellm_core_utils.llm_response_utils import (  # pyright: ignore[reportMissingTypeStubs]
+    convert_dict_to_response,
+)
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
+from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[reportMissingTypeStubs]
 
+from activities import provider_http
 from activities.conversations import WireMessage
+from activities.failures import cause_chain
+from activities.provider_replies import (
+    MOST_TOKENS,
+    InvalidReplyError,
+    RedirectedError,
+    UnusableAnswerError,
+    UnusableReplyError,
+    kept_thinking,
+)
 from activities.providers import marked, without_thinking
 from activities.references import filled_for_call, names_of_call
 from activities.tool_limits import ToolLimits
@@ -55,6 +71,9 @@ def quiet() -> None:
     method is noticed.
     """
     AsyncHTTPHandler.single_connection_post_request = _not_again  # type: ignore[method-assign]
+    for module in (gpt_transformation, convert_dict_to_response):
+        vars(module)["handle_invalid_parallel_tool_calls"] = _unpacked_calls
+    provider_http.install()
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
@@ -68,17 +87,22 @@ async def _not_again(*_: object, **__: object) -> NoReturn:
     raise sys.exception() or ConnectionError("the connection was lost before the reply")
 
 
+_litellms_unpacked_calls = cast("Callable[[Any], Any]", convert_dict_to_response.handle_invalid_parallel_tool_calls)
+
+
+def _unpacked_calls(tool_calls: Any) -> Any:  # noqa: ANN401
+    """Calls packed into one, unpacked as litellm does it; as they are where it fails over their arguments."""
+    try:
+        return _litellms_unpacked_calls(tool_calls)
+    except Exception:  # noqa: BLE001 - whatever is wrong with arguments is for the model to read
+        return tool_calls
+
+
 quiet()
 
 
 IN_TEXT: ToolMode = "json-in-xml"
 """The tool mode of ``auto`` where the provider's own calls cannot be had."""
-
-
-class UnusableAnswerError(Exception):
-    """An answer that is paid for and cannot be used."""
-
-    paid = Paid()
 
 
 class EmptyAnswerError(UnusableAnswerError):
@@ -302,16 +326,23 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
     mode = mode_of(definition)
     tools = openai_tools(definition.tools) if mode == "api" else []
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
-    response: Any = await litellm.acompletion(
-        **filled_for_call(definition.generate_params, os.environ),
-        model=definition.model,
-        messages=marked(definition, without_thinking(definition, sent)),
-        timeout=SILENCE_SECONDS,
-        num_retries=0,
-        max_retries=0,
-        **({"tools": tools} if tools else {}),
-        **_response_format(definition),
-    )
+    with provider_http.guarded() as exchange:
+        try:
+            response: Any = await litellm.acompletion(
+                **filled_for_call(definition.generate_params, os.environ),
+                model=definition.model,
+                messages=marked(definition, without_thinking(definition, sent)),
+                timeout=SILENCE_SECONDS,
+                num_retries=0,
+                max_retries=0,
+                **({"tools": tools} if tools else {}),
+                **_response_format(definition),
+            )
+        except Exception as error:
+            unusable = _unusable(error, exchange.usage, definition)
+            if unusable is None:
+                raise
+            raise unusable from None
     try:
         answer = _answer(response, may_be_cut)
     except UnusableAnswerError as error:
@@ -320,6 +351,49 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
     if mode == "api" or not definition.tools or answer.finish_reason == CUT_OFF:
         return answer
     return await asyncio.to_thread(_with_calls, answer, mode, definition.tools)
+
+
+_UNREAD = frozenset({"APIConnectionError", "APIError", "InternalServerError"})
+"""Classes that litellm gives what it did not expect in a reply."""
+
+
+def _unusable(error: Exception, usage: Usage | None, definition: AgentDefinition) -> UnusableReplyError | None:
+    """What a reply was that is no answer, out of what litellm made of it; None if the call failed otherwise.
+
+    Args:
+        error: What litellm raised.
+        usage: What the provider counted, of a reply that seemed to be an answer.
+        definition: The agent whose call it is.
+    """
+    chain = (error, *cause_chain(error))
+    unusable = next((link for link in chain if isinstance(link, UnusableReplyError)), None)
+    if isinstance(unusable, RedirectedError):
+        return RedirectedError(_redirect_advice(str(unusable), definition))
+    if unusable is None and usage is not None and type(error).__name__ in _UNREAD:
+        root = chain[-1]
+        text = f"the reply has no {root}" if isinstance(root, KeyError) else "the reply has not the shape of an answer"
+        unusable = InvalidReplyError(text, usage)
+    if unusable is not None:
+        unusable.paid = Paid().plus(unusable.usage, _price(definition, unusable.usage))
+    return unusable
+
+
+def _redirect_advice(origin: str, definition: AgentDefinition) -> str:
+    provider = definition.model.partition("/")[0].upper()
+    variable = f"{provider}_BASE_URL" if provider in {"OPENAI", "ANTHROPIC"} else f"{provider}_API_BASE"
+    return (
+        f"the provider's address redirects to {origin}, and nothing was sent there; set api_base in the agent's "
+        f"generate_params, or {variable} in the worker's environment, to the address that answers"
+    )
+
+
+def _price(definition: AgentDefinition, usage: Usage) -> Decimal | None:
+    """US dollars of a reply that litellm could not read, by the same map."""
+    prices: dict[str, Any] = {**facts_about(definition.model), **definition.generate_params}
+    read, written = prices.get("input_cost_per_token"), prices.get("output_cost_per_token")
+    if not isinstance(read, int | float) or not isinstance(written, int | float):
+        return None
+    return Decimal(str(read)) * usage.input_tokens + Decimal(str(written)) * usage.output_tokens
 
 
 def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ...]) -> Answer:
@@ -361,7 +435,7 @@ def _answer(response: Any, may_be_cut: bool) -> Answer:  # noqa: ANN401 - litell
     return Answer(
         text=text,
         calls=calls,
-        thinking=tuple(getattr(message, "thinking_blocks", None) or ()),
+        thinking=kept_thinking(getattr(message, "thinking_blocks", None)),
         finish_reason=finish_reason,
         usage=_usage(getattr(response, "usage", None)),
         cost_usd=_cost(response),
@@ -373,13 +447,20 @@ def _usage(usage: Any) -> Usage:  # noqa: ANN401
         return Usage()
     details = getattr(usage, "prompt_tokens_details", None)
     return Usage(
-        input_tokens=int(usage.prompt_tokens or 0),
-        output_tokens=int(usage.completion_tokens or 0),
-        cached_tokens=int(getattr(details, "cached_tokens", 0) or 0),
+        input_tokens=_count(usage.prompt_tokens),
+        output_tokens=_count(usage.completion_tokens),
+        cached_tokens=_count(getattr(details, "cached_tokens", 0)),
     )
+
+
+def _count(tokens: Any) -> int:  # noqa: ANN401
+    """A count of tokens within what a counter of ours holds, whatever the provider says."""
+    return min(max(int(tokens or 0), 0), MOST_TOKENS)
 
 
 def _cost(response: Any) -> Decimal | None:  # noqa: ANN401
     """US dollars by litellm's price map; None if it does not know the model, which is not the same as free."""
     cost = getattr(response, "_hidden_params", {}).get("response_cost")
-    return None if cost is None else Decimal(f"{cost:.15g}")  # the product of a float; further digits are noise
+    return (
+        None if cost is None else max(Decimal(f"{cost:.15g}"), Decimal(0))
+    )  # the product of a float; further digits are noise

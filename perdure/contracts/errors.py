@@ -19,6 +19,7 @@ class ReasonCode(StrEnum):
     LLM_TIMEOUT = "llm.timeout"
     LLM_EMPTY = "llm.empty_response"
     LLM_TRUNCATED = "llm.truncated"
+    LLM_INVALID_RESPONSE = "llm.invalid_response"
     LLM_AUTH_ERROR = "llm.auth_error"
     LLM_REQUEST_ERROR = "llm.request_error"
     LLM_TOO_MANY_TOOLS = "llm.too_many_tools"
@@ -103,6 +104,7 @@ class Reason(Value):
         text: What an operator reads: the cause, and where there is one, behind a semicolon the next thing to do.
         model: What the model reads.
         retry_after: What can lengthen the wait before a retry.
+        most_retries: Retries with which the failure is final, if the policy has more: they hardly ever help.
         reserved: Nothing raises the code yet.
     """
 
@@ -110,6 +112,7 @@ class Reason(Value):
     text: str
     model: str = NOTHING
     retry_after: str = NO_SOURCE
+    most_retries: int | None = None
     reserved: bool = False
 
 
@@ -145,6 +148,13 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_TRUNCATED: _transient(
         "the answer was cut off at its longest allowed length; raise max_tokens in the agent's generate_params",
         TOLD,
+    ),
+    ReasonCode.LLM_INVALID_RESPONSE: Reason(
+        transient=True,
+        text="the provider's reply has not the shape of an answer; see that api_base is the address of the model's own "
+        "API, or choose another model",
+        model=TOLD,
+        most_retries=1,
     ),
     ReasonCode.LLM_AUTH_ERROR: _permanent(
         "the provider refused the key; set a valid one in the worker's environment and start it again"

@@ -13,6 +13,7 @@ HELPED = frozenset(
         ReasonCode.LLM_RATE_LIMITED,
         ReasonCode.LLM_NETWORK_ERROR,
         ReasonCode.LLM_TIMEOUT,
+        ReasonCode.LLM_INVALID_RESPONSE,
         ReasonCode.LLM_AUTH_ERROR,
         ReasonCode.LLM_MISSING_KEY,
         ReasonCode.LLM_QUOTA_EXHAUSTED,

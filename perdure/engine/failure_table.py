@@ -96,6 +96,8 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
     ReasonCode.LLM_EMPTY: "EmptyAnswerError",
     ReasonCode.LLM_TRUNCATED: "TruncatedAnswerError",
+    ReasonCode.LLM_INVALID_RESPONSE: "InvalidReplyError",
+    ReasonCode.LLM_REQUEST_ERROR: "RedirectedError",
     ReasonCode.LLM_REFUSED: "RefusedAnswerError",
     ReasonCode.LLM_TIMEOUT: "DeadlineExceededError",
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: "TooManyCallsError",

@@ -10,7 +10,7 @@ from perdure.engine.failures import TABLE, FailureFacts, Table, is_ambiguous, ro
 Status = int | None
 
 RETRIED = """
-llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated
+llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated llm.invalid_response
 runtime.store_unavailable runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
 request.too_early
 """
@@ -37,6 +37,8 @@ NAMES = {
     "llm.missing_key": "MissingKeyError",
     "llm.empty_response": "EmptyAnswerError",
     "llm.truncated": "TruncatedAnswerError",
+    "llm.invalid_response": "InvalidReplyError",
+    "llm.request_error": "RedirectedError",
     "llm.refused": "RefusedAnswerError",
     "llm.timeout": "DeadlineExceededError",
     "runtime.payload_too_large": "TooManyCallsError",

@@ -1,0 +1,179 @@
+"""The guard between litellm and the network: what of a provider's reply litellm gets to see.
+
+litellm follows redirects with the conversation and sometimes the key, masks an error's text for a second a megabyte on
+the event loop, and unpacks a reply however large it becomes. :func:`install` puts its HTTP transports behind this
+module: aiohttp's, and httpx's for an operator who has switched the other off. Only calls within :func:`guarded` are
+touched; what an agent's own code does with litellm is its own business.
+"""
+
+import os
+import ssl
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+import httpx
+import litellm
+from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
+
+from activities.provider_replies import InvalidReplyError, RedirectedError, checked_reply
+from perdure.contracts.budgets import Usage
+
+LARGEST_ERROR = 64 * 1024
+"""Bytes of a reply that is no answer. litellm needs a second of the event loop for each megabyte of it."""
+
+LARGEST_REPLY = 32_000_000
+"""Bytes of an answer, unpacked. A longest answer of today's models has less than a hundredth."""
+
+_ENCODINGS = "gzip, deflate"
+"""Encodings that are unpacked here, within bounds; a provider is asked for no other."""
+
+_UNPACKED = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers that say how the body came, and nothing any more of the one that litellm gets."""
+
+
+class Exchange:
+    """What is known of the exchanges of one call: ``usage`` once a whole answer has come."""
+
+    usage: Usage | None = None
+
+
+_running: ContextVar[Exchange | None] = ContextVar("perdure_exchange", default=None)
+
+Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+@contextmanager
+def guarded() -> Iterator[Exchange]:
+    """Guard every HTTP exchange of this block and of the tasks it starts."""
+    exchange = Exchange()
+    token = _running.set(exchange)
+    try:
+        yield exchange
+    finally:
+        _running.reset(token)
+
+
+class _AiohttpTransport(aiohttp_transport.LiteLLMAiohttpTransport):
+    """litellm's usual transport, guarded."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await _exchange(super().handle_async_request, request)
+
+
+class _HttpxTransport(httpx.AsyncHTTPTransport):
+    """The transport of an operator who has switched aiohttp off, guarded."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await _exchange(super().handle_async_request, request)
+
+
+_litellms_transport = cast("Callable[..., Any]", http_handler.AsyncHTTPHandler.create_async_transport)
+
+
+def install() -> None:
+    """Have litellm make guarded transports from now on; clients that it has made before keep theirs."""
+    for module, guarded_transport in ((aiohttp_transport, _AiohttpTransport), (http_handler, _HttpxTransport)):
+        setattr(module, guarded_transport.__bases__[0].__name__, guarded_transport)
+    http_handler.AsyncHTTPHandler.create_async_transport = staticmethod(_transport)  # type: ignore[assignment]
+
+
+def _transport(
+    ssl_context: ssl.SSLContext | None = None,
+    ssl_verify: bool | None = None,
+    shared_session: Any = None,  # noqa: ANN401
+) -> httpx.AsyncBaseTransport:
+    """What litellm makes; where it makes none and leaves that to httpx, one like httpx's."""
+    made: httpx.AsyncBaseTransport | None = _litellms_transport(
+        ssl_context=ssl_context, ssl_verify=ssl_verify, shared_session=shared_session
+    )
+    if made is not None:
+        return made
+    return _HttpxTransport(
+        verify=ssl_context if ssl_context is not None else ssl_verify is not False,
+        cert=os.getenv("SSL_CERTIFICATE", litellm.ssl_certificate),
+        http2=http_handler.http2_enabled(),
+    )
+
+
+async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
+    """The reply to a request, whole, bounded and checked.
+
+    Raises:
+        RedirectedError: The provider's address sends the request somewhere else; it is not followed.
+        InvalidReplyError: The reply is larger than any answer, or has not the shape of one.
+    """
+    exchange = _running.get()
+    if exchange is None:
+        return await send(request)
+    request.headers["accept-encoding"] = _ENCODINGS
+    response = await send(request)
+    try:
+        if response.has_redirect_location:
+            raise RedirectedError(_origin(request.url, response.headers["location"]))
+        if not response.is_success:
+            body = await _read(response, LARGEST_ERROR, cut=True)
+        else:
+            checked = checked_reply(request.url.path, await _read(response, LARGEST_REPLY), LARGEST_ERROR)
+            body, exchange.usage = checked
+    finally:
+        await response.aclose()
+    headers = [(name, value) for name, value in response.headers.multi_items() if name not in _UNPACKED]
+    return httpx.Response(response.status_code, headers=headers, content=body, request=request)
+
+
+def _origin(asked: httpx.URL, location: str) -> str:
+    """The origin that a redirect names: all that may be shown of it, as its path may hold a key."""
+    try:
+        target = asked.join(location)
+    except httpx.InvalidURL:
+        return "an address that is no URL"
+    port = f":{target.port}" if target.port else ""
+    return f"{target.scheme}://{target.host}{port}"
+
+
+async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
+    """The body, unpacked; what lies behind the bound is left out, or no answer has it.
+
+    Raises:
+        InvalidReplyError: It is larger, and not to be cut.
+    """
+    body = bytearray()
+    async with aclosing(_unpacked(response, most + 1)) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) <= most:
+                continue
+            if cut:
+                return bytes(body[:most])
+            msg = f"the reply has more than {most // 1_000_000} MB, which no answer has"
+            raise InvalidReplyError(msg)
+    return bytes(body)
+
+
+async def _unpacked(response: httpx.Response, most: int) -> AsyncGenerator[bytes]:
+    """The body in pieces of at most so many bytes, however far a packed one would spread."""
+    raw = cast("httpx.AsyncByteStream", response.stream)
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        async for packed in raw:
+            yield packed
+        return
+    unpacker: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out by itself whether it is gzip or zlib
+    is_first = encoding == "deflate"
+    async for packed in raw:
+        left = packed
+        while left:
+            try:
+                piece = unpacker.decompress(left, most)
+            except zlib.error as error:
+                if not is_first:
+                    raise httpx.DecodingError(str(error), request=response.request) from error
+                unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without zlib's header, as some send it
+                piece = unpacker.decompress(left, most)
+            is_first = False
+            left = unpacker.unconsumed_tail
+            if piece:
+                yield piece
