@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from perdure.agents.files import File
+from perdure.agents.return_values import ReturnValue
 from perdure.contracts.tools import CallTool
 from perdure.engine import returned
 from perdure.engine.outputs import whole_characters
@@ -44,20 +45,22 @@ class Attachments(returned.Attachments):
         super().__init__(lambda number: f": artifact {attachment_id(call_id, number)}")
 
 
-async def read(value: object, call_id: str) -> CallResult:
+async def read(value: object, call_id: str, annotated: ReturnValue | None = None) -> CallResult:
     """What a body returned. A list or tuple with images or files in it is read part by part, each on a line.
 
     Raises:
-        InvalidOutputError: It has no JSON form, or an image or a file is too large.
+        InvalidOutputError: It does not fit the annotation of the body, has no JSON form, or an image or a file is too
+            large.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and (annotated is None or annotated.is_text):
         return CallResult(whole_characters(value))
-    return await asyncio.to_thread(_read, value, call_id)  # large values take long, and a generator may block
+    # Large values take long, and a generator may block.
+    return await asyncio.to_thread(_read, value, call_id, annotated)
 
 
-def _read(value: object, call_id: str) -> CallResult:
+def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallResult:
     attachments = Attachments(call_id)
-    text = "\n".join(part.text for part in returned.parts_of(value, attachments))
+    text = "\n".join(part.text for part in returned.parts_of(value, attachments, annotated))
     return CallResult(text, attachments.checked())
 
 

@@ -11,7 +11,7 @@ from activities.mcp.last_lines import in_full, shortened
 from activities.progress import Progress
 from activities.recordings import CallRecording
 from activities.schema_checks import off_the_loop
-from perdure.agents.errors import ToolUnavailableError
+from perdure.agents.errors import InvalidOutputError, ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -21,7 +21,6 @@ from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved
 from perdure.engine.redaction import Hidden, hidden_values
-from perdure.engine.returned import InvalidOutputError
 from perdure.store import Artifact
 
 ERROR_CHARACTERS = 1_500

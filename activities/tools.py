@@ -187,7 +187,7 @@ class ToolActivities:
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
         body = self._bodies.start(tool, arguments, context)
         result = await within(body, limit, who=tool.name, late=late, give_up=lambda: self._stop(tool, context))
-        return replace(await read(result, context.call_id), stop=context.stop_reason)
+        return replace(await read(result, context.call_id, tool.returns), stop=context.stop_reason)
 
     def _stop(self, tool: Tool[..., Any], context: CallContext) -> None:
         """Tell the body to end: an async one is cancelled besides, a blocking one has its flag and may run on."""

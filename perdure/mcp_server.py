@@ -25,6 +25,7 @@ from perdure.agents.errors import InvalidInputError, ToolDefinitionError, ToolUn
 from perdure.agents.files import File
 from perdure.agents.needs import UnmetNeedError, from_environment, problems_of, secrets_among
 from perdure.agents.outputs import read_output
+from perdure.agents.return_values import ReturnValue
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool, tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
@@ -323,7 +324,7 @@ async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall
             if tool.toolset is not None:
                 await around.toolsets.enter(tool.toolset)
             value = await _body(tool, arguments)
-            return _read(value) if isinstance(value, str) else await asyncio.to_thread(_read, value)
+            return await asyncio.to_thread(_read, value, tool.returns)
     except TimeoutError as error:
         if not deadline.expired():
             raise
@@ -361,9 +362,9 @@ async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa
         raise RuntimeError(msg) from error
 
 
-def _read(value: object) -> list[Part]:
+def _read(value: object, annotated: ReturnValue | None) -> list[Part]:
     attachments = Attachments()
-    parts = parts_of(value, attachments)
+    parts = parts_of(value, attachments, annotated)
     attachments.checked()
     return parts
 

@@ -18,10 +18,10 @@ from pydantic_core import to_json
 from activities.mcp.failures import McpError
 from activities.outputs import Attachments, CallResult
 from activities.schema_checks import first_error, off_the_loop
+from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.outputs import whole_characters
-from perdure.engine.returned import InvalidOutputError
 from perdure.engine.validators import GivenUpError
 
 PROBLEM_CHARACTERS = 1_000

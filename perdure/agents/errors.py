@@ -11,3 +11,7 @@ class ToolUnavailableError(Exception):
 
 class InvalidInputError(Exception):
     """Arguments do not fit the tool; always told to whoever sent them."""
+
+
+class InvalidOutputError(Exception):
+    """A tool returned a value that does not fit its annotation or has no JSON form, or more than may be stored."""

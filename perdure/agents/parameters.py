@@ -15,6 +15,7 @@ from perdure.agents.context import ToolContext
 from perdure.agents.docstrings import parted
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.needs import Needed, Setting, Variable
+from perdure.agents.return_values import ReturnValue, return_value_of
 from perdure.agents.schemas import check_schema
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
@@ -33,6 +34,7 @@ class Signature:
         schema: The JSON schema of it, for the model.
         context: The parameter that takes the context of the call.
         needs: The parameters that are filled in from the environment.
+        returns: What it returns, by its annotation.
     """
 
     description: str
@@ -40,6 +42,7 @@ class Signature:
     schema: dict[str, JsonValue]
     context: str | None
     needs: tuple[Needed, ...]
+    returns: ReturnValue | None
 
 
 def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signature:
@@ -70,7 +73,8 @@ def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signat
     with _json_types(name):
         sent = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
         schema = without("title", sent.model_json_schema(by_alias=True))
-    return Signature(description, sent, schema, context, tuple(needed))
+    returns = return_value_of(hints.get("return", Any), name)
+    return Signature(description, sent, schema, context, tuple(needed), returns)
 
 
 def answer_of(body: Callable[..., object], name: str) -> dict[str, JsonValue] | None:

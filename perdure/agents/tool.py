@@ -12,6 +12,7 @@ from perdure.agents.effects import Reconcile, Reconciler, reconciler_of
 from perdure.agents.errors import InvalidInputError, ToolDefinitionError
 from perdure.agents.needs import Needed, Variable
 from perdure.agents.parameters import Signature, answer_of, signature_of
+from perdure.agents.return_values import ReturnValue
 from perdure.agents.warned import of_question, warn
 from perdure.contracts.builtins import Builtin
 from perdure.contracts.delegates import RUN_IN_BACKGROUND, DelegateSettings
@@ -62,6 +63,7 @@ class Tool(Generic[P, R]):
         needs: The parameters that are filled in from the environment.
         toolset: Of a method: what is entered before it is called.
         settings: What the author said.
+        returns: What the function returns, by its annotation.
     """
 
     function: Callable[P, R]
@@ -72,6 +74,7 @@ class Tool(Generic[P, R]):
     needs: tuple[Needed, ...] = ()
     toolset: "Toolset | None" = field(default=None, repr=False)
     settings: ToolSettings = field(default_factory=ToolSettings, repr=False)
+    returns: ReturnValue | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
@@ -206,6 +209,7 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
         needs=signature.needs,
         toolset=toolset,
         settings=settings,
+        returns=signature.returns,
     )
 
 

@@ -181,7 +181,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: _reserved("the request for the model could not be put together"),
     ReasonCode.TOOL_UNKNOWN: _tool("the model asked for a tool that the agent does not have"),
     ReasonCode.TOOL_INVALID_INPUT: _tool("the arguments do not fit the tool's schema"),
-    ReasonCode.TOOL_INVALID_OUTPUT: _tool("the tool returned a value that cannot be written as JSON"),
+    ReasonCode.TOOL_INVALID_OUTPUT: _tool(
+        "the tool returned a value that does not fit its annotation, or that has no JSON form"
+    ),
     ReasonCode.TOOL_TIMEOUT: _tool("the tool ran longer than its time-out"),
     ReasonCode.TOOL_NETWORK_ERROR: _tool("the tool could not reach what it needs over the network"),
     ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception"),

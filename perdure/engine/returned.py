@@ -7,7 +7,9 @@ from typing import Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
+from perdure.agents.return_values import ReturnValue
 from perdure.contracts.values import JsonValue
 from perdure.engine.outputs import whole_characters
 
@@ -16,10 +18,6 @@ MAX_ALL_BYTES = 50_000_000
 
 _WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
 """What pydantic puts before the cause."""
-
-
-class InvalidOutputError(Exception):
-    """The tool returned a value that cannot be written as JSON, or more than may be stored."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,14 @@ class Attachments:
         return tuple(self._all)
 
 
-def parts_of(value: object, attachments: Attachments) -> list[Part]:
+def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | None = None) -> list[Part]:
     """What a body returned. A list or tuple with images or files in it is read part by part.
 
     Raises:
-        InvalidOutputError: It has no JSON form.
+        InvalidOutputError: It does not fit the annotation of the body, or has no JSON form.
     """
+    if annotated is not None:
+        value = annotated.checked(value)
     values = [value]
     if isinstance(value, list | tuple):
         listed = list(cast("Collection[object]", value))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent
+from perdure import Agent, tool
+from perdure.agents.errors import InvalidOutputError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolSettings
 from perdure.testing import Script, ScriptedProvider, call, say
@@ -49,6 +50,19 @@ def test_the_refusal_of_the_page_is_the_one_of_the_worker(clerk: Agent) -> None:
     with pytest.raises(UnmetNeedError) as refusal:
         check_needs([clerk], "here", {})
     assert f"perdure: {refusal.value}" in " ".join(PAGE.split())
+
+
+def test_the_error_of_the_page_is_the_one_of_a_wrong_result() -> None:
+    """S-25."""
+
+    @tool
+    def find() -> list[str]:
+        return [3]  # type: ignore[list-item]
+
+    assert find.returns is not None
+    with pytest.raises(InvalidOutputError) as refusal:
+        find.returns.checked(find())
+    assert str(refusal.value) in " ".join(PAGE.split())
 
 
 def test_the_table_has_every_setting_and_no_other() -> None:

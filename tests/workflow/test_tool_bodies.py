@@ -231,3 +231,25 @@ async def test_a_masked_argument_reaches_the_body_and_nothing_else(
         if secret in everything
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends"), [("abort", ("error", "tool.invalid_output")), ("feed_back", ("finished", None))]
+)
+async def test_a_result_outside_its_annotation_is_bad_output(house: House, policy: str, ends: tuple[str, str]) -> None:
+    """S-25: it ends the turn or the model reads it, as the agent says; the body ran once, the value is not shown."""
+    ran: list[int] = []
+
+    @tool
+    def weigh() -> list[float]:
+        ran.append(1)
+        return ["s3cret"]  # type: ignore[list-item]
+
+    result, read = await played(house, agent(weigh, on_tool_error=policy), call(("weigh", {})), DONE)
+    assert (result["stop_reason"], result["reason_code"]) == ends
+    assert ran == [1]
+    said = (
+        "the function returned a value that does not fit its annotation list[float]: 0: Input should be a valid number"
+    )
+    assert said in (result["error"] if policy == "abort" else read)
+    assert "s3cret" not in str(await house.events())

@@ -16,9 +16,10 @@ from pydantic import BaseModel
 
 from activities.outputs import CallResult, artifacts_of, read
 from perdure import File, Image
+from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool
-from perdure.engine.returned import MAX_ALL_BYTES, InvalidOutputError
+from perdure.engine.returned import MAX_ALL_BYTES
 
 PNG = b"\x89PNG\r\n"
 CALL = CallTool(session="s", turn=1, step=1, call_id="c1", definition="d")
