@@ -17,8 +17,10 @@ from activities.bounds import with_ceiling
 from activities.conversations import WireMessage
 from activities.errors import permanent, store_failures, transient
 from activities.failures import facts_of
+from activities.heartbeat import note
 from activities.metrics import Metrics
 from activities.model import Answer, complete
+from activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
 from activities.provider_replies import UnusableAnswerError
 from activities.recordings import Recordings
 from activities.references import names_of_call
@@ -26,11 +28,12 @@ from activities.secrets import values_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail, Reason
-from perdure.contracts.events import Event, GenerationError, GenerationRetry
+from perdure.contracts.events import Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.values import JsonValue
 from perdure.engine.failures import FailureFacts, class_of, classify, is_ambiguous, reason_of
+from perdure.engine.pace import REFUSALS, Sent
 from perdure.engine.redaction import without_known
 from perdure.engine.retries import decide
 from perdure.store import Store
@@ -86,33 +89,50 @@ class Failure:
 class Attempts:
     """The model calls of one worker."""
 
-    def __init__(self, *, store: Store, metrics: Metrics, recordings: Recordings, secrets: Collection[str]) -> None:
+    def __init__(
+        self, *, store: Store, metrics: Metrics, recordings: Recordings, gates: Gates, secrets: Collection[str]
+    ) -> None:
         self._store = store
         self._metrics = metrics
+        self._gates = gates
         self._recordings = recordings
         self._secrets = frozenset(secrets)
 
     async def call(
-        self, definition: AgentDefinition, messages: list[WireMessage], *, ceiling: int | None = None
+        self,
+        request: StepRequest,
+        definition: AgentDefinition,
+        messages: list[WireMessage],
+        *,
+        ceiling: int | None = None,
     ) -> tuple[Answer, float]:
         """The answer, and the seconds it took; with a ceiling, an answer of at most so many tokens, or cut off there.
+
+        The call waits for its turn at the gate of its key; that is no part of its time.
 
         Raises:
             CallFailedError: Whatever the provider or its library did.
         """
+        gate, entered = self._gates.of(definition), time.monotonic()
+        sent = None if self._recordings.mode == "replay" else await self._turn_at(gate, request, definition)
+        waited = time.monotonic() - entered
         began = time.monotonic()
         try:
             answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages, ceiling))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
             seconds = time.monotonic() - began
-            failed_at = activity.info().started_time + timedelta(seconds=seconds)
+            failed_at = activity.info().started_time + timedelta(seconds=waited + seconds)
             paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
             self._count_paid(definition, paid.usage, paid.cost_usd)
             facts = facts_of(error, failed_at, self._secrets_of(definition))
+            if sent is not None:
+                _show(gate, sent, facts, served=isinstance(error, UnusableAnswerError))
             # The chain holds unredacted texts, and would stand in the history.
             raise CallFailedError(facts, failed_at, paid, seconds=seconds) from None
         seconds = time.monotonic() - began
+        if sent is not None:
+            gate.serve(sent)
         if not answer.recorded:  # then nobody was asked, or paid
             self._metrics.generation_seconds.labels(definition.model).observe(seconds)
             self._count_paid(definition, answer.usage, answer.cost_usd)
@@ -121,6 +141,24 @@ class Attempts:
         thinking = tuple(_without(block, secrets) for block in answer.thinking)
         answer = replace(answer, text=without_known(answer.text, secrets), thinking=thinking)
         return answer, seconds
+
+    async def _turn_at(self, gate: Gate, request: StepRequest, definition: AgentDefinition) -> Sent:
+        """Wait until the call may be sent; where people look for the job, it says that it waits."""
+        told = False
+
+        async def tell(waiting: Waiting) -> None:
+            nonlocal told
+            note(str(waiting))
+            if not told and waiting.seconds >= TELL_SECONDS:
+                told = True
+                pace = None if waiting.rate is None else round(waiting.rate, 3)
+                event = GenerationWait(model=definition.model, ahead=waiting.ahead, calls_per_second=pace)
+                await self.record(request, f"{'compaction/' if isinstance(request, Compact) else ''}wait", event)
+
+        try:
+            return await wait_for(gate, request.session, tell)
+        finally:
+            note("")
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
@@ -230,6 +268,14 @@ def paid_in(retries: Iterable[GenerationRetry]) -> Paid:
     for retry in retries:
         paid = paid.plus(retry.usage, retry.cost_usd)
     return paid
+
+
+def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> None:
+    """Let the gate learn from a failed call: a refusal slows all calls of the key, an answer of no use was served."""
+    if served:
+        gate.serve(sent)
+    elif facts.status in REFUSALS and reason_of(facts).transient:
+        gate.refuse(sent, facts.retry_after_seconds)
 
 
 async def _called(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:

@@ -84,7 +84,7 @@ class CompactActivity:
             ]
             try:
                 most = await self._ceiling(request, writer, sent)
-                answer, seconds = await self._attempts.call(writer, sent, ceiling=most)
+                answer, seconds = await self._attempts.call(request, writer, sent, ceiling=most)
                 summary = written_summary(answer, seconds)
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)

@@ -85,7 +85,7 @@ class GenerateActivity:
         sent = [*system_prompt(asked), *messages, *map(wire, new)]
         try:
             most = await self._ceiling(request, asked, sent, before=len(sent) - len(new))
-            answer, seconds = await self._attempts.call(asked, sent, ceiling=most)
+            answer, seconds = await self._attempts.call(request, asked, sent, ceiling=most)
         except NotAffordableError as error:
             raise permanent(error.detail, await self._attempts.paid(request)) from None
         except CallFailedError as error:

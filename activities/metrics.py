@@ -4,10 +4,11 @@ What is true of all workers together is read from the store when somebody asks: 
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -50,6 +51,18 @@ class Metrics:
         )
         self.tokens = _counter(registry, Metric.TOKENS, "Tokens as the provider reports them", "model", "kind")
         self.cost_usd = _counter(registry, Metric.COST_USD, "US dollars, as far as prices are known", "model")
+        self.calls_waiting = Gauge(
+            Metric.CALLS_WAITING,
+            "Model calls that wait for their turn at a limited key",
+            ["provider"],
+            registry=registry,
+        )
+        self.calls_per_second = Gauge(
+            Metric.CALLS_PER_SECOND,
+            "Pace of the provider's slowest key; +Inf while none is limited",
+            ["provider"],
+            registry=registry,
+        )
         self.tool_calls = _counter(registry, Metric.TOOL_CALLS, "Tool calls by outcome", "tool", "outcome")
         self.tool_seconds = _histogram(registry, Metric.TOOL_SECONDS, "Tool bodies", _SLOW, "tool")
         self.tools_abandoned = _counter(
@@ -66,6 +79,11 @@ class Metrics:
     def store_operation(self, operation: str, seconds: float) -> None:
         """Note one store transaction."""
         self.store_seconds.labels(operation).observe(seconds)
+
+    def show_pace(self, provider: str, rate: float | None, waiting: int) -> None:
+        """Show how fast a provider is called, and how many calls wait."""
+        self.calls_waiting.labels(provider).set(waiting)
+        self.calls_per_second.labels(provider).set(math.inf if rate is None else rate)
 
     def count_outcomes(self, written: Iterable[Event]) -> None:
         """Count the outcome of each tool call that these new events of the log end, however it was ended."""

@@ -27,6 +27,7 @@ from activities.generate import GenerateActivity
 from activities.mcp.servers import McpServers
 from activities.metrics import Metrics, PeopleCollector
 from activities.model import warm_up
+from activities.pace import Gates
 from activities.people import PeopleActivity
 from activities.reacting import ReactActivity
 from activities.recordings import Recordings
@@ -50,6 +51,9 @@ STICKY = timedelta(seconds=2)
 
 HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 """Beats are sent at most so often; the SDK's default, a share of the time-out, would delay every cancel."""
+
+WAITING_SHARE = 2
+"""Of its activities a worker gives this part, one in two, to calls that wait for their turn at limited keys."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -94,7 +98,14 @@ def build_worker(
         search_attributes=parts.search_attributes,
         secrets=parts.secrets,
     )
-    attempts = Attempts(store=parts.store, metrics=parts.metrics, recordings=recordings, secrets=parts.secrets)
+    attempts = Attempts(
+        store=parts.store,
+        metrics=parts.metrics,
+        recordings=recordings,
+        # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
+        gates=Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE),
+        secrets=parts.secrets,
+    )
     generate = GenerateActivity(
         store=parts.store,
         definitions=definitions,

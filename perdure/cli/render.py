@@ -95,6 +95,11 @@ def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iter
     yield from (Line(f"> {line}", Tone.HEAD) for line in event.content.splitlines())
 
 
+def _wait(_: events.Envelope, event: events.GenerationWait) -> Iterator[Line]:
+    pace = "" if event.calls_per_second is None else f" · {event.calls_per_second:.2g} calls a second"
+    yield Line(f"⧖ {event.model} · waits for its turn · {event.ahead} calls before it{pace}", Tone.QUIET)
+
+
 def _retry(_: events.Envelope, event: events.GenerationRetry) -> Iterator[Line]:
     message = " ".join(event.error_message.split())
     wait = f"waiting {event.wait_seconds:.1f}s"
@@ -235,6 +240,7 @@ def _for(make: Callable[[events.Envelope, _E], Iterator[Line]]) -> _Make:
 LINES: dict[type, _Make] = {
     events.AgentStart: _for(_agent_start),
     events.UserMessageReceived: _for(_user_message),
+    events.GenerationWait: _for(_wait),
     events.GenerationRetry: _for(_retry),
     events.GenerationContent: _for(_content),
     events.GenerationEnd: _for(_generation_end),

@@ -66,6 +66,20 @@ class GenerationStart(Value):
     messages: int
 
 
+class GenerationWait(Value):
+    """A model call waits for its turn, as the provider limits its key; written once for a call that waits long.
+
+    Attributes:
+        ahead: Calls that go before it.
+        calls_per_second: The pace at which this worker calls the provider with this key.
+    """
+
+    type: Literal["generation_wait"] = "generation_wait"
+    model: str
+    ahead: int
+    calls_per_second: float | None = None
+
+
 class GenerationRetry(RetryDetails):
     """A model call failed and will be sent again after the wait."""
 
@@ -314,6 +328,7 @@ Event = (
     AgentStart
     | UserMessageReceived
     | GenerationStart
+    | GenerationWait
     | GenerationRetry
     | GenerationContent
     | GenerationEnd

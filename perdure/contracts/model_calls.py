@@ -44,6 +44,15 @@ def texts_that_say_where(params: Mapping[str, JsonValue]) -> Iterator[tuple[str,
             yield from _texts(name, value, "headers" in name)
 
 
+def place_of_calls(params: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
+    """Address and credentials in the arguments: calls with the same ones share the limits of their provider.
+
+    Headers belong to it only where they hold a credential.
+    """
+    texts = texts_that_say_where(params)
+    return [(name, text) for name, text, _ in texts if name in params or _is_credential(name)]
+
+
 def with_where(params: Mapping[str, JsonValue], change: Callable[[str], str]) -> dict[str, JsonValue]:
     """The arguments with other texts in those that say where a call goes."""
     return {name: _changed(value, change) if says_where(name) else value for name, value in params.items()}

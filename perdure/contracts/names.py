@@ -85,6 +85,8 @@ class Metric(StrEnum):
     STEPS = "perdure_steps_total"
     GENERATION_SECONDS = "perdure_generation_seconds"
     GENERATION_RETRIES = "perdure_generation_retries_total"
+    CALLS_WAITING = "perdure_model_calls_waiting"
+    CALLS_PER_SECOND = "perdure_model_calls_per_second"
     TOKENS = "perdure_tokens_total"
     COST_USD = "perdure_cost_usd_total"
     TOOL_CALLS = "perdure_tool_calls_total"

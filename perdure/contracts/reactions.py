@@ -45,6 +45,7 @@ FunctionEvent = Literal[
     "compaction_event",
     "user_message",
     "generation_start",
+    "generation_wait",
     "generation_retry",
     "generation_content",
     "generation_step",
@@ -74,8 +75,8 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "start": frozenset({"agent_start"}),
     "generation": frozenset(
         {
-            *("compaction_event", "user_message", "generation_start", "generation_retry", "generation_content"),
-            *("generation_end", "generation_error", "generation_step"),
+            *("compaction_event", "user_message", "generation_start", "generation_wait", "generation_retry"),
+            *("generation_content", "generation_end", "generation_error", "generation_step"),
         }
     ),
     "step": frozenset(
@@ -85,7 +86,9 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
             *("budget_warning", "budget_changed", "model_fallback", "todos_changed"),
         }
     ),
-    "error": frozenset({"compaction_event", "generation_start", "generation_retry", "generation_error"}),
+    "error": frozenset(
+        {"compaction_event", "generation_start", "generation_wait", "generation_retry", "generation_error"}
+    ),
     "stalled": frozenset({"agent_stalled"}),
     "end": frozenset({"stop_condition_met", "agent_error", "agent_end"}),
 }

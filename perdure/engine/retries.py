@@ -14,6 +14,9 @@ from perdure.contracts.retries import RetryPolicy
 LONGEST_WAIT = timedelta(days=365)
 """Bound of a wait under a policy that has none: the doubling would leave what a timer can hold."""
 
+RETRY_AFTER_JITTER = 0.1
+"""Share of a provider's retry-after that is added at random."""
+
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 
 
@@ -46,9 +49,13 @@ def _date(value: str) -> datetime | None:
 
 
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:
-    """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1]."""
+    """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1].
+
+    What a provider asks for is the same for all who were refused: a policy with jitter adds up to a tenth of it.
+    """
     doubled = policy.base.total_seconds() * 2.0 ** min(attempt - 1, 1000)
-    seconds = max(doubled + policy.jitter.total_seconds() * jitter_sample, retry_after or 0.0)
+    spread = 1.0 + RETRY_AFTER_JITTER * jitter_sample if policy.jitter else 1.0
+    seconds = max(doubled + policy.jitter.total_seconds() * jitter_sample, (retry_after or 0.0) * spread)
     wait = timedelta(seconds=min(seconds, LONGEST_WAIT.total_seconds()))
     return wait if policy.cap is None else min(wait, policy.cap)
 
@@ -79,6 +86,9 @@ def decide(  # noqa: PLR0913 - each is a fact of its own
     if ambiguous and policy.ambiguous == "fail":
         return None
     wait = wait_before(policy, attempt, retry_after=retry_after, jitter_sample=jitter_sample)
-    if policy.max_time is not None and (elapsed >= policy.max_time or elapsed + wait > policy.max_time):
-        return None
-    return wait
+    if policy.max_time is None:
+        return wait
+    left = policy.max_time - elapsed
+    if retry_after is not None and wait > left:  # what jitter adds to the provider's own wait ends no chain
+        wait = max(left, wait_before(policy, attempt, retry_after=retry_after, jitter_sample=0.0))
+    return None if left <= timedelta(0) or wait > left else wait

@@ -53,3 +53,5 @@ brief = Agent(
     ),
 )
 """Gives up soon: an outage of a second is longer than all that it may wait."""
+
+patient = Agent(name="patient", model="openai/scripted", retry=RetryPolicy())

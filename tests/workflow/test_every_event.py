@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from activities import attempts, pace
 from perdure import (
     Agent,
     Budgets,
@@ -44,7 +46,7 @@ from perdure.contracts.values import Value
 from perdure.engine.trajectory import event_line, event_to_dict, read_event_line
 from perdure.stop import step_count
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
-from tests.house import House
+from tests.house import WAIT_SECONDS, House
 from tests.workflow.test_command_line import perdure
 
 WHERE = {
@@ -52,6 +54,7 @@ WHERE = {
     "user_message": "long",
     "generation_start": "long",
     "generation_retry": "long",
+    "generation_wait": "lost",
     "generation_content": "long",
     "generation_end": "long",
     "generation_step": "long",
@@ -101,9 +104,14 @@ def slip() -> str:
     raise OSError("slipped")
 
 
+REFUSED = threading.Event()
+"""The provider has refused a call and asked for a wait, so that the next call of another job waits too."""
+
+
 @tool(idempotent=True)
 def put() -> str:
     """Put it there, twice if need be."""
+    assert REFUSED.wait(WAIT_SECONDS)
     return "put"
 
 
@@ -155,15 +163,24 @@ def second(request: ChatRequest) -> Reply:
     return say("all is done") if len(request.messages) < 9 else say("?").after(too_long)
 
 
+def first(request: ChatRequest) -> Reply:
+    """What the model of the long run says; its first call is refused."""
+    reply = LONG.reply(request)
+    if reply.faults:
+        REFUSED.set()
+    return reply
+
+
 QUOTA = faults.error(429, "no more", name="insufficient_quota")
+LONG = Script(
+    replies=(
+        call(("dig", {"place": "here"}), ("nobody", {})).after(faults.status(503, headers={"retry-after": "3"})),
+        *[call(("look", {"place": "a"}))] * 4,
+        say("no").after(QUOTA),
+    )
+)
 MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
-    "long": Script(
-        replies=(
-            call(("dig", {"place": "here"}), ("nobody", {})).after(faults.status(503)),
-            *[call(("look", {"place": "a"}))] * 4,
-            say("no").after(QUOTA),
-        )
-    ),
+    "long": first,
     "second": second,
     "team": Script(replies=(call(("todo", {"new_titles": ["look"]}), ("helper", {"query": "look"})), say("looked"))),
     "helper": lambda _: say("nothing there"),
@@ -173,7 +190,10 @@ MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
 
 
 def with_a_lost_attempt(house: House) -> None:
-    """Let the first attempt at ``put`` end as soon as the call is its own."""
+    """Let the first attempt at ``put`` end as soon as the call is its own, and the call behind it say that it waits."""
+    REFUSED.clear()
+    for module in (pace, attempts):
+        house.environment.setattr(module, "TELL_SECONDS", 0.1)
     claim, lost = house.store.claim_call, list[str]()
 
     async def claim_call(**wanted: Any) -> Any:

@@ -126,6 +126,22 @@ def test_retry_after_wins_when_it_is_longer_and_the_cap_bounds_it() -> None:
     assert seconds(policy, tries=2, retry_after=0.1) == [0.5, 1.0]
 
 
+@given(attempt=st.integers(1, 8), jitter=st.floats(0, 1), asked=st.floats(0, 10_000))
+def test_jitter_grows_with_what_the_provider_asks_for(attempt: int, jitter: float, asked: float) -> None:
+    """All who were refused were told the same, and must not come back at the same moment."""
+    policy = RetryPolicy(max_time=None)
+    wait = wait_before(policy, attempt, retry_after=asked, jitter_sample=jitter).total_seconds()
+    own = wait_before(policy, attempt, retry_after=None, jitter_sample=jitter).total_seconds()
+    assert wait == pytest.approx(max(own, asked * (1 + jitter / 10)), abs=1e-5)
+    assert wait >= asked - 1e-5
+
+
+def test_jitter_on_what_the_provider_asks_for_ends_no_chain() -> None:
+    assert again(retry_after=299, jitter=1.0) == timedelta(seconds=300)
+    assert again(retry_after=100, elapsed=195, jitter=1.0) == timedelta(seconds=105)
+    assert again(retry_after=100, elapsed=201, jitter=0.0) is None
+
+
 def test_the_activegraph_preset_makes_three_calls() -> None:
     """S-09."""
     policy = RetryPolicy.activegraph()

@@ -1,0 +1,133 @@
+"""How fast a key may be used: halved when the provider refuses a call, raised when it serves one; no clock in here.
+
+Before the first refusal there is no limit. The pace is found as TCP finds that of a network: what is sent until the
+provider refuses tells what it takes (additive increase, multiplicative decrease).
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+REFUSALS = frozenset({429, 503, 529})
+"""Statuses with which a provider asks for fewer calls: too many requests, no capacity, overloaded."""
+
+LEAST = 1 / 30
+"""The slowest pace, in calls a second: there are keys for three calls a minute, and who was away may be back."""
+
+MOST = 1_000.0
+"""A faster pace is none: no worker sends so many calls a second."""
+
+RAISE = 0.05
+"""Calls a second that a served call adds, so that the pace doubles in 14 s; at least a hundredth of it.
+
+At most a tenth; and a tenth as long as nobody has seen where the limit is.
+"""
+
+LATE = 0.05
+"""Seconds that a call may be sent late without the next ones being late too: timers are not exact."""
+
+LONGEST_CLOSING = 120.0
+"""Seconds that a provider may close a key for all calls; who asks for more is asked by each call, whose policy decides.
+
+A call with a shorter patience ends then, or goes to a fallback, and does not wait for an hour.
+"""
+
+SPREAD = 0.1
+"""Share of a closing by which it is longer at random, so that the workers of a fleet do not come back at once."""
+
+HOPELESS = 300.0
+"""Seconds without one served call after which a refusing provider is not limited but away."""
+
+HOPELESS_WAIT = 30.0
+"""Seconds that a call then waits for its turn at most: each is to hear it, and to end or go to a fallback."""
+
+FORGET = 600.0
+"""Seconds without a refusal after which there is no limit any more."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A call on its way: when it was sent, and how many calls were in the second up to it."""
+
+    at: float
+    recent: int
+
+
+class Pace:
+    """The pace of one key. Times are seconds of any one clock.
+
+    Attributes:
+        rate: Calls a second; None while no limit is known.
+    """
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._recent: deque[float] = deque()
+        self._slot = -math.inf
+        self._closed_until = -math.inf
+        self._cut_at = -math.inf
+        self._steady = 0.0
+        self._served_since_cut = True
+        self._served = False
+        self._is_limited = False
+        self._refused_since: float | None = None
+
+    def opens_at(self, now: float, waiting: int) -> float:
+        """When the next of so many waiting calls may be sent; not later than ``now`` if it may at once."""
+        if self.rate is None:
+            return now
+        opens = max(self._closed_until, self._slot + 1 / self.rate)
+        if self._refused_since is not None and now - self._refused_since > HOPELESS:
+            opens = min(opens, self._slot + HOPELESS_WAIT / max(1, waiting))
+        return opens
+
+    def send(self, now: float) -> Sent:
+        """Note that a call is sent."""
+        while self._recent and self._recent[0] <= now - 1:
+            self._recent.popleft()
+        self._recent.append(now)
+        step = 0.0 if self.rate is None else 1 / self.rate
+        self._slot = min(max(self._slot + step, now - LATE), now)
+        return Sent(at=now, recent=len(self._recent))
+
+    def serve(self, sent: Sent, now: float) -> None:
+        """Note that the provider has served a call.
+
+        The first served call after refusals takes the pace back to where the first of them had put it.
+        """
+        self._refused_since = None
+        self._served = True
+        if self.rate is None:
+            return
+        if now - self._cut_at > FORGET or self.rate > MOST:
+            self.rate, self._is_limited = None, False
+            return
+        if sent.at > self._cut_at:
+            self._served_since_cut = True
+            self.rate = max(self.rate, self._steady)
+        careful = max(RAISE, self.rate / 100) if self._is_limited else math.inf
+        self.rate += min(careful, self.rate / 10)
+
+    def refuse(self, sent: Sent, now: float, retry_after: float | None, jitter_sample: float) -> None:
+        """Note that the provider has refused a call; calls that were sent before the last cut do not cut again.
+
+        Args:
+            sent: The call.
+            now: The time.
+            retry_after: Seconds the provider asked for.
+            jitter_sample: A random number in [0, 1].
+        """
+        if self._refused_since is None:
+            self._refused_since = now
+        if retry_after is not None and retry_after <= LONGEST_CLOSING:
+            self._closed_until = max(self._closed_until, now + retry_after * (1 + SPREAD * jitter_sample))
+        if sent.at <= self._cut_at:
+            return
+        # What has never served a call is away; where its limit is will be seen when it is back.
+        self._is_limited = self._served
+        used = float(sent.recent) if self.rate is None else min(self.rate, sent.recent)
+        self.rate = max(LEAST, used / 2)
+        if self._served_since_cut:
+            self._steady = self.rate
+        self._served_since_cut = False
+        self._cut_at = now
