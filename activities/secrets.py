@@ -1,13 +1,13 @@
 """What no text may show. Imports no vendor."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from activities.mcp.references import names_needed
 from activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
 from perdure.contracts.model_calls import SHORTEST_SECRET
+from perdure.credentials import is_path
 from perdure.settings import known_secrets
 
 
@@ -26,7 +26,7 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
 def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
     """What references stand for, as far as it is secret: a short word is none, nor is a path that exists."""
     values = {environment.get(name, "") for name in names}
-    return {value for value in values if len(value) >= SHORTEST_SECRET and not _is_path(value)}
+    return {value for value in values if len(value) >= SHORTEST_SECRET and not is_path(value)}
 
 
 def _referred(agent: Agent) -> Iterator[str]:
@@ -41,10 +41,3 @@ def _lines(value: str) -> Iterator[str]:
     for line in (raw.strip() for raw in value.splitlines()):
         if len(line) >= SHORTEST_SECRET and not line.startswith("-----"):  # as keys begin and end
             yield line
-
-
-def _is_path(value: str) -> bool:
-    try:
-        return value.startswith(("/", "~", "./")) and Path(value).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False

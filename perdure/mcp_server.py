@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import Context, MCPServer
     from mcp.types import CallToolResult, ContentBlock, InputRequiredResult
     from mcp.types import Tool as ListedTool
+    from starlette.applications import Starlette
 
 ERROR_CHARACTERS = 1_500
 """Longest error text that a client reads."""
@@ -49,6 +50,12 @@ DEEPEST_STRUCTURED = 100
 
 STOP_CHARACTERS = 500
 """Longest reason for which a tool asks to stop."""
+
+IDLE_SECONDS = 600.0
+"""Over HTTP, a session of the older protocol generation is closed after this time without a request: it takes 40 KB."""
+
+MOST_SESSIONS = 500
+"""Such sessions at once; whoever reaches the port can open one."""
 
 Describe = Callable[[Exception], str | None]
 """The sentence for an error that is expected; None leaves it to the exception's class and text."""
@@ -199,6 +206,11 @@ def as_mcp(
 
     version = importlib.metadata.version("perdure")
     return Server(name, instructions=instructions, version=version, log_level="WARNING", lifespan=leaving)
+
+
+def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
+    """The server over HTTP at that address; it keeps no session for good."""
+    return server.streamable_http_app(host=host, session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS)
 
 
 def _by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:

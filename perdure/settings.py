@@ -5,7 +5,6 @@ configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_PROFILE`
 """
 
 import os
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from perdure.contracts.model_calls import SHORTEST_SECRET
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.credentials import credentials_in
 
 DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 """The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
@@ -23,8 +22,6 @@ DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 PREFIX = "PERDURE_"
 
 RecordingMode = Literal["off", "record", "replay"]
-
-_CREDENTIAL = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$", re.IGNORECASE)
 
 
 class SettingsError(Exception):
@@ -125,8 +122,5 @@ def prepare_recordings(settings: Settings) -> None:
 
 
 def known_secrets(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The values of environment variables that are credentials by their name: they are cut out of every text."""
-    variables = os.environ if environment is None else environment
-    return frozenset(
-        value for name, value in variables.items() if _CREDENTIAL.search(name) and len(value) >= SHORTEST_SECRET
-    )
+    """The credentials among environment variables, which are cut out of every text."""
+    return credentials_in(os.environ if environment is None else environment)

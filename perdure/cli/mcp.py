@@ -5,28 +5,21 @@ import ipaddress
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from perdure.cli.connection import run
 from perdure.cli.errors import MistakeError, UnreachableError
 from perdure.cli.jobs import INSTRUCTIONS, Jobs, sentence
-from perdure.mcp_server import McpMissingError, as_mcp
+from perdure.mcp_server import McpMissingError, as_mcp, as_web_application
 from perdure.settings import load_settings
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver import MCPServer
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 SHUTDOWN_SECONDS = 3
 """What requests get to end after a signal; the jobs they are about go on."""
-
-IDLE_SECONDS = 600.0
-"""A session of the older protocol generation is closed after this time without a request: each takes 40 KB."""
-
-MOST_SESSIONS = 500
-"""Such sessions at once; anybody who reaches the port can open one."""
 
 
 @click.command("mcp")
@@ -54,17 +47,12 @@ def command(*, http: str | None, allow_remote: bool) -> None:
                 await server.run_stdio_async()
             else:
                 host = str(listener.getsockname()[0])
-                await _serve(protected(application(server, host), host), listener)
+                await _serve(protected(as_web_application(server, host), host), listener)
 
     try:
         run(main())
     except McpMissingError as error:
         raise MistakeError(str(error)) from error
-
-
-def application(server: "MCPServer[Any]", host: str) -> "ASGIApp":
-    """The server as a web application that keeps no session for good."""
-    return server.streamable_http_app(host=host, session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS)
 
 
 def protected(app: "ASGIApp", host: str) -> "ASGIApp":

@@ -5,6 +5,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 
@@ -85,7 +86,9 @@ def hold(context: ToolContext, password: str) -> str:
 @tool
 def environment(form: str) -> JsonValue:
     """Give what the process knows, as text or as JSON."""
-    known: dict[str, JsonValue] = {name: os.environ[name] for name in ("OPENAI_API_KEY", "VAULT_TOKEN", "ODD_SECRET")}
+    names = ("OPENAI_API_KEY", "VAULT_TOKEN", "ODD_SECRET", "DB_PASS", "MY_PAT", "HTTPS_PROXY")
+    known: dict[str, JsonValue] = {name: os.environ[name] for name in names}
+    known["DECODED"] = unquote(os.environ["HTTPS_PROXY"])
     return "\n".join(f"{name}={value}" for name, value in known.items()) if form == "text" else [known]
 
 

@@ -18,8 +18,11 @@ SETTINGS = {
     "OPENAI_API_KEY": "sk-known-0setting1key2",
     "VAULT_TOKEN": "plainwords-without-shape-3",
     "ODD_SECRET": 'odd"quoted\\slashed é 4value',
+    "DB_PASS": "d40atabase password",
+    "MY_PAT": "p41ersonal-access-token",
+    "HTTPS_PROXY": "http://me:p42roxy%2Fpass@127.0.0.1:9",
 }
-"""Values of variables that the worker knows to be secret; one has characters that JSON and URLs write in other ways."""
+"""Values of variables that the worker knows to be secret; some are written in other ways by JSON and URLs."""
 
 ENVIRONMENT = {
     "PLANTED_BEARER": "b5earer.of.a.letter",
@@ -52,6 +55,9 @@ PLANTED = {
     "known key": SETTINGS["OPENAI_API_KEY"],
     "known token": SETTINGS["VAULT_TOKEN"],
     "known odd value": "slashed",
+    "known password": "d40atabase",
+    "known access token": "p41ersonal",
+    "password of a proxy": "p42roxy",
     "bearer of an exception": ENVIRONMENT["PLANTED_BEARER"],
     "URL of an exception": ENVIRONMENT["PLANTED_URL"],
     "need of a tool": "n37eeded",

@@ -7,8 +7,9 @@ import httpx
 import pytest
 import uvicorn
 
+from perdure import mcp_server
 from perdure.cli import mcp
-from perdure.mcp_server import as_mcp
+from perdure.mcp_server import as_mcp, as_web_application
 
 GREETING = {
     "jsonrpc": "2.0",
@@ -27,16 +28,16 @@ def hello() -> str:
 @pytest.fixture
 def idle() -> float:
     """Seconds after which a session that nobody uses is closed."""
-    return mcp.IDLE_SECONDS
+    return mcp_server.IDLE_SECONDS
 
 
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch, idle: float) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server that keeps two sessions at most."""
-    monkeypatch.setattr(mcp, "MOST_SESSIONS", 2)
-    monkeypatch.setattr(mcp, "IDLE_SECONDS", idle)
+    monkeypatch.setattr(mcp_server, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(mcp_server, "IDLE_SECONDS", idle)
     listener = mcp.bound("127.0.0.1:0", allow_remote=False)
-    app = mcp.application(as_mcp(hello), "127.0.0.1")
+    app = as_web_application(as_mcp(hello), "127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", headers=ACCEPTED) as client:
