@@ -178,6 +178,7 @@ class ToolActivities:
                 attempt.declaration,
                 parsed_arguments(raw),
                 caller=Caller(attempt.call.session, attempt.call.call_id),
+                unspoken=masked.get(),
                 on_progress=attempt.progress.report,
             )
         limit = attempt.declaration.timeout.total_seconds()

@@ -122,6 +122,9 @@ def files() -> Json:
 
 def call(name: str, arguments: Json, token: object) -> Json | None:  # noqa: C901 - one line or two for each tool
     note(f"call {name} {arguments.get('session', '')}".rstrip())
+    if FAULT == "loud":
+        sys.stderr.write(f"called with {json.dumps(arguments)}\n")
+        sys.stderr.flush()
     match name:
         case "whoami":
             if arguments.get("held") and first_time(arguments["session"]):

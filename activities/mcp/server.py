@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from activities.mcp.reliance import Caller, Reliance, Use
 from activities.mcp.results import check_output
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
+from perdure.contracts.model_calls import SHORTEST_SECRET
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
@@ -35,6 +37,9 @@ PROBE_SECONDS = 5.0
 
 SURPLUS = 10.0
 """Seconds beyond a call's time-out after which it is given up whatever the SDK does."""
+
+HIDDEN_CALLS = 100
+"""Calls with masked arguments whose values are kept out of a server's log: it may write of them after they ended."""
 
 FORGOT = "was started anew: what it held is gone. The call was not carried out; call again if it can do without"
 """What the model reads of a server with state that ended."""
@@ -53,11 +58,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What servers know of the worker: its environment, where files go, and how a text loses its secrets."""
+    """What servers know of the worker: its environment, where files go, and how a text loses its secrets and more."""
 
     environment: Mapping[str, str]
     folder: Path
-    clean: Callable[[str], str]
+    clean: Callable[[str, frozenset[str]], str]
 
 
 class McpServer(ABC):
@@ -76,6 +81,17 @@ class McpServer(ABC):
         self._behind: set[asyncio.Task[None]] = set()
         self._listed: dict[str, Tool] = {}
         self._calls = 0
+        self._hidden: deque[frozenset[str]] = deque(maxlen=HIDDEN_CALLS)
+
+    def hide(self, unspoken: frozenset[str]) -> None:
+        """Leave what nobody may see of a call's arguments out of what the server says, now and later."""
+        if unspoken:
+            lines = (line.strip() for value in unspoken for line in value.splitlines())
+            self._hidden.append(unspoken | {line for line in lines if len(line) >= SHORTEST_SECRET})
+
+    def clean(self, text: str) -> str:
+        """A text of the server's without the worker's secrets, and without what its last calls were told."""
+        return self.around.clean(text, frozenset[str]().union(*self._hidden))
 
     @abstractmethod
     async def connect(self) -> Owner:
@@ -103,7 +119,7 @@ class McpServer(ABC):
         except McpUnavailableError:
             raise
         except McpError as error:
-            raise self.failed(McpUnavailableError(self.around.clean(str(error)))) from None
+            raise self.failed(McpUnavailableError(self.clean(str(error)))) from None
         self._listed = {tool.name: tool for tool in tools}
         return tools
 
@@ -198,7 +214,7 @@ class McpServer(ABC):
         """The failure to connect, with what the server said last; words of a missing login make it one."""
         needs_login = bool(_LOGIN.search(said))
         tail = f"{ENDS_WITH}{said}" if said else ""
-        msg = self.around.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
+        msg = self.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
         status = ServerStatus.NEEDS_AUTH if needs_login else ServerStatus.FAILED
         return McpUnavailableError(msg, status, again=again and not needs_login)
 
@@ -288,7 +304,7 @@ class McpServer(ABC):
             return error
         effect = "the call was not carried out" if error.unsent else "its effect is unknown"
         msg = f"the connection to MCP server {self.config.name!r} broke during {what}, {effect}: {error}"
-        return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.around.clean(msg))
+        return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.clean(msg))
 
 
 def _seed(client: Client, tool: Tool) -> None:

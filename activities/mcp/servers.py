@@ -52,7 +52,7 @@ class McpServers:
         agents = tuple(agents)
         self._secrets = secrets = secret_values(agents, environment)
         self._around = Surroundings(
-            environment, own_folder(environment), lambda text: redact(text, secrets, LONGEST_LINE)
+            environment, own_folder(environment), lambda text, more: redact(text, secrets | more, LONGEST_LINE)
         )
         self._servers: dict[str, McpServer] = {}
         self.queue: str | None = None
@@ -86,9 +86,10 @@ class McpServers:
         arguments: Mapping[str, JsonValue],
         *,
         caller: Caller,
+        unspoken: frozenset[str],
         on_progress: Report,
     ) -> CallResult:
-        """Carry out a call.
+        """Carry out a call; ``unspoken`` is what nobody but the server may see of its arguments.
 
         Raises:
             McpError: It came to nothing, or the server says that it failed.
@@ -96,7 +97,9 @@ class McpServers:
         if not _allowed(config, remote_name(declaration)):
             msg = f"this worker's agent may not use {remote_name(declaration)} of MCP server {config.name!r} any more"
             raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
-        result = await self._server(config).call(
+        server = self._server(config)
+        server.hide(unspoken)
+        result = await server.call(
             remote_name(declaration),
             arguments,
             caller=caller,

@@ -59,7 +59,7 @@ class StdioServer(McpServer):
         self._garbage, mode = "", self._mode
         self._mode = "legacy" if mode == "auto" else "auto"  # of the next try, if this one comes to nothing
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
-        self._said = said = StandardError(log, self.around.clean, lambda: self._ended(owner))
+        self._said = said = StandardError(log, self.clean, lambda: self._ended(owner))
         owner = Owner(lambda: over(running(self._settings, variables, said), self._note_garbage, mode))
         try:
             client = await owner.client(seconds)
@@ -86,7 +86,7 @@ class StdioServer(McpServer):
             self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
 
     def _note_garbage(self, line: str) -> None:
-        self._garbage = self._garbage or " ".join(self.around.clean(line).split())[:200]
+        self._garbage = self._garbage or " ".join(self.clean(line).split())[:200]
 
     def _printed(self) -> str:
         return f"; what it prints is not MCP: {self._garbage!r}" if self._garbage else ""

@@ -11,6 +11,7 @@ import pytest
 
 from perdure import Agent, StdioServerConfig
 from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 from worker.sandbox import production_runner
@@ -63,6 +64,22 @@ async def test_an_error_of_a_server_is_read_by_the_model_although_other_errors_a
     }
     error = json.loads(lost["content"])["error"]
     assert (error["code"], "its effect is unknown" in error["message"]) == ("tool.network_error", True)
+
+
+async def test_masked_arguments_are_in_no_log_of_a_server_and_in_no_error_with_its_last_lines(house: House) -> None:
+    """S-52: not in that of another call either, which the server's end fails."""
+    secret: JsonValue = {
+        "password": "h7unter-secret",
+        "note": "nothing",
+        "deep": [{"api_key": 'zwei "lines"\nof a 9key'}],
+    }
+    calls = call(("peer__echo", secret)), call(("peer__die", {}))
+    result, (_, lost) = await played(house, agent("loud"), *calls, DONE)
+    assert result["stop_reason"] == "finished"
+    log = (house.folder / "mcp" / "logs" / "peer.log").read_text()
+    for text in (log, lost["content"]):
+        assert ("nothing" in text, "***" in text) == (True, True)
+        assert [part for part in ("h7unter", "9key", "zwei") if part in text] == []
 
 
 @pytest.mark.parametrize(

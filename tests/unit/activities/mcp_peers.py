@@ -1,7 +1,7 @@
 """MCP servers for tests, and one of their tools called as a worker calls it."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,9 @@ class Connected:
         """List the tools, as the opening of a turn does."""
         self.tools = {tool.name: tool for tool in await self.servers.declarations(self.agent)}
 
-    async def call(self, name: str, *, session: str = "s", call_id: str = "c1", **arguments: Any) -> CallResult:
+    async def call(
+        self, name: str, *, session: str = "s", call_id: str = "c1", unspoken: Collection[str] = (), **arguments: Any
+    ) -> CallResult:
         """Call a tool by the name that the model knows."""
         tool = self.tools[name]
         config = next(one for one in self.agent.mcp_servers if tool.reference.startswith(f"mcp:{one.name}/"))
@@ -48,6 +50,7 @@ class Connected:
             tool,
             arguments,
             caller=Caller(session, call_id),
+            unspoken=frozenset(unspoken),
             on_progress=lambda *report: self.progress.append(report),
         )
 

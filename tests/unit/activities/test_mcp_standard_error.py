@@ -131,6 +131,22 @@ async def test_a_secret_in_a_long_line_is_in_no_log(tmp_path: Path) -> None:
     assert lines == ["y" * 60_000 + " *** END"] * 2  # it was started twice
 
 
+async def test_what_calls_were_told_stays_out_of_the_log_when_they_have_ended(tmp_path: Path) -> None:
+    """S-52: of as many calls as a server may still write of; and each line of a text by itself."""
+    async with worker_of(peer("loud"), folder=tmp_path) as worker:
+        await worker.open()
+        await worker.call("peer__echo", text="first 1word", unspoken=["first 1word", "several\nof the lines"])
+        for number in range(3):
+            await worker.call("peer__echo", text=f"first 1word, of the lines, {number}word", unspoken=[f"{number}word"])
+        await worker.call("peer__echo", text="first 1word and 2word")
+    lines = (tmp_path / "mcp" / "logs" / "peer.log").read_text().splitlines()
+    assert lines == [
+        'called with {"text": "***"}',
+        *['called with {"text": "***, ***, ***"}'] * 3,
+        'called with {"text": "*** and ***"}',
+    ]
+
+
 def test_a_log_that_is_full_is_turned_over_and_the_oldest_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
