@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
@@ -37,10 +37,13 @@ from activities.turns import TurnActivities
 from perdure.agents.agent import Agent
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
+from perdure.client.closures import closures, people_waited_for
 from perdure.client.connect import connect
+from perdure.client.errors import ClientError
 from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.store.records import Closure, PeopleWaitedFor
 from worker.health import Health, bind, serving
 from worker.sandbox import production_runner
 from worker.telemetry import SdkMetrics, metrics_page, registry
@@ -54,6 +57,9 @@ HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 
 WAITING_SHARE = 2
 """Of its activities a worker gives this part, one in two, to calls that wait for their turn at limited keys."""
+
+VISIBILITY_PATIENCE = 2.0
+"""Seconds that a scrape waits for what Temporal's visibility says."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -225,7 +231,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         metrics = Metrics(own)
         store = await Store.open(settings.store_url, upgrade=True, observe=metrics.store_operation)
         await stack.enter_async_context(store)
-        own.register(people := PeopleCollector(store.people_waited_for))
+        own.register(people := PeopleCollector(lambda: _people_waited_for(store, client)))
         stack.callback(own.unregister, people)
         await store.register_agents([agent.definition for agent in agents.values()])
         bodies = Bodies(settings.tool_threads)
@@ -250,6 +256,19 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             await stack.enter_async_context(pinned)
         await _poll(worker, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
+
+
+async def _people_waited_for(store: Store, client: temporalio.client.Client) -> PeopleWaitedFor:
+    """What the metric says: without turns that Temporal has ended, as long as it can be asked."""
+
+    async def ask(begun: Mapping[str, datetime]) -> Mapping[str, Closure]:
+        try:
+            async with asyncio.timeout(VISIBILITY_PATIENCE):
+                return await closures(client, begun)
+        except (ClientError, TimeoutError):
+            return {}
+
+    return await people_waited_for(store, ask)
 
 
 def settle_heap() -> None:

@@ -4,6 +4,7 @@ The checks of the server and of the store are independent of each other, and may
 has a deadline for both.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
@@ -14,10 +15,11 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSyste
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.cli.connection import opened_store
-from perdure.cli.errors import ExitCode
+from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.failures import describe
 from perdure.cli.setup import missing_attributes
-from perdure.client import Client
+from perdure.client import Client, ClientError
+from perdure.client.closures import closures
 from perdure.client.connect import load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.settings import PREFIX, Settings
@@ -47,6 +49,9 @@ USUAL_KEYS: dict[str, tuple[str, ...]] = {
     "xai": ("XAI_API_KEY",),
 }
 """The variables litellm reads the key of a provider from; any one of them will do."""
+
+SHOWN_TURNS = 5
+"""Turns that one line names."""
 
 _SAID = re.compile(r'(?:message|error): "([^"]*)"')
 """Where the Temporal client's texts hold what the other end, or the system, said."""
@@ -134,6 +139,9 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         return
     yield await _tried("search attributes", _search_attributes(client))
     yield await _tried("worker", _worker(client))
+    with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
+        if (turns := await _closed_turns(client)) is not None:
+            yield turns
 
 
 async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
@@ -210,6 +218,19 @@ async def _search_attributes(client: Client) -> Finding:
 async def _worker(client: Client) -> Finding:
     await client.check_worker()
     return Finding(check="worker", ok=True, text=f"one polls the task queue {client.settings.task_queue!r}")
+
+
+async def _closed_turns(client: Client) -> Finding | None:
+    """The open turns that nothing carries out any more, with the command that goes on."""
+    async with opened_store(client.settings) as store:
+        ended = await closures(client.temporal, await store.open_runs())
+    if not ended:
+        return None
+    shown = ", ".join(f"{name} ({closure.how})" for name, closure in list(ended.items())[:SHOWN_TURNS])
+    more = f" and {len(ended) - SHOWN_TURNS} more" if len(ended) > SHOWN_TURNS else ""
+    text = f"Temporal has ended the workflows of open turns: {shown}{more}"
+    fix = f"'perdure send {next(iter(ended))} …' goes on from the last step, and ends the open turn"
+    return Finding(check="turns", ok=None, text=text, fix=fix)
 
 
 async def _tried(check: str, asking: Coroutine[None, None, Finding]) -> Finding:

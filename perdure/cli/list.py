@@ -2,18 +2,22 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, show
-from perdure.cli.render import Line, Tone
+from perdure.cli.render import Line, Tone, clean
+from perdure.client import ClientError
+from perdure.client.closures import closures, list_sessions
+from perdure.client.connect import connect
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
+from perdure.store.records import Closure
 
 _ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 """What a line of JSON says of the end of a turn; null while it runs."""
@@ -72,13 +76,16 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 
     With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (Perstack's
     word for it), started_at and ended_at of that turn, and of its end stop_reason, reason_code, error,
-    stopped_by, steps and cost_usd: null while it runs.
+    stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has ended is listed as
+    ended by error (runtime.turn_closed), without steps and cost.
     """
     _check_code(reason_code)
 
     async def main() -> Sequence[tuple[SessionRecord, TurnRecord]]:
         async with opened_store() as store:
-            return await store.sessions(
+            return await list_sessions(
+                store,
+                _closures,
                 agent=agent,
                 state=RunState(state) if state is not None else None,
                 stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
@@ -100,6 +107,15 @@ def command(  # noqa: PLR0913  # one for each option of the command line
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
 
 
+async def _closures(begun: Mapping[str, datetime]) -> Mapping[str, Closure]:
+    """Which turns Temporal has ended; the server is reached for that alone, and the list is there without it."""
+    try:
+        return await closures(await connect(), begun)
+    except ClientError as error:
+        click.echo(clean(f"perdure: whether open turns still run is not known: {error}"), err=True)
+        return {}
+
+
 def _check_code(code: str | None) -> None:
     """A misspelt code would find nothing; codes of exceptions and of agents' own providers are made at run time."""
     if code is None or code in set(ReasonCode) or code.startswith("exception."):
@@ -115,6 +131,9 @@ def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
     ended: dict[str, JsonValue] = dict.fromkeys(_ENDED)
     if last.result is not None:
         ended |= last.result.model_dump(mode="json", include=set(_ENDED))
+    elif last.closure is not None:
+        ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
+        ended["error"] = last.closure.text
     return {
         **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
         "state": _state(session),
@@ -134,6 +153,8 @@ def _line(session: SessionRecord, last: TurnRecord) -> Line:
     ended: str = last.result.stop_reason if last.result is not None else _state(session)
     if last.result is not None and last.result.reason_code is not None:
         ended = f"{ended} ({last.result.reason_code})"
+    if last.closure is not None:
+        ended = f"{StopReason.ERROR} ({ReasonCode.RUNTIME_TURN_CLOSED}: {last.closure.how})"
     tone = Tone.BAD if ended.startswith(StopReason.ERROR) else Tone.PLAIN
     when = f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}"
     return Line(f"{session.session} · {session.agent} · turn {session.turn} · {ended} · {when}", tone)

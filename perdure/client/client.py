@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -17,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import labels
 from perdure.client.checkpoints import Checkpoints
+from perdure.client.closures import closures, list_sessions
 from perdure.client.connect import connect, rpc_errors
 from perdure.client.errors import (
     NoWorkerError,
@@ -318,8 +320,15 @@ class Client(Extending, Checkpoints, Tasks):
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
     ) -> list[tuple[SessionRecord, TurnRecord]]:
-        """Sessions with their last turns, those that began last first."""
-        return list(await (await self.store()).sessions(limit=limit, **wanted))
+        """Sessions with their last turns, those that began last first.
+
+        An open turn whose workflow Temporal has ended is listed as ended, with a ``closure``.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        ask = functools.partial(closures, self.temporal)
+        return await list_sessions(await self.store(), ask, limit=limit, **wanted)
 
     async def turns(self, session: str) -> list[TurnRecord]:
         """All turns of a session, the open one included.

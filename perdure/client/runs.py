@@ -16,7 +16,9 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
 )
+from temporalio.common import QueryRejectCondition
 from temporalio.exceptions import CancelledError, FailureError, TerminatedError
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
@@ -221,8 +223,13 @@ class Runs:
         handle = self.temporal.get_workflow_handle(session)
         with rpc_errors():
             try:
-                status: TurnStatus = await handle.query(Query.STATUS, result_type=TurnStatus, rpc_timeout=QUERY_TIMEOUT)
-            except WorkflowQueryFailedError:
+                status: TurnStatus = await handle.query(
+                    Query.STATUS,
+                    result_type=TurnStatus,
+                    rpc_timeout=QUERY_TIMEOUT,
+                    reject_condition=QueryRejectCondition.NOT_OPEN,  # a worker would answer for one that was terminated
+                )
+            except (WorkflowQueryFailedError, WorkflowQueryRejectedError):
                 return None
             except RPCError as error:
                 if error.status is RPCStatusCode.FAILED_PRECONDITION or is_missing(error) or is_away(error):

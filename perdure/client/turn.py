@@ -294,7 +294,7 @@ class Turn:
         if close.result is not None and close.result.turn is None:
             return
         if close.failure:
-            raise TurnClosedError(close.failure)
+            raise TurnClosedError(f"{close.failure}; 'perdure send {self.session} …' goes on from its last step")
         msg = (
             f"the workflow of session {self.session!r} has ended, and the turn's end is not in this store; "
             "set PERDURE_STORE_URL to the store of the workers"

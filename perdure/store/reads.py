@@ -63,10 +63,14 @@ def session(connection: Connection, session: str) -> SessionRecord:
     return session_record(row)
 
 
-def sessions(connection: Connection, wanted: SessionFilter, limit: int) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
-    """Sessions with their last turns, those that began last first."""
+def sessions(
+    connection: Connection, wanted: SessionFilter, limit: int, only: Collection[str] | None = None
+) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
+    """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
     # The start of the last turn and not the last write orders them: that index is written once a turn.
     kept = _last_turns().where(*_conditions(wanted), *_kin(connection, wanted))
+    if only is not None:
+        kept = kept.where(schema.turns.c.session.in_(only))
     statement = kept.order_by(schema.turns.c.started_at.desc()).limit(limit)
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
@@ -127,7 +131,16 @@ def waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     return frozenset(connection.scalars(statement))
 
 
-def _people_waited_for() -> Select[int, datetime | None]:
+def open_runs(connection: Connection, names: Collection[str] | None) -> dict[str, datetime]:
+    """When the first runs of open turns began, by session: of these sessions, or of all."""
+    turns, sessions = schema.turns.c, schema.sessions.c
+    is_open = (sessions.session == turns.session) & (sessions.open_turn == turns.turn)
+    statement = select(turns.session, turns.run_started_at).join_from(schema.sessions, schema.turns, is_open)
+    chosen = statement.where(schema.IS_OPEN) if names is None else statement.where(sessions.session.in_(names))
+    return {row.session: row.run_started_at for row in connection.execute(chosen)}
+
+
+def _people_waited_for(without: Collection[str] = ()) -> Select[int, datetime | None]:
     events, sessions = schema.events.c, schema.sessions.c
     asked = events.type == "user_input_required"
     of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
@@ -135,7 +148,7 @@ def _people_waited_for() -> Select[int, datetime | None]:
         # What a turn asks for together is asked in one moment, and it asks again only when all is decided.
         select(func.max(case((asked, events.at))).label("since"))
         .join_from(schema.sessions, schema.events, of_open_turn)
-        .where(schema.IS_OPEN, schema.IS_INPUT)
+        .where(schema.IS_OPEN, schema.IS_INPUT, *([sessions.session.not_in(without)] if without else []))
         .group_by(sessions.session)
         .having(func.sum(case((asked, 1), else_=-1)) > 0)
         .subquery()
@@ -146,9 +159,10 @@ def _people_waited_for() -> Select[int, datetime | None]:
 PEOPLE_WAITED_FOR = _people_waited_for()
 
 
-def people_waited_for(connection: Connection) -> PeopleWaitedFor:
-    """The open turns that wait for a person, of all sessions."""
-    turns, since = connection.execute(PEOPLE_WAITED_FOR).one()
+def people_waited_for(connection: Connection, without: Collection[str] = ()) -> PeopleWaitedFor:
+    """The open turns that wait for a person, of all sessions but these."""
+    statement = _people_waited_for(without) if without else PEOPLE_WAITED_FOR
+    turns, since = connection.execute(statement).one()
     return PeopleWaitedFor(turns=turns, since=since)
 
 

@@ -170,11 +170,25 @@ class PeopleWaitedFor(Value):
     since: datetime | None
 
 
+class Closure(Value):
+    """How Temporal has ended the workflow of an open turn, which could not end the turn.
+
+    Attributes:
+        how: ``terminated``, ``failed`` or ``timed out``.
+        text: The same as one sentence, with what goes on.
+    """
+
+    at: datetime
+    how: str
+    text: str
+
+
 class TurnRecord(Value):
     """A turn: open while ``result`` is None.
 
     Attributes:
         last_step: The step at its end; None while it is open, and if it had none.
+        closure: Of a listed turn that is open: how Temporal has ended its workflow, if it has.
     """
 
     session: str
@@ -186,10 +200,13 @@ class TurnRecord(Value):
     ended_at: datetime | None
     result: TurnResult | None
     last_step: str | None = None
+    closure: Closure | None = None
 
     @property
     def job_status(self) -> JobStatus:
         """Where the session stands if this is its last turn."""
+        if self.closure is not None:
+            return StopReason.ERROR.job_status
         return JobStatus.RUNNING if self.result is None else self.result.job_status
 
 

@@ -5,9 +5,10 @@ A method whose caller is cancelled still ends its transaction; every write is th
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -354,14 +355,18 @@ class Store:
         return await self._read("session", lambda connection: reads.session(connection, session))
 
     async def sessions(
-        self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
+        self, *, limit: int = 50, only: Collection[str] | None = None, **wanted: Unpack[SessionFilter]
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
-        """Sessions with their last turns, those that began last first."""
-        return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit))
+        """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
+        return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit, only))
 
-    async def people_waited_for(self) -> PeopleWaitedFor:
-        """How many turns wait for a person now, and since when."""
-        return await self._read("people_waited_for", reads.people_waited_for)
+    async def open_runs(self, sessions: Collection[str] | None = None) -> dict[str, datetime]:
+        """When the first runs of open turns began, by session: of these sessions, or of all."""
+        return await self._read("open_runs", lambda connection: reads.open_runs(connection, sessions))
+
+    async def people_waited_for(self, without: Collection[str] = ()) -> PeopleWaitedFor:
+        """How many turns wait for a person now, and since when; those of the sessions ``without`` are not counted."""
+        return await self._read("people_waited_for", lambda connection: reads.people_waited_for(connection, without))
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
         """A turn by its number.
