@@ -69,9 +69,9 @@ async def test_an_error_of_a_server_is_read_by_the_model_although_other_errors_a
 async def test_masked_arguments_are_in_no_log_of_a_server_and_in_no_error_with_its_last_lines(house: House) -> None:
     """S-52: not in that of another call either, which the server's end fails."""
     secret: JsonValue = {
-        "password": "h7unter-secret",
+        "secret": "h7unter of words",
         "note": "nothing",
-        "deep": [{"api_key": 'zwei "lines"\nof a 9key'}],
+        "deep": [{"token": 'zwei "words"\nof a 9key'}],
     }
     calls = call(("peer__echo", secret)), call(("peer__die", {}))
     result, (_, lost) = await played(house, agent("loud"), *calls, DONE)
