@@ -41,6 +41,7 @@ class CollectActivity:
     async def collect_delegates(self, asked: CollectDelegates) -> ToolOutcome:
         """Write the results of delegates as the result of the call. Safe to run twice: the first result stays."""
         async with beating(), store_failures():
+            await self._store.require(asked.store)
             claimant = f"collect/{asked.call_id}"
             claim = await self._store.claim_call(
                 session=asked.session,

@@ -52,6 +52,8 @@ class CompactActivity:
     async def compact(self, request: Compact) -> Compacted:
         """Summarise what is safe to cut off, or say why nothing is."""
         async with beating():
+            async with store_failures():
+                await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
             async with store_failures():
                 stored = await self._store.step(request.step_id())

@@ -8,10 +8,11 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.engine.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
+    OtherStoreError,
     ResumeRefusedError,
     StoreError,
     StoreUnavailableError,
@@ -72,7 +73,7 @@ def handed_over() -> ApplicationError:
 
 @asynccontextmanager
 async def store_failures() -> AsyncIterator[None]:
-    """Translate what the store raises: an absent store is a wait, a turn that has ended is final.
+    """Translate what the store raises: an absent store is a wait, a turn that has ended or is gone is final.
 
     The wait grows with the time that the store has been away. The chain ends here: it may run on into the failure that
     was being recorded, with its unredacted text.
@@ -82,11 +83,17 @@ async def store_failures() -> AsyncIterator[None]:
     except (StoreUnavailableError, StoreVersionError) as error:
         detail = runtime_error(ReasonCode.RUNTIME_STORE_UNAVAILABLE, str(error))
         raise transient(detail, min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)) from None
+    except OtherStoreError as error:
+        detail = runtime_error(ReasonCode.RUNTIME_STORE_MISMATCH, str(error))
+        raise transient(detail, min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)) from None
+    except NotFoundError as error:  # of a row that the turn has written
+        message = f"{REASONS[ReasonCode.RUNTIME_STORE_BEHIND].text} ({error})"
+        raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_BEHIND, message)) from None
     except TurnEndedError as error:
         raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
     except TurnMismatchError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
-    except (NotFoundError, ResumeRefusedError) as error:
+    except ResumeRefusedError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
     except StoreError as error:  # a value that it cannot hold: another attempt brings the same
         raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None

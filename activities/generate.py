@@ -61,6 +61,8 @@ class GenerateActivity:
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
         async with beating():
+            async with store_failures():
+                await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
             messages = await self._conversations.read(request.session, request.parent)
             async with store_failures():

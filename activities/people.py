@@ -37,6 +37,7 @@ class PeopleActivity:
             for request in asking.requests
         ]
         async with beating(), store_failures():
+            await self._store.require(asking.store)
             await self._store.append_events(asking.session, events)
             try:
                 return await self._recorded.decisions(asking)

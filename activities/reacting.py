@@ -108,6 +108,8 @@ class ReactActivity:
     async def react(self, request: React) -> Reacted:
         """Call hooks with the events of a step, and return what they want."""
         async with beating():
+            async with store_failures():
+                await self._store.require(request.store)
             definition = await self._definitions.get(request.definition)
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
             if request.decided and request.boundary != "end":  # where they are in the log

@@ -13,6 +13,7 @@ from activities.heartbeat import note
 from perdure.contracts.errors import ReasonCode
 from perdure.store.errors import (
     NotFoundError,
+    OtherStoreError,
     StoreError,
     StoreUnavailableError,
     StoreVersionError,
@@ -28,7 +29,7 @@ PAUSE = timedelta(seconds=1)
 
 Stored = TypeVar("Stored")
 
-_NAMED = (NotFoundError, StoreVersionError, TurnEndedError, TurnMismatchError)
+_NAMED = (NotFoundError, OtherStoreError, StoreVersionError, TurnEndedError, TurnMismatchError)
 
 
 async def until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:

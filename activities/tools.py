@@ -107,6 +107,8 @@ class ToolActivities:
                 return True  # nobody else can have claimed it while the store is away
 
         async with beating():
+            async with store_failures():
+                await self._store.require(call.store)
             return await self._running.carry_out(claimant, self._carried_out(call, claimant), holds)
 
     async def _carried_out(self, call: CallTool, claimant: str) -> ToolOutcome:

@@ -1,7 +1,8 @@
 """Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -73,7 +74,8 @@ class TurnActivities:
         Safe to run twice: the request id names the turn, and a second attempt finds it.
         """
         _check_session(opening.session)
-        async with beating(), store_failures():
+        async with beating(), store_failures(), _asking_for_what_is_there(opening):
+            await self._store.require(opening.request.store)
             before = await self._replied_to(opening)
             opening, clone = await self.delegations.taken(opening)
             before = before or clone
@@ -110,6 +112,7 @@ class TurnActivities:
             todos=opened.todos,
             earlier=opened.earlier,
             said=opened.said,
+            store=opened.store,
         )
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
@@ -284,6 +287,7 @@ class TurnActivities:
         Safe to run twice: a turn that has ended keeps the result it has.
         """
         async with beating(), store_failures():
+            await self._store.require(commit.store)
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
             result = await self.delegations.told(commit, committed)
@@ -298,6 +302,17 @@ class TurnActivities:
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
+
+
+@asynccontextmanager
+async def _asking_for_what_is_there(opening: OpenTurn) -> AsyncIterator[None]:
+    """Refuse a request that names what the store has not; what a delegate's names, its caller has written."""
+    try:
+        yield
+    except NotFoundError as error:
+        if opening.request.delegated is not None:
+            raise
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
 
 
 def _check_session(session: str) -> None:

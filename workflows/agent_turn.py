@@ -377,11 +377,13 @@ class AgentTurn(Extending):
         self.state, self.mail = loop.committing(self._state, self.mail, action)
         visibility.now_doing(self, action)
         action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
-        result = await self._uninterrupted(
-            workflow.start_activity(
-                stubs.commit_turn, action, summary=visibility.commit_summary(action), **options.bookkeeping()
-            )
+        committing = workflow.start_activity(
+            stubs.commit_turn, action, summary=visibility.commit_summary(action), **options.bookkeeping()
         )
+        try:
+            result = await self._uninterrupted(committing)
+        except ActivityError as error:  # the store has lost the turn, or cannot hold its end: Temporal has this one
+            result = failures.unrecorded(self._state, action, failures.detail(error, "runtime"))
         visibility.ended(self._state, result)
         for calls in reacting.at_the_end(self._state, action, result):  # which change nothing, also where they fail
             with contextlib.suppress(ActivityError):
@@ -417,6 +419,7 @@ class AgentTurn(Extending):
                 queued=tuple(rest),
                 cancelled=first.cancelled,
                 tenant=self.state.tenant if self.state else "",
+                store=self.state.store if self.state else "",
             )
         )
 
@@ -425,7 +428,8 @@ class AgentTurn(Extending):
         while self.mail.queued:
             message, *rest = self.mail.queued
             self.mail = self.mail.model_copy(update={"queued": tuple(rest)})
-            opened = await self._open(TurnRequest(prompt=message.prompt, request_id=message.request_id))
+            store = self.state.store if self.state else ""
+            opened = await self._open(TurnRequest(prompt=message.prompt, request_id=message.request_id, store=store))
             if isinstance(opened, TurnState):
                 self.state = opened
                 action = self._next_action()

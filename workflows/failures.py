@@ -7,8 +7,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.budgets import Paid
+from perdure.contracts.delegates import DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
-from perdure.contracts.turns import OpenTurn, StopReason, TurnResult
+from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
+from perdure.engine.state import TurnState
 
 MAX_ERROR_TEXT = 2_000
 """Longest message of a failure in a result."""
@@ -23,6 +25,27 @@ def refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
         stop_reason=StopReason.ERROR,
         reason_code=error.code,
         error=error.message,
+    )
+    return TurnResult.model_validate(result.model_dump())
+
+
+def unrecorded(state: TurnState, commit: CommitTurn, error: ErrorDetail) -> TurnResult:
+    """The result of a turn whose end the store could not record: what the workflow knows of it."""
+    result = TurnResult(
+        session=state.session,
+        turn=state.turn,
+        agent=state.policy.agent,
+        stop_reason=StopReason.ERROR,
+        reason_code=error.code,
+        error=error.message,
+        steps=commit.steps,
+        usage=commit.spent.usage,
+        cost_usd=commit.spent.cost_usd,
+        unpriced_calls=commit.spent.unpriced_calls,
+        delegated_steps=commit.spent.delegated_steps,
+        report=DelegateReport(spent=commit.spent) if commit.delegated is not None else None,
+        todos=commit.todos,
+        spent=commit.spent,
     )
     return TurnResult.model_validate(result.model_dump())
 

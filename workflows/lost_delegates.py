@@ -24,6 +24,7 @@ async def accounted(start: StartDelegate) -> TurnResult | None:
     """
     commit = CommitTurn(
         session=start.session,
+        store=start.request.store,
         turn=1,
         tip="",
         stop_reason=StopReason.ERROR,

@@ -17,6 +17,7 @@ from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableErro
 from perdure.cli.render import Line, Tone, clean, lines
 from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
+from perdure.client.turn import UNRECORDED
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.event_types import event_type
 from perdure.contracts.events import AgentEnd, AgentError, Envelope
@@ -206,8 +207,8 @@ class _Notes(logging.Handler):
 
 
 def refused(result: TurnResult) -> int:
-    """Raise the error of a request that never became a turn; the exit code of any other result."""
-    if result.turn is not None:
+    """Raise the error of a request that never became a turn, or whose end no event tells; the exit code of others."""
+    if result.turn is not None and result.reason_code not in UNRECORDED:
         return EXIT_CODES.get(result.stop_reason, ExitCode.ERROR)
     code = ExitCode.USAGE if result.reason_code in _REFUSED_BY_CALLER else ExitCode.ERROR
     raise CliError(clean(result.error or f"the request was refused: {result.reason_code}"), code)

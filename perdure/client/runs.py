@@ -19,7 +19,7 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.common import QueryRejectCondition
-from temporalio.exceptions import CancelledError, FailureError, TerminatedError
+from temporalio.exceptions import ActivityError, CancelledError, ChildWorkflowError, FailureError, TerminatedError
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -255,6 +255,8 @@ class Runs:
 
 
 def _cause(session: str, cause: BaseException) -> str:
+    while isinstance(cause, ActivityError | ChildWorkflowError) and cause.cause is not None:  # which say only that
+        cause = cause.cause
     message = cause.message if isinstance(cause, FailureError) else str(cause)
     if isinstance(cause, TerminatedError):
         return f"the workflow of session {session!r} was terminated: {message}"

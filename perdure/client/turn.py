@@ -14,6 +14,7 @@ from perdure.client.limits import extend_request, sent
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.event_types import event_type
 from perdure.contracts.events import Envelope, Heartbeat
 from perdure.contracts.limits import Limits
@@ -28,6 +29,10 @@ FIRST_LOOK = timedelta(milliseconds=500)
 
 LOOK = timedelta(seconds=2)
 """After this long without another event, see whether the workflow still runs."""
+
+
+UNRECORDED = frozenset({ReasonCode.RUNTIME_STORE_BEHIND, ReasonCode.RUNTIME_STORE_REFUSED})
+"""Ends that Temporal may have and the store has not: it has lost the turn, or could not hold its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +296,7 @@ class Turn:
         """Tell a turn that was refused or has ended from one that never will."""
         if record is not None and record.result is not None:
             return
-        if close.result is not None and close.result.turn is None:
+        if close.result is not None and (close.result.turn is None or close.result.reason_code in UNRECORDED):
             return
         if close.failure:
             raise TurnClosedError(f"{close.failure}; 'perdure send {self.session} …' goes on from its last step")

@@ -114,7 +114,11 @@ class AwaitedDelegate(Value):
 
 
 class CollectDelegates(Value):
-    """The input of the activity ``collect_delegates``: write what came of these as the result of a call."""
+    """The input of the activity ``collect_delegates``: write what came of these as the result of a call.
+
+    Attributes:
+        store: The id of the store that the turn lives in.
+    """
 
     session: str
     turn: int
@@ -124,6 +128,7 @@ class CollectDelegates(Value):
     definition: str
     delegates: tuple[AwaitedDelegate, ...]
     approval: InputReceipt | None = None
+    store: str = ""
 
 
 def claimant_of(session: str) -> str:

@@ -66,6 +66,8 @@ class ReasonCode(StrEnum):
 
     RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
     RUNTIME_STORE_REFUSED = "runtime.store_refused"
+    RUNTIME_STORE_BEHIND = "runtime.store_behind"
+    RUNTIME_STORE_MISMATCH = "runtime.store_mismatch"
     RUNTIME_TOOL_MISSING = "runtime.tool_missing"
     RUNTIME_MCP_UNAVAILABLE = "runtime.mcp_unavailable"
     RUNTIME_ABORTED = "runtime.aborted"
@@ -215,6 +217,13 @@ REASONS: dict[ReasonCode, Reason] = {
         "the transcript store cannot be reached, is locked or its disk is full; the turn waits until it can be used"
     ),
     ReasonCode.RUNTIME_STORE_REFUSED: _permanent("the transcript store refused a value it cannot hold"),
+    ReasonCode.RUNTIME_STORE_BEHIND: _permanent(
+        "the transcript store has lost what the turn had written to it, as after a restore from an older copy; "
+        "send the message again, and the session goes on from what the store has"
+    ),
+    ReasonCode.RUNTIME_STORE_MISMATCH: _transient(
+        "this worker looks at another transcript store than the turn's, which waits for a worker that looks at its own"
+    ),
     ReasonCode.RUNTIME_TOOL_MISSING: _transient(
         "this worker has not the tool the definition names, or another version"
     ),

@@ -24,12 +24,14 @@ class StepRequest(Value):
 
     Attributes:
         fallback: Which of the agent's fallbacks is called, from 1; 0 is the agent's own model.
+        store: The id of the store that the turn lives in.
     """
 
     session: str
     turn: int
     step: int
     fallback: int = 0
+    store: str = ""
 
     def _key(self, *fields: str) -> bytes:
         """What a step's id is made of; a request of the agent's own model has the key it had before fallbacks."""

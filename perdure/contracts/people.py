@@ -110,12 +110,17 @@ class InputRequest(Value):
 
 
 class AskPeople(Value):
-    """The input of the activity ``ask``: the requests that the turn is about to wait for."""
+    """The input of the activity ``ask``: the requests that the turn is about to wait for.
+
+    Attributes:
+        store: The id of the store that the turn lives in.
+    """
 
     session: str
     turn: int
     step: int
     requests: tuple[InputRequest, ...]
+    store: str = ""
 
 
 class InputReceipt(Value):

@@ -19,6 +19,7 @@ class React(Value):
         failed: Results that the event log does not have yet: only the workflow knows of them.
         decided: Decisions of the workflow that hooks are on; they go into the log now, if they are not there.
         ended: The calls of delegates in the background whose ends hooks have not heard of.
+        store: The id of the store that the turn lives in.
     """
 
     session: str
@@ -33,6 +34,7 @@ class React(Value):
     failed: tuple[ToolOutcome, ...] = ()
     decided: tuple[Decided, ...] = ()
     ended: tuple[str, ...] = ()
+    store: str = ""
 
 
 class HookReaction(Value):

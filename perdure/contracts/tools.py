@@ -130,7 +130,12 @@ class PlannedCall(Value):
 
 
 class CallTool(Value):
-    """The input of a tool's activity; ``approval`` says who allowed the call, if that was needed."""
+    """The input of a tool's activity.
+
+    Attributes:
+        approval: Who allowed the call, if that was needed.
+        store: The id of the store that the turn lives in.
+    """
 
     session: str
     turn: int
@@ -139,6 +144,7 @@ class CallTool(Value):
     definition: str
     arguments: str = "{}"
     approval: InputReceipt | None = None
+    store: str = ""
 
 
 class ToolOutcome(Value):

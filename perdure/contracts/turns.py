@@ -190,6 +190,8 @@ class TurnRequest(Value):
         reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
             The prompt is then no message of the conversation.
         delegated: Whose call the turn carries out; the query is in the caller's ledger. Set by perdure.
+        store: The id of the store that has the session: a worker that looks at another one leaves the turn. Set by
+            perdure where a turn starts another; empty is any store.
         queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
         cancelled: Why the turn ends as soon as it is open: it was cancelled while its message waited. Set by perdure.
         carried: The state of a turn that rotated. Set by perdure, never by a caller.
@@ -216,6 +218,7 @@ class TurnRequest(Value):
     delegated: Delegated | None = None
     queued: tuple[QueuedMessage, ...] = ()
     cancelled: str | None = None
+    store: Label = ""
     carried: JsonValue = None
 
     @field_validator("prompt")
@@ -292,6 +295,7 @@ class OpenedTurn(Value):
         earlier: What the session's earlier turns have spent, their steps among the ``delegated_steps``; of an agent
             whose budgets count over the session.
         said: What hooks said in the turn before, which stopped for people; the next generation reads it.
+        store: The id of the store that the turn lives in; a worker that looks at another one leaves its activities.
     """
 
     turn: int
@@ -307,6 +311,7 @@ class OpenedTurn(Value):
     todos: tuple[Todo, ...] = ()
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
+    store: str = ""
 
 
 class CommitTurn(Value):
@@ -325,6 +330,7 @@ class CommitTurn(Value):
         delegated: Whose call the turn carries out, if it is a delegate's.
         todos: What the agent has on its list.
         abandoned: Whether the workflow of the turn, a delegate's, is gone: how it ended is what the store has of it.
+        store: The id of the store that the turn lives in.
     """
 
     session: str
@@ -347,6 +353,7 @@ class CommitTurn(Value):
     delegated: Delegated | None = None
     todos: tuple[Todo, ...] = ()
     abandoned: bool = False
+    store: str = ""
 
 
 class TurnResult(Value):

@@ -183,6 +183,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         budgets=budgets.share(state.policy.budgets, state.taken, count).sparse(),
         tenant=state.tenant,
         delegated=delegated.sparse(),
+        store=state.store,
     )
     return StartDelegate(
         session=delegate_session(root, call.tool, state.session, call.call_id), call=call, request=request.sparse()
@@ -248,6 +249,7 @@ def collecting(state: TurnState, action: AwaitDelegates) -> CollectDelegates:
     call, known = waiting_call(action), {one.session: one for one in state.background}
     return CollectDelegates(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=state.step,
         call_id=call.call_id,

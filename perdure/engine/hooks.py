@@ -125,6 +125,7 @@ def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: da
         return None
     return React(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=result.steps,  # one more than the workflow knows of, where a stop came with an answer
         tip=commit.tip,

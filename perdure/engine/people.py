@@ -52,7 +52,8 @@ def _request(call: PlannedCall, expires_at: datetime | None) -> InputRequest:
 def ask_or_wait(state: TurnState) -> AskPeople | WaitForPeople:
     """The requests are told of once; from then on they are waited for."""
     if not state.asked:
-        return AskPeople(session=state.session, turn=state.turn, step=state.step, requests=input_requests(state))
+        asked = input_requests(state)
+        return AskPeople(session=state.session, store=state.store, turn=state.turn, step=state.step, requests=asked)
     expiring = any(call.needs == "approval" for call in state.asking)
     return WaitForPeople(until=state.expires_at if expiring else None)
 

@@ -39,6 +39,7 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         tip=opened.tip,
         started_at=now,
         search_attributes=opened.search_attributes,
+        store=opened.store,
         tenant=opening.request.tenant,
         request_id=opening.request_id,
         guidance=opening.request.prompt if opening.request.compact else None,
@@ -80,6 +81,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
         return _compact(state, trigger)
     return Generate(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=state.step + 1,
         parent=state.tip,
@@ -128,6 +130,7 @@ def _react(state: TurnState, boundary: Boundary) -> React:
     limit = state.policy.budgets.behavior_calls
     return React(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=state.step + (boundary == "error"),  # the one that was not made
         tip=state.tip,
@@ -158,6 +161,7 @@ def _compaction_due(state: TurnState) -> CompactionTrigger | None:
 def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
     return Compact(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=state.step + 1,
         parent=state.tip,
@@ -176,6 +180,7 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
     withdrawn = () if stops else people.unfinished(state, mail)
     return CommitTurn(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         tip=state.tip,
         stop_reason=ending.stop_reason,
@@ -200,6 +205,7 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
 def _call(state: TurnState, planned: PlannedCall) -> CallTool:
     return CallTool(
         session=state.session,
+        store=state.store,
         turn=state.turn,
         step=state.step,
         call_id=planned.call_id,

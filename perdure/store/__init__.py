@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perdure.store.errors import (
     NotFoundError,
+    OtherStoreError,
     ResumeRefusedError,
     StoreError,
     StoreUnavailableError,
@@ -41,6 +42,7 @@ __all__ = [
     "LedgerCall",
     "NotFoundError",
     "Opened",
+    "OtherStoreError",
     "RegisteredAgent",
     "ResumeRefusedError",
     "SessionRecord",

@@ -54,8 +54,10 @@ _END = (
 def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
     """End a turn, or give the recorded result of one that has ended.
 
+    A turn whose last steps are not there ends with the reason ``runtime.store_behind``.
+
     Raises:
-        NotFoundError: There is no such session, turn, step or tool call.
+        NotFoundError: There is no such session or turn.
     """
     locked = LockedSession.find(connection, commit.session)
     row = find_turn(connection, commit.session, commit.turn)
@@ -69,9 +71,37 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
         _need_same_call(row, commit)
         result = close_abandoned(locked, row, commit.delegated)
     else:
-        result = close_turn(locked, row, commit)
+        try:
+            result = close_turn(locked, row, commit)
+        except NotFoundError as error:  # which comes before anything is written
+            locked = LockedSession.for_turn(connection, commit.session, commit.turn)
+            result = close_turn(locked, row, _from_what_is_left(locked, commit, error))
     locked.save()
     return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now)
+
+
+def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFoundError) -> CommitTurn:
+    """The commit of a turn whose last steps the store has lost, from the last step that it has.
+
+    What the turn has spent is spent: the workflow knows it better than the store.
+    """
+    tip = _need_step(locked.connection, locked.tip or "")
+    code = ReasonCode.RUNTIME_STORE_BEHIND
+    left: dict[str, object] = {
+        "tip": tip.id,
+        "call_ids": tuple(call.call_id for call in tip.calls),
+        "failed": (),
+        "requests": (),
+        "aborted_step": None,
+        "stopped_by": None,
+    }
+    if commit.stop_reason is not StopReason.CANCELLED:
+        message = f"{REASONS[code].text} ({lost})"
+        left |= {
+            "stop_reason": StopReason.ERROR,
+            "error": ErrorDetail(code=code, title="runtime", message=message),
+        }
+    return commit.model_copy(update=left)
 
 
 def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None:

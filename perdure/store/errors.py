@@ -17,6 +17,10 @@ class NotFoundError(StoreError):
     """There is no session, turn, definition or artifact of that name."""
 
 
+class OtherStoreError(StoreError):
+    """The turn lives in another store than the one this process looks at."""
+
+
 class TurnEndedError(StoreError):
     """The turn has ended: nothing may be written for it any more."""
 

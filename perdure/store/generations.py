@@ -25,6 +25,7 @@ def begin_generation(connection: Connection, request: Generate, events: Sequence
     answer = find_step(connection, request.step_id())
     if answer is not None:
         return Begun(answer=answer)
+    _need_parent(locked, request.parent)
     ids = (*request.call_ids, *(outcome.call_id for outcome in request.failed))
     calls = OpenCalls(locked, request.turn, ids)
     calls.record(request.failed)
@@ -43,6 +44,7 @@ def finish_generation(
     stored = find_step(connection, step.id)
     if stored is not None:
         return stored
+    _need_parent(locked, step.parent)
     insert_step(locked, step)
     enter_calls(locked, step.turn, step.step, calls)
     locked.tip = step.id
@@ -60,12 +62,22 @@ def finish_compaction(connection: Connection, step: StepRecord, events: Sequence
     stored = find_step(connection, step.id)
     if stored is not None:
         return stored
+    _need_parent(locked, step.parent)
     before = None if step.parent is None else find_step(connection, step.parent)
     insert_step(locked, step.model_copy(update={"calls": before.calls if before is not None else ()}))
     locked.tip = step.id
     locked.append(*events)
     locked.save()
     return step
+
+
+def _need_parent(locked: LockedSession, parent: str | None) -> None:
+    """Refuse to go on from a step that is not there: the conversation would begin in its middle.
+
+    It is the tip, unless the turn was reset; only then is it looked for.
+    """
+    if parent is not None and parent != locked.tip and find_step(locked.connection, parent) is None:
+        raise NotFoundError(_no_step(parent))
 
 
 def find_step(connection: Connection, step: str) -> StepRecord | None:
@@ -109,7 +121,10 @@ def history(connection: Connection, tip: str) -> tuple[Message, ...]:
 def _steps_to(connection: Connection, chain: Select[*tuple[object, ...]], tip: str) -> list[Row[*tuple[object, ...]]]:
     rows = connection.execute(chain, {"tip": tip}).all()
     if not rows:
-        msg = f"there is no step {tip!r}"
-        raise NotFoundError(msg)
+        raise NotFoundError(_no_step(tip))
     # Sorted here: the database would move every message through its sorter.
     return sorted(rows, key=lambda row: row.distance, reverse=True)
+
+
+def _no_step(step: str) -> str:
+    return f"there is no step {step!r}"

@@ -20,6 +20,7 @@ from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, 
 from perdure.store.generations import find_step, insert_step
 from perdure.store.ledger import OpenCalls, take_over_calls
 from perdure.store.log import LockedSession
+from perdure.store.reads import store_id
 from perdure.store.records import Opened, RegisteredAgent, StepRecord
 from perdure.store.resuming import Beginning, refuse_delegates, resumed
 from perdure.store.rows import insert_into, step_id
@@ -65,7 +66,8 @@ def _taking_over(connection: Connection, opening: OpenTurn, definition: AgentDef
     counts = definition.budgets.scope == "session"
     earlier = spent_before(connection, session, turn) if counts else Spent()
     said = said_before(connection, session, turn) if opening.request.resume_from is None else ()
-    return opened.model_copy(update={"todos": todos, "earlier": earlier, "said": said})
+    taken = {"todos": todos, "earlier": earlier, "said": said, "store": store_id(connection)}
+    return opened.model_copy(update=taken)
 
 
 def _opened_before(connection: Connection, row: TurnRow) -> Opened:

@@ -17,6 +17,7 @@ from perdure.store.generations import history
 from perdure.store.records import Artifact, PeopleWaitedFor, SessionFilter, SessionRecord, StepRecord, TurnRecord
 from perdure.store.rows import envelope, session_record, step_record, turn_record
 
+_IDENTITY = select(schema.identity.c.id)
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
 _TURNS = select(schema.turns).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
 _BY_REQUEST = select(schema.turns).where(
@@ -52,6 +53,11 @@ _last = (
 )
 _steps = _last.union_all(select(_S.c.parent, _S.c.session).where(_S.c.id == _last.c.parent))
 _ORIGIN = select(_steps.c.session).where(_steps.c.session == bindparam("other")).limit(1)
+
+
+def store_id(connection: Connection) -> str:
+    """The store's own id, which it got when its tables were made."""
+    return str(connection.execute(_IDENTITY).scalar_one())
 
 
 def session(connection: Connection, session: str) -> SessionRecord:

@@ -108,6 +108,7 @@ class Opened(Value):
         todos: Those of the turn before, or of the checkpoint.
         earlier: What the session's turns before have spent, if the agent's budgets count over the session.
         said: What hooks have said before the turn stopped for people.
+        store: The id of the store that holds it.
     """
 
     turn: int
@@ -118,6 +119,7 @@ class Opened(Value):
     todos: tuple[Todo, ...] = ()
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
+    store: str = ""
 
 
 class Committed(Value):

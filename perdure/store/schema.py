@@ -23,10 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0004"
+REVISION = "0005"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema this release can upgrade from, oldest first."""
 
 REVISION_TABLE = "perdure_revision"
@@ -86,6 +86,8 @@ class AnyText(TypeDecorator[str]):
 
 
 metadata = MetaData()
+
+identity = Table("identity", metadata, Column("id", Text, primary_key=True))
 
 definitions = Table(
     "definitions",

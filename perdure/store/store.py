@@ -1,6 +1,8 @@
 """The store's public face: each method is one transaction, run on a thread of the store's own.
 
 A method whose caller is cancelled still ends its transaction; every write is therefore harmless when it is repeated.
+
+Long, because it is the store's whole face: each operation has its method here, with what it promises.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from perdure.contracts.turns import CommitTurn, OpenTurn
 from perdure.store import checkpoints, closing, generations, ledger, log, reads
 from perdure.store import opening as openings
 from perdure.store.engine import POSTGRESQL_CONNECTIONS, SQLITE_READERS, WRITES, Address, connect, translated
+from perdure.store.errors import OtherStoreError
 from perdure.store.ledger import CallKey
 from perdure.store.migrate import prepare
 from perdure.store.records import (
@@ -60,6 +63,7 @@ class Store:
         Raises:
             StoreError: The address is none, or its driver is missing.
         """
+        self._id = ""
         self._observe = observe
         self._listen: Listen | None = None
         self._address = Address(url)
@@ -103,10 +107,33 @@ class Store:
 
     def _prepare(self, *, upgrade: bool) -> None:
         prepare(self._engine, self._address, upgrade=upgrade)
+        self._id = self._read_once(reads.store_id)
         if self._file is not None:
             self._file.require_same()
             if upgrade:
                 self._file.shorten_log(self._engine)
+
+    @property
+    def id(self) -> str:
+        """The store's own id, as it was when this process opened it; a copy of a database keeps it."""
+        return self._id
+
+    async def require(self, wanted: str) -> None:
+        """Refuse to work for a turn that lives in another store; a turn that names none may live in any.
+
+        Raises:
+            OtherStoreError: This is not the store of that id.
+        """
+        if wanted in {"", self._id}:
+            return
+        self._id = await self._read("store_id", reads.store_id)  # the database may have been exchanged meanwhile
+        if wanted != self._id:
+            msg = (
+                f"this worker looks at the store {self._address} ({self._id}), the turn lives in the store {wanted}; "
+                "start this worker with the PERDURE_STORE_URL of the others, or, if the turn's store is gone for good, "
+                "terminate the turn's workflow"
+            )
+            raise OtherStoreError(msg)
 
     async def close(self) -> None:
         """Wait for running transactions and close all connections."""
@@ -342,7 +369,7 @@ class Store:
         """End a turn; one that has ended gives its recorded result.
 
         Raises:
-            NotFoundError: There is no such session, turn, step or tool call.
+            NotFoundError: There is no such session or turn.
         """
         return await self._write("commit_turn", lambda connection: closing.commit_turn(connection, commit))
 

@@ -11,7 +11,7 @@ Status = int | None
 
 RETRIED = """
 llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated llm.invalid_response
-runtime.store_unavailable runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
+runtime.store_unavailable runtime.store_mismatch runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
 request.too_early
 """
 
@@ -25,7 +25,7 @@ tool.max_turns_exhausted
 budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
 budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted
 request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
-runtime.store_refused runtime.mcp_unavailable
+runtime.store_refused runtime.store_behind runtime.mcp_unavailable
 runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
 runtime.hook_failed runtime.failed_by_hook
 """

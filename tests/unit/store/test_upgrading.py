@@ -60,7 +60,8 @@ def make_old(url: str, revision: str, rows: dict[str, list[dict[str, Any]]]) -> 
     with database(url) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
-        for table in metadata.sorted_tables:
+        tables = [table for table in metadata.sorted_tables if inspect(connection).has_table(table.name)]
+        for table in tables:
             there = {column["name"] for column in inspect(connection).get_columns(table.name)}
             for row in rows[table.name]:
                 kept = {name: value for name, value in row.items() if name in there}
