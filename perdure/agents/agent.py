@@ -22,6 +22,7 @@ from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
     DEFAULT_MAX_STEPS,
     MAX_CORRECTIONS,
+    NO_TIMEOUT,
     AgentDefinition,
     CacheMode,
     Compaction,
@@ -41,6 +42,7 @@ from perdure.contracts.reactions import MAX_HOOKS, HookRule, OnHookError
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
 from perdure.contracts.stops import StopConditions
+from perdure.contracts.synonyms import in_our_words
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, Value, known_fields
 
@@ -64,7 +66,9 @@ class Agent(Value):
     Attributes:
         name: How callers start it; unique among the agents of a task queue.
         model: ``provider/model``, as litellm takes it.
-        instructions: The system prompt, or several texts that make it up; indentation is removed.
+        instructions: The system prompt, or several texts that make it up; indentation is removed. None is none.
+        label: What people may read in place of the name.
+        tags: Words to choose agents by; ``perdure agents`` and exports have them.
         tools: Functions, ``@tool`` objects and instances of toolsets.
         delegates: Other agents that it may call as tools: agents, names of agents of the same workers, or ``Delegate``
             with settings. A call is a turn of its own that reads only the query.
@@ -72,7 +76,7 @@ class Agent(Value):
             ``propagate`` ends the turn with an error.
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
-        generation_timeout: Longest time one model call may take.
+        generation_timeout: Longest time one model call may take; None is no limit of ours.
         generate_params: Further arguments of the model call, such as ``temperature``. In those that say where it goes,
             such as ``api_key``, ``${NAME}`` is taken from the worker's environment.
         retry: How transient failures of model calls are retried.
@@ -115,6 +119,8 @@ class Agent(Value):
     model: str
     instructions: str = ""
     description: str = ""
+    label: str = ""
+    tags: tuple[str, ...] = ()
     tools: tuple[Annotated[Tool[..., Any], _AS_IT_IS], ...] = ()
     delegates: tuple[Annotated[Delegate, _A_DELEGATE], ...] = ()
     on_child_error: OnChildError = "return"
@@ -148,6 +154,11 @@ class Agent(Value):
         Raises:
             AgentDefinitionError: A setting cannot be used.
         """
+        try:
+            settings = in_our_words("Agent", settings)
+        except ValueError as error:
+            msg = f"agent {settings.get('name', '?')!r}: {error}"
+            raise AgentDefinitionError(msg) from error
         try:
             super().__init__(**settings)
             _check_rules(self.definition, self.mcp_servers)
@@ -299,7 +310,12 @@ class Agent(Value):
     def _texts_become_one(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if isinstance(value, list | tuple) and all(isinstance(text, str) for text in cast("list[Any]", value)):
             return "\n\n".join(cleandoc(text) for text in cast("list[str]", value) if text)
-        return cast("object", value)
+        return "" if value is None else cast("object", value)
+
+    @field_validator("generation_timeout", mode="before")
+    @classmethod
+    def _none_is_no_timeout(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+        return NO_TIMEOUT if value is None else value
 
     @field_validator("instructions")
     @classmethod
@@ -312,7 +328,8 @@ class Agent(Value):
         Raises:
             AgentDefinitionError: A setting cannot be used, or there is none of that name.
         """
-        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**kept, **in_our_words("Agent", changes)})
 
     @cached_property
     def definition(self) -> AgentDefinition:

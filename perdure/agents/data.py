@@ -16,6 +16,7 @@ from perdure.agents.delegates import Delegate
 from perdure.agents.tool import Tool
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.reactions import HookRule
+from perdure.contracts.synonyms import SYNONYMS
 from perdure.contracts.values import JsonValue
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
     called = f"agent {fields.get('name', '?')!r}"
     made: dict[str, Any] = {}
     for name, value in fields.items():
-        if name not in Agent.model_fields:
+        if name not in Agent.model_fields and name not in SYNONYMS["Agent"]:
             known = ", ".join(Agent.model_fields)
             raise AgentDataError((name,), f"{called}: {name}: there is no such setting; the settings are {known}")
         finder = getattr(find, name, None)
@@ -71,7 +72,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
         cause = error.__cause__
         path = _path_in({**fields}, cause.errors()[0]) if isinstance(cause, ValidationError) else ()
         raise AgentDataError(path, str(error)) from error
-    for name in fields.keys() - Finders.__dataclass_fields__.keys():
+    for name in (fields.keys() & Agent.model_fields.keys()) - Finders.__dataclass_fields__.keys():
         _refuse_unknown(called, (name,), fields[name], getattr(agent, name))
     return agent
 
@@ -160,7 +161,10 @@ def _found(called: str, name: str, value: JsonValue, finder: Found) -> list[Any]
 def _refuse_unknown(called: str, path: Path, given: JsonValue, made: object) -> None:
     """Refuse a name that the value does not have: reading goes past it, but whoever wrote it meant something."""
     if isinstance(made, BaseModel) and isinstance(given, dict):
+        words = SYNONYMS.get(type(made).__name__, {})
         for name, value in given.items():
+            if name in words:
+                continue
             if name not in type(made).model_fields:
                 fields = ", ".join(type(made).model_fields)
                 where = "".join(f"{part}: " for part in (".".join(map(str, path)),) if part)

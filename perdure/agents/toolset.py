@@ -127,10 +127,7 @@ class Toolset(BaseModel):
             first = error.errors()[0]
             msg = f"toolset {kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise ToolDefinitionError(msg) from error
-        known = {variant for method in self._methods() for variant in method.variants} | {EVERY_VARIANT}
-        if self.variant not in known:
-            msg = f"toolset {kind} has no variant {self.variant!r}; it has {', '.join(sorted(known))}"
-            raise ToolDefinitionError(msg)
+        self._check_variant(self.variant)
 
     def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
         """Refuse what would not be entered as we promise."""
@@ -172,12 +169,30 @@ class Toolset(BaseModel):
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
         """The tools of its variant, in the order of their definition."""
-        every = self.variant == EVERY_VARIANT
+        return self._tools_of(self.variant)
+
+    def get_tools(self, variant: str | None = None) -> tuple[Tool[..., Any], ...]:
+        """The tools of a variant; by default of its own.
+
+        Raises:
+            ToolDefinitionError: There is no such variant.
+        """
+        variant = self.variant if variant is None else variant
+        self._check_variant(variant)
+        return self._tools_of(variant)
+
+    def _tools_of(self, variant: str) -> tuple[Tool[..., Any], ...]:
         return tuple(
             self.tool_of(method)
             for method in self._methods()
-            if every or not {self.variant, EVERY_VARIANT}.isdisjoint(method.variants)
+            if variant == EVERY_VARIANT or not {variant, EVERY_VARIANT}.isdisjoint(method.variants)
         )
+
+    def _check_variant(self, variant: str) -> None:
+        known = {name for method in self._methods() for name in method.variants} | {EVERY_VARIANT}
+        if variant not in known:
+            msg = f"toolset {type(self).__name__} has no variant {variant!r}; it has {', '.join(sorted(known))}"
+            raise ToolDefinitionError(msg)
 
     def tool_of(self, method: ToolMethod[P, R]) -> Tool[P, R]:
         """The tool that a method is on this instance."""

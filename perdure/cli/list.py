@@ -74,10 +74,10 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 ) -> None:
     """List the sessions, those whose last turn began last first; filters add up.
 
-    With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (Perstack's
-    word for it), started_at and ended_at of that turn, and of its end stop_reason, reason_code, error,
-    stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has ended is listed as
-    ended by error (runtime.turn_closed), without steps and cost.
+    With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (in the words
+    of Perstack, see docs/coming-from.md), started_at and ended_at of that turn, and of its end stop_reason,
+    reason_code, error, stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has
+    ended is listed as ended by error (runtime.turn_closed), without steps and cost.
     """
     _check_code(reason_code)
 

@@ -74,7 +74,7 @@ only_types = click.option(
     type=EventType(),
     multiple=True,
     help="Only events of this type; may be repeated. agent_error is also called AgentError (every type goes by its "
-    "class too) and, as in Perstack, errorRun or stopRunByError.",
+    "class too) and, for those who come from Perstack, errorRun or stopRunByError; see docs/coming-from.md.",
 )
 """The option that chooses among events."""
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from perdure.client.errors import UnknownSessionError
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
 from perdure.contracts.turns import TurnResult
@@ -84,9 +85,15 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
             for step in steps
         ),
         events=tuple(events),
-        metadata=end_of(last.result),
+        metadata={**_called(definition), **end_of(last.result)},
         result=last.result,
     )
+
+
+def _called(definition: AgentDefinition) -> dict[str, JsonValue]:
+    """What the author calls the agent beside its name."""
+    called: dict[str, JsonValue] = {"label": definition.label, "tags": [*definition.tags]}
+    return {name: value for name, value in called.items() if value}
 
 
 async def read_events(store: Store, session: str) -> AsyncIterator[Envelope]:

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from perdure.contracts.budgets import Budgets
+from perdure.contracts.budgets import LONGEST_TURN, Budgets
 from perdure.contracts.fallbacks import Fallback, check_no_address
 from perdure.contracts.model_calls import says_where
 from perdure.contracts.people import ApprovalPolicy, Interactive
@@ -23,6 +23,9 @@ DEFAULT_MAX_STEPS = 1000
 
 DEFAULT_GENERATION_TIMEOUT = timedelta(seconds=600)
 """Longest time one model call may take, from sending to the last byte."""
+
+NO_TIMEOUT = LONGEST_TURN
+"""A ``generation_timeout`` of None: Temporal needs some number."""
 
 MAX_CORRECTIONS = 10
 """Most answers outside the output schema that may be sent back to the model."""
@@ -132,6 +135,8 @@ class AgentDefinition(Value):
 
     name: str = Field(min_length=1, max_length=200)
     description: str = ""
+    label: str = ""
+    tags: tuple[str, ...] = ()
     model: str = Field(min_length=1)
     instructions: str = ""
     tools: tuple[ToolDeclaration, ...] = ()

@@ -6,7 +6,7 @@ Source of the thirteen conditions: Dreadnode's stop factories, counted over the 
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -14,12 +14,11 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    field_validator,
     model_validator,
 )
 
 from perdure.contracts.expressions import check_expression
-from perdure.contracts.values import Authored, Tagged
+from perdure.contracts.values import Authored, Tagged, is_fields
 
 MAX_CONDITIONS = 50
 """Most conditions of an agent, parts of combined ones counted: they are in the history of each of its turns."""
@@ -168,13 +167,13 @@ class TextCondition(Condition):
     catch: bool = False
     default: bool = False
 
-    @field_validator("pattern", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _compiled_is_its_text(cls, value: object) -> object:
-        if not isinstance(value, re.Pattern):
-            return value
-        msg = "give the text of the expression, with regex=True; a compiled one is no data"
-        raise ValueError(msg)
+    def _compiled_is_its_text(cls, given: object) -> object:
+        compiled = given.get("pattern") if is_fields(given) else None
+        if not isinstance(compiled, re.Pattern) or not is_fields(given):
+            return given
+        return {**given, **_settings_of(cast("re.Pattern[str]", compiled))}
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> "TextCondition":
@@ -184,6 +183,25 @@ class TextCondition(Condition):
         if self.regex:
             check_expression(self.pattern)
         return self
+
+
+def _settings_of(compiled: re.Pattern[Any]) -> dict[str, object]:
+    """The settings that say the same as a compiled expression, whose flags stand before it.
+
+    Raises:
+        ValueError: It is for bytes.
+    """
+    if not isinstance(compiled.pattern, str):
+        msg = "the expression is for bytes; compile a text"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
+    letters = "".join(letter for flag, letter in _FLAGS.items() if compiled.flags & flag)
+    is_sensitive = not compiled.flags & re.IGNORECASE
+    pattern = f"(?{letters}){compiled.pattern}" if letters else compiled.pattern
+    return {"pattern": pattern, "regex": True, "case_sensitive": is_sensitive}
+
+
+_FLAGS = {re.ASCII: "a", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
+"""What a flag of a compiled expression is within an expression."""
 
 
 class Output(TextCondition):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 from pydantic import (
     BaseModel,
@@ -15,16 +15,19 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     model_serializer,
+    model_validator,
 )
 
-__all__ = ["Authored", "JsonValue", "Tagged", "Value", "json_object", "json_objects", "known_fields"]
+from perdure.contracts.synonyms import SYNONYMS, in_our_words
+
+__all__ = ["Authored", "JsonValue", "Tagged", "Value", "is_fields", "json_object", "json_objects", "known_fields"]
 
 _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 """Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
 
 
 def _refuse_unknown(model: type[BaseModel], fields: Mapping[str, object]) -> None:
-    unknown = sorted(fields.keys() - model.model_fields.keys())
+    unknown = sorted(fields.keys() - model.model_fields.keys() - SYNONYMS.get(model.__name__, {}).keys())
     if unknown and model.model_config.get("extra") != "forbid":  # pydantic refuses it itself, in its own words
         msg = f"{model.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(model.model_fields)}"
         raise ValueError(msg)
@@ -39,6 +42,11 @@ def known_fields(model: type[BaseModel]) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def is_fields(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether a value is read from its fields, and is not made yet."""
+    return isinstance(value, dict)
 
 
 class Value(BaseModel):
@@ -74,6 +82,11 @@ class Authored(Value):
 
     Only a value made in code passes here; one that is read, or stands as an object in another one, is pydantic's alone.
     """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_our_words(cls, given: object) -> object:
+        return in_our_words(cls.__name__, given) if cls.__name__ in SYNONYMS and is_fields(given) else given
 
     if not TYPE_CHECKING:  # else nobody's type checker would know the fields
 

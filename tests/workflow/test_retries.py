@@ -325,6 +325,13 @@ async def test_a_call_over_its_deadline_is_a_timeout_although_bytes_still_come(h
     assert (retry["code"], retry["error_type"]) == ("llm.timeout", "DeadlineExceededError")
 
 
+async def test_a_call_without_a_deadline_is_one_that_temporal_takes(house: House) -> None:
+    """S-01: ``generation_timeout=None``; the server wants some bound of every activity, and a loop of every timer."""
+    script = Script(replies=(FINE.after(faults.drip(0.001)),))
+    result, requests = await played(house, script, using=agent(generation_timeout=None))
+    assert (result["stop_reason"], requests) == ("finished", 1)
+
+
 async def test_a_key_that_the_provider_repeats_is_seen_nowhere(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """S-52: planted in the text of an error, as providers do with a key they refuse."""
     key = "sk-scripted-0123456789"

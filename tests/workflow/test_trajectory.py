@@ -170,3 +170,18 @@ async def test_what_was_said_elsewhere_is_no_answer_of_the_turn(house: House) ->
         house.use(provider)
         result = await house.run(history=HISTORY)
     assert (result["stop_reason"], result["output"]) == ("max_steps_reached", "")
+
+
+async def test_label_and_tags_are_in_the_metadata_of_exports(house: House) -> None:
+    """S-54: of an agent that has them; they change nothing else."""
+    using = Agent(name="tester", model="openai/scripted", label="The Tester", tags=["agent", "tests"])
+    async with ScriptedProvider(Script(replies=(say("done"),))) as provider, house.worker(using):
+        house.use(provider)
+        assert (await house.run())["output"] == "done"
+    about = (await house.client.trajectory(house.session)).metadata
+    assert (about["label"], about["tags"]) == ("The Tester", ["agent", "tests"])
+    shown = await asyncio.to_thread(CliRunner().invoke, cli, ["agents"])
+    assert "tester (The Tester) · openai/scripted" in shown.output
+    assert "tags: agent, tests" in shown.output
+    (line,) = (await asyncio.to_thread(CliRunner().invoke, cli, ["agents", "--json"])).output.splitlines()
+    assert (json.loads(line)["label"], json.loads(line)["tags"]) == ("The Tester", ["agent", "tests"])
