@@ -204,8 +204,7 @@ class AgentTurn(Extending):
         began = workflow.now()
         self._deadline.stop()
         left = None if until is None else max(until - began, timedelta(0))
-        rotates = self._background.all_ended
-        await self._until(lambda: bool(self.mail.replies) or (self._rotation_due and rotates(self._state)), left)
+        await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
         self.state = after.waiting(self._state, workflow.now() - began)
         self._deadline.watch(self._state)
 
@@ -329,10 +328,9 @@ class AgentTurn(Extending):
             self.mail = self.mail.model_copy(update={"cancel": request, "cancel_at": workflow.now()})
 
     @property
-    def _rotation_due(self) -> bool:
-        """Whether the server suggests a fresh history, or a newer worker takes over."""
-        info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+    def _may_rotate(self) -> bool:
+        """Whether the server suggests a fresh history, and no delegate works whose end a new run would not hear."""
+        return workflow.info().is_continue_as_new_suggested() and self._background.all_ended(self._state)
 
     def _has_grown_long(self) -> bool:
         """Whether the history comes near the server's limit: eight times as long as when it was first suggested to end.
@@ -354,7 +352,7 @@ class AgentTurn(Extending):
         Returns:
             Whether something was waited for, so that another action may be next.
         """
-        if not (isinstance(action, Generate | people.WaitForPeople) and self._rotation_due):
+        if not (isinstance(action, Generate | people.WaitForPeople) and workflow.info().is_continue_as_new_suggested()):
             return False
         if not self._background.all_ended(self._state):
             if isinstance(action, people.WaitForPeople) or not self._has_grown_long():

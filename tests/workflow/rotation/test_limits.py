@@ -11,9 +11,9 @@ from perdure.contracts.turns import StopReason
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, PAID, PAY, pay, several, update, waiting
-from tests.workflow.backgrounds import awaiting, lead, starts, statuses, steps
+from tests.workflow.backgrounds import awaiting, lead, look, starts, statuses, steps
 from tests.workflow.bodies import Body, happened
-from tests.workflow.delegating import DONE, agent, in_order, played
+from tests.workflow.delegating import DONE, agent, in_order, played, results_in
 from tests.workflow.rotation.rotations import rotated
 from workflows.visibility import STATE
 
@@ -122,6 +122,32 @@ async def test_a_cancel_by_the_client_finds_its_way_when_a_long_call_has_used_up
             assert await house.client.cancel(house.session, "enough")
             result = await turn.result()
     assert (result.stop_reason, result.error) == (StopReason.CANCELLED, "Operation aborted: enough")
+
+
+async def test_a_caller_that_waits_for_people_rotates_once_its_delegate_has_ended(house: House) -> None:
+    """S-46 S-64: a new run would not hear that end."""
+    body = Body()
+    looking = [call(("look", {}))] * 8
+    answers = played(
+        tester=steps(starts("one"), *looking, COLOUR, awaiting(0), DONE),
+        helper=in_order(call(("held", {})), say("helped")),
+    )
+    caller = lead(tools=[look, ask_user])
+    async with ScriptedProvider(answers) as provider, house.worker(caller, agent("helper", tools=[body.held()])):
+        house.use(provider)
+        handle = await house.start()
+        await happened(body.started)
+        (question,) = await waiting(house)
+        described = await handle.describe()
+        assert described.status is WorkflowExecutionStatus.RUNNING
+        assert described.history_length > 60
+        body.released.set()
+        await rotated(house, house.session)
+        assert await waiting(house) == [question]
+        await update(house, "answer", request=question["request_id"], value="red")
+        result = await house.temporal.get_workflow_handle(house.session).result()
+        *_, read = results_in(provider.requests[-1].request)
+    assert (result["stop_reason"], result["delegated_steps"], read) == ("finished", 2, "helped")
 
 
 async def test_a_caller_near_the_history_limit_waits_for_its_delegates_and_goes_on_in_a_fresh_history(
