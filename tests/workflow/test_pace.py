@@ -75,6 +75,12 @@ async def metric(house: House, name: str) -> float | None:
     return house.registry.get_sample_value(name, {"provider": "openai"})
 
 
+async def retries_of(house: House, session: str) -> list[dict[str, Any]]:
+    """The retries of a session."""
+    log = await house.store.events(session, after=0, limit=500)
+    return [line.line() for line in log if line.event.type == "generation_retry"]
+
+
 async def nobody_waits(house: House) -> bool:
     return await metric(house, "perdure_model_calls_waiting") == 0
 
@@ -108,28 +114,28 @@ async def test_what_one_job_is_told_to_wait_another_waits_too(
     assert wait["model"] == "openai/scripted"
 
 
-async def test_a_job_whose_wait_at_the_gate_is_longer_than_its_time_budget_goes_on(house: House) -> None:
-    """S-17: the second job is refused once itself, and has used up nothing of its budget at the gate."""
-    provider_of = Limited(2.0)
+async def test_a_wait_at_the_gate_uses_up_nothing_of_the_time_budget(house: House) -> None:
+    """S-17: a job fails, waits three seconds, then five at the gate, and fails again: 3 of its 7 s are gone."""
+    first_job = Limited(8.0)
 
     def answers(request: ChatRequest) -> Reply:
         if "me too" not in str(request.messages):
-            return provider_of(request)
+            return first_job(request)
         return say("done").after(faults.status(500), faults.status(500))
 
-    retry = BRIEF.model_copy(update={"max_retries": 2})
+    three = timedelta(seconds=3)
+    retry = RetryPolicy(max_retries=2, base=three, cap=three, jitter=timedelta(0), max_time=timedelta(seconds=7))
     async with ScriptedProvider(answers) as provider, house.worker(agent(), agent(name="brief", retry=retry)):
         house.use(provider)
-        first = await house.start()
-        await house.wait_for_event("generation_retry")
         second = await another(house, "brief")
+        await eventually(lambda: retries_of(house, f"{house.session}-2"))
+        first = await house.start()
         await at_the_gate(second)
         for handle in (first, second):
             assert (await result_of(handle))["stop_reason"] == "finished"
-    log = [line.line() for line in await house.store.events(f"{house.session}-2", after=0, limit=500)]
-    retries = [line for line in log if line["type"] == "generation_retry"]
-    assert [line["attempt"] for line in retries] == [1, 2]
-    assert all(float(str(line["counted_seconds"])) < 0.2 for line in retries)
+    before, after = await retries_of(house, f"{house.session}-2")
+    assert (before["attempt"], after["attempt"], before["counted_seconds"]) == (1, 2, 0)
+    assert 3 <= after["counted_seconds"] < 4
 
 
 async def test_a_cancel_at_the_gate_ends_the_turn_at_once(house: House) -> None:
