@@ -27,15 +27,15 @@ from activities.references import names_of_call
 from activities.secrets import values_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid, Usage
-from perdure.contracts.errors import ErrorDetail, Reason
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
-from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.values import JsonValue
+from perdure.engine.failure_texts import MAX_MESSAGE, Chain, failure_text, final_text, rule_of_end
 from perdure.engine.failures import FailureFacts, class_of, classify, is_ambiguous, reason_of
 from perdure.engine.pace import REFUSALS, Sent
 from perdure.engine.redaction import without_known
-from perdure.engine.retries import decide
+from perdure.engine.retries import decide, wait_before
 from perdure.store import Store
 
 MAX_CALLS = 500
@@ -120,16 +120,11 @@ class Attempts:
         try:
             answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages, ceiling))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
-            # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
-            seconds = time.monotonic() - began
-            failed_at = activity.info().started_time + timedelta(seconds=waited + seconds)
-            paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
-            self._count_paid(definition, paid.usage, paid.cost_usd)
-            facts = facts_of(error, failed_at, self._secrets_of(definition))
+            failure = self.failed(definition, error, time.monotonic() - began, waited=waited)
             if sent is not None:
-                _show(gate, sent, facts, served=isinstance(error, UnusableAnswerError))
+                _show(gate, sent, failure.facts, served=isinstance(error, UnusableAnswerError))
             # The chain holds unredacted texts, and would stand in the history.
-            raise CallFailedError(facts, failed_at, paid, seconds=seconds) from None
+            raise failure from None
         seconds = time.monotonic() - began
         if sent is not None:
             gate.serve(sent)
@@ -160,6 +155,18 @@ class Attempts:
         finally:
             note("")
 
+    def failed(
+        self, definition: AgentDefinition, error: Exception, seconds: float = 0.0, *, waited: float = 0.0
+    ) -> CallFailedError:
+        """What is known of a call that failed after so many seconds, behind a wait; what it has cost is counted."""
+        # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
+        failed_at = activity.info().started_time + timedelta(seconds=waited + seconds)
+        paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
+        self._count_paid(definition, paid.usage, paid.cost_usd)
+        return CallFailedError(
+            facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid, seconds=seconds
+        )
+
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
         return self._secrets | values_of(names_of_call(definition.generate_params, secrets=True), os.environ)
@@ -186,6 +193,7 @@ class Attempts:
         counted = before[-1].counted_seconds + before[-1].wait_seconds + error.seconds if before else 0.0
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
+        sample = random.random()  # noqa: S311 - jitter needs no secrecy
         wait = decide(
             policy,
             reason,
@@ -193,15 +201,28 @@ class Attempts:
             attempt=attempt,
             elapsed=timedelta(seconds=counted),
             retry_after=facts.retry_after_seconds,
-            jitter_sample=random.random(),  # noqa: S311 - jitter needs no secrecy
+            jitter_sample=sample,
         )
-        detail = _detail(request, definition, facts, code, reason)
+        place = f"step {request.step}, {definition.model}"
         if reason.most_retries is not None and sum(retry.code == code for retry in before) >= reason.most_retries:
             wait = None
         if wait is None:
-            final = _final(detail, policy, reason, attempt=attempt, ambiguous=ambiguous)
+            chain = Chain(
+                calls=len(before) + 1,
+                elapsed=timedelta(seconds=counted),
+                wait=wait_before(policy, attempt, retry_after=facts.retry_after_seconds, jitter_sample=sample),
+                retry_after=facts.retry_after_seconds,
+                told=failures is not None,
+                most_retries=reason.most_retries,
+            )
+            not_again = ambiguous and policy.ambiguous == "fail"
+            rule = "" if not_again else rule_of_end(policy, reason, chain)
+            choice = NOT_AGAIN if not_again else ""
+            text = final_text(place, facts, reason, rule, request.session, choice=choice)
+            if failures is not None and not not_again and reason.transient and attempt > policy.max_retries:
+                text = f"more than {policy.max_retries} failures in a row: {text}"
             paid = paid_in(before).plus(error.paid.usage, error.paid.cost_usd)
-            return Failure(final, None, paid, last=error.paid)
+            return Failure(_detail(facts, code, text), None, paid, last=error.paid)
         self._metrics.generation_retries.labels(definition.model, code).inc()
         retry = GenerationRetry(
             attempt=attempt,
@@ -217,7 +238,7 @@ class Attempts:
             usage=error.paid.usage,
             cost_usd=error.paid.cost_usd,
         )
-        return Failure(detail, retry)
+        return Failure(_detail(facts, code, failure_text(place, facts, reason)), retry)
 
     async def ended(self, request: StepRequest, failure: Failure) -> ApplicationError:
         """Record the failure as an event; what ends the attempt, until the next one after its wait or for good."""
@@ -307,22 +328,5 @@ def _check_calls(answer: Answer) -> None:
         raise error
 
 
-def _final(detail: ErrorDetail, policy: RetryPolicy, reason: Reason, *, attempt: int, ambiguous: bool) -> ErrorDetail:
-    """The failure with the rule of the agent's policy that ends the chain, where it is not plain from the failure."""
-    text = detail.message
-    if ambiguous and policy.ambiguous == "fail":
-        text = f"{text}; {NOT_AGAIN}"
-    elif policy.on_retry == "tell_model" and reason.transient and attempt > policy.max_retries:
-        text = f"more than {policy.max_retries} failures in a row: {text}"
-    return detail.model_copy(update={"message": text})
-
-
-def _detail(
-    request: StepRequest, definition: AgentDefinition, facts: FailureFacts, code: str, reason: Reason
-) -> ErrorDetail:
-    """The failure as one sentence that stands alone: step, model, cause, and what the provider said."""
-    status = f" (HTTP {facts.status})" if facts.status else ""
-    cause, semicolon, advice = reason.text.partition("; ")
-    said = facts.text.rstrip(".") if advice else facts.text
-    message = f"step {request.step}, {definition.model}: {cause}{status}: {said}{semicolon}{advice}"
-    return ErrorDetail(code=code, title="generation", message=message[:2_000], type=class_of(facts))
+def _detail(facts: FailureFacts, code: str, text: str) -> ErrorDetail:
+    return ErrorDetail(code=code, title="generation", message=text[:MAX_MESSAGE], type=class_of(facts))

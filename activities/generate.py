@@ -17,7 +17,7 @@ from activities.definitions import Definitions
 from activities.errors import permanent, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
-from activities.model import Answer, system_prompt
+from activities.model import Answer, PromptAssemblyError, assembling, system_prompt
 from activities.schema_checks import off_the_loop
 from activities.stops import matches
 from activities.storing import until_stored
@@ -84,12 +84,15 @@ class GenerateActivity:
         new: tuple[Message, ...],
     ) -> Generation:
         asked = text_only(definition) if request.text_only else definition
-        sent = [*system_prompt(asked), *messages, *map(wire, new)]
         try:
+            with assembling():
+                sent = [*system_prompt(asked), *messages, *map(wire, new)]
             most = await self._ceiling(request, asked, sent, before=len(sent) - len(new))
             answer, seconds = await self._attempts.call(request, asked, sent, ceiling=most)
         except NotAffordableError as error:
             raise permanent(error.detail, await self._attempts.paid(request)) from None
+        except PromptAssemblyError as error:
+            return await self._failed(request, definition, new, self._attempts.failed(definition, error))
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
         made = await _off_the_loop_if_slow(

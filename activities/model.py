@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NoReturn, cast
@@ -51,6 +51,7 @@ from activities.references import filled_for_call, names_of_call
 from activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.budgets import Paid, Usage
+from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
@@ -167,6 +168,30 @@ async def warm_up(models: Iterable[str]) -> None:
                 num_retries=0,
                 max_retries=0,
             )
+
+
+class PromptAssemblyError(Exception):
+    """The request for the model could not be put together. Nothing is sent."""
+
+
+@contextlib.contextmanager
+def assembling() -> Iterator[None]:
+    """Have whatever goes wrong while a request is put together fail as that.
+
+    Raises:
+        PromptAssemblyError: It names what went wrong, and what to correct.
+    """
+    try:
+        yield
+    except (MissingKeyError, PromptAssemblyError):
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        msg = f"the request for the model could not be put together: {cause}; {_ASSEMBLY_ADVICE}"
+        raise PromptAssemblyError(msg) from error
+
+
+_ASSEMBLY_ADVICE = REASONS[ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR].advice
 
 
 class MissingKeyError(Exception):
@@ -296,6 +321,7 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage], *, 
 
     Raises:
         MissingKeyError: No key is set for the provider.
+        PromptAssemblyError: The request could not be put together.
         EmptyAnswerError: There is neither text nor a call in the answer.
         ContentFilteredError: The answer was cut off by the provider's policy.
         TruncatedAnswerError: The answer was cut off at its longest allowed length.
@@ -324,23 +350,16 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
     mode = mode_of(definition)
-    tools = openai_tools(definition.tools) if mode == "api" else []
-    sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
+    with assembling():
+        arguments = _arguments(definition, mode, messages)
     with provider_http.guarded() as exchange:
         try:
-            response: Any = await litellm.acompletion(
-                **filled_for_call(definition.generate_params, os.environ),
-                model=definition.model,
-                messages=marked(definition, without_thinking(definition, sent)),
-                timeout=SILENCE_SECONDS,
-                num_retries=0,
-                max_retries=0,
-                **({"tools": tools} if tools else {}),
-                **_response_format(definition),
-            )
+            response: Any = await litellm.acompletion(**arguments)
         except Exception as error:
             unusable = _unusable(error, exchange.usage, definition)
             if unusable is None:
+                if exchange.headers and not getattr(error, "litellm_response_headers", None):
+                    error.litellm_response_headers = exchange.headers  # type: ignore[attr-defined]
                 raise
             raise unusable from None
     try:
@@ -351,6 +370,31 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
     if mode == "api" or not definition.tools or answer.finish_reason == CUT_OFF:
         return answer
     return await asyncio.to_thread(_with_calls, answer, mode, definition.tools)
+
+
+def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireMessage]) -> dict[str, Any]:
+    """The arguments of litellm's call.
+
+    Raises:
+        PromptAssemblyError: The agent's generate_params set one of perdure's own.
+    """
+    tools = openai_tools(definition.tools) if mode == "api" else []
+    sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
+    own: dict[str, Any] = {
+        "model": definition.model,
+        "messages": marked(definition, without_thinking(definition, sent)),
+        "timeout": SILENCE_SECONDS,
+        "num_retries": 0,
+        "max_retries": 0,
+        **({"tools": tools} if tools else {}),
+        **_response_format(definition),
+    }
+    given = filled_for_call(definition.generate_params, os.environ)
+    twice = sorted(own.keys() & given.keys())
+    if twice:
+        msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"
+        raise PromptAssemblyError(msg)
+    return {**given, **own}
 
 
 _UNREAD = frozenset({"APIConnectionError", "APIError", "InternalServerError"})

@@ -43,5 +43,5 @@ class PeopleActivity:
                 return await self._recorded.decisions(asking)
             except FixtureMissingError as error:
                 code = ReasonCode.TOOL_FIXTURE_MISSING
-                text = f"step {asking.step}: {REASONS[code].text}: {error}"
+                text = f"step {asking.step}: {REASONS[code].cause}: {error}; {REASONS[code].advice}"
                 raise permanent(ErrorDetail(code=code, title="people", message=text)) from None

@@ -9,7 +9,7 @@ touched; what an agent's own code does with litellm is its own business.
 import os
 import ssl
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -18,6 +18,7 @@ import httpx
 import litellm
 from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
 
+from activities.error_replies import error_object
 from activities.provider_replies import InvalidReplyError, RedirectedError, checked_reply
 from perdure.contracts.budgets import Usage
 
@@ -35,9 +36,13 @@ _UNPACKED = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class Exchange:
-    """What is known of the exchanges of one call: ``usage`` once a whole answer has come."""
+    """What is known of the exchanges of one call: ``usage`` once a whole answer has come, ``headers`` of what is none.
+
+    litellm keeps no header of an error in a good reply, such as how long to wait.
+    """
 
     usage: Usage | None = None
+    headers: Mapping[str, str] | None = None
 
 
 _running: ContextVar[Exchange | None] = ContextVar("perdure_exchange", default=None)
@@ -121,7 +126,11 @@ async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
     finally:
         await response.aclose()
     headers = [(name, value) for name, value in response.headers.multi_items() if name not in _UNPACKED]
-    return httpx.Response(response.status_code, headers=headers, content=body, request=request)
+    status = response.status_code
+    if response.is_success and exchange.usage is None:
+        exchange.headers = dict(response.headers)
+        status = error_object(body.decode("utf-8", "replace")).status or status  # OpenRouter's
+    return httpx.Response(status, headers=headers, content=body, request=request)
 
 
 def _origin(asked: httpx.URL, location: str) -> str:

@@ -28,7 +28,7 @@ from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.decisions import DecidedEvent
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode, named
 from perdure.contracts.events import Envelope, HookEnd, NewEvent, decided_events
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
@@ -204,7 +204,8 @@ class ReactActivity:
             text = redact(str(error), frozenset(self._secrets))[:ERROR_CHARACTERS] or "no message"
             message = f"hook {hook.name}, {event.type}: {type(error).__name__}: {text}"
             kind = type(error).__name__
-            detail = ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title=hook.name, message=message, type=kind)
+            code = ReasonCode.RUNTIME_HOOK_FAILED
+            detail = ErrorDetail(code=code, title=hook.name, message=message, type=kind, exception=named(kind))
             activity.logger.warning("%s", message, exc_info=behind(detail, error))
             return None, detail
 

@@ -14,7 +14,7 @@ from activities.schema_checks import off_the_loop
 from perdure.agents.errors import InvalidOutputError, ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode, named
 from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolError, ToolStart
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
@@ -143,6 +143,10 @@ def masked_values(declaration: ToolDeclaration, raw: str) -> Hidden:
         return Hidden()
 
 
+_OURS = (InvalidInputError, InvalidOutputError, McpError, NotApprovedError, ToolTimeoutError, ToolUnavailableError)
+"""What perdure itself raises of a call; everything else is a plain exception of the tool."""
+
+
 def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
     """Whether the model is told, and the turn goes on."""
     ours = isinstance(error, InvalidInputError | NotApprovedError | ToolUnavailableError | McpError)
@@ -152,7 +156,9 @@ def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
     """The exception of a body as facts: code, class, redacted text."""
     text = shortened(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
-    return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=type(error).__name__)
+    kind = type(error).__name__
+    exception = None if isinstance(error, _OURS) else named(kind)
+    return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=kind, exception=exception)
 
 
 def told(error: Exception, secrets: "frozenset[str]") -> str:

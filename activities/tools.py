@@ -270,7 +270,7 @@ class ToolActivities:
             fixture = await attempt.recording.outcome()
         except FixtureMissingError as error:
             code = ReasonCode.TOOL_FIXTURE_MISSING
-            text = f"{REASONS[code].text}: {error}"
+            text = f"{REASONS[code].cause}: {error}; {REASONS[code].advice}"
             message = failed(call, ErrorDetail(code=code, title=name, message=text, type=type(error).__name__))
             artifacts, aborts, problem = [], True, None
         else:

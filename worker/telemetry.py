@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from activities.bodies import masked
-from perdure.contracts.errors import named
+from perdure.contracts.errors import ErrorDetail, named
 from perdure.contracts.values import JsonValue
 from perdure.engine.redaction import mask_arguments, redact_text
 
@@ -55,6 +55,10 @@ def brief(record: logging.LogRecord) -> bool:
     kind = error.type if isinstance(error, ApplicationError) else type(error).__name__ if error is not None else None
     if kind:
         record.reason_code = named(kind)
+    details = error.details if isinstance(error, ApplicationError) else ()
+    second = next((detail.exception for detail in details if isinstance(detail, ErrorDetail)), None)
+    if second is not None:
+        record.exception_code = second
     if isinstance(error, ApplicationError) and error.type:
         record.exc_info, record.args = None, ()
         record.msg = error.message if error.message.startswith(error.type) else f"{error.type}: {error.message}"

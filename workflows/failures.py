@@ -59,7 +59,7 @@ def detail(error: ActivityError, title: str) -> ErrorDetail:
         code = named(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
     if isinstance(cause, ActivityTimeoutError):
-        text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].text}, again and again: {cause.message}"
+        text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].cause}, again and again: {cause.message}"
         return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=text[:MAX_ERROR_TEXT])
     return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
 

@@ -50,6 +50,7 @@ AGENT = SearchAttributeKey.for_keyword(SearchAttribute.AGENT)
 MODEL = SearchAttributeKey.for_keyword(SearchAttribute.MODEL)
 STOP_REASON = SearchAttributeKey.for_keyword(SearchAttribute.STOP_REASON)
 REASON_CODE = SearchAttributeKey.for_keyword(SearchAttribute.REASON_CODE)
+EXCEPTION = SearchAttributeKey.for_keyword(SearchAttribute.EXCEPTION)
 TENANT = SearchAttributeKey.for_keyword(SearchAttribute.TENANT)
 STATE = SearchAttributeKey.for_keyword(SearchAttribute.STATE)
 STEPS = SearchAttributeKey.for_int(SearchAttribute.STEPS)
@@ -69,7 +70,7 @@ def started(state: TurnState) -> None:
     ]
     if state.tenant:
         updates.append(TENANT.value_set(_keyword(state.tenant)))
-    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE) if known.get(key) is not None)
+    updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE, EXCEPTION) if known.get(key) is not None)
     if known.get(COST_USD) is not None:
         updates.append(COST_USD.value_unset())
     workflow.upsert_search_attributes(updates)
@@ -99,6 +100,8 @@ def ended(state: TurnState, result: TurnResult) -> None:
         updates.append(COST_USD.value_set(float(result.cost_usd)))
     if result.reason_code:
         updates.append(REASON_CODE.value_set(_keyword(result.reason_code)))
+    if result.exception:
+        updates.append(EXCEPTION.value_set(_keyword(result.exception)))
     workflow.upsert_search_attributes(updates)
 
 

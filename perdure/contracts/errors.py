@@ -48,6 +48,7 @@ class ReasonCode(StrEnum):
     TOOL_DELEGATE_FAILED = "tool.delegate_failed"
     TOOL_MAX_TURNS_EXHAUSTED = "tool.max_turns_exhausted"
 
+    BUDGET_EXHAUSTED = "budget.exhausted"
     BUDGET_COST = "budget.cost_exhausted"
     BUDGET_LLM_CALLS = "budget.llm_calls_exhausted"
     BUDGET_TOOL_CALLS = "budget.tool_calls_exhausted"
@@ -103,7 +104,7 @@ class Reason(Value):
 
     Attributes:
         transient: Whether the same call may succeed later; only then is it retried.
-        text: What an operator reads: the cause, and where there is one, behind a semicolon the next thing to do.
+        text: What an operator reads: the cause, and behind a semicolon the next thing to do.
         model: What the model reads.
         retry_after: What can lengthen the wait before a retry.
         most_retries: Retries with which the failure is final, if the policy has more: they hardly ever help.
@@ -116,6 +117,16 @@ class Reason(Value):
     retry_after: str = NO_SOURCE
     most_retries: int | None = None
     reserved: bool = False
+
+    @property
+    def cause(self) -> str:
+        """What happened."""
+        return self.text.partition("; ")[0]
+
+    @property
+    def advice(self) -> str:
+        """The next thing to do."""
+        return self.text.partition("; ")[2]
 
 
 def _permanent(text: str) -> Reason:
@@ -138,15 +149,26 @@ def _tool(text: str) -> Reason:
     return Reason(transient=False, text=text, model=RESULT)
 
 
-def _reserved(text: str) -> Reason:
-    return Reason(transient=False, text=text, reserved=True)
+RESUME = "go on with 'perdure resume SESSION'"
+"""What to do when the cause has passed; messages of a turn name its session."""
 
+_FALLBACK = "give the agent fallback_models"
 
 REASONS: dict[ReasonCode, Reason] = {
-    ReasonCode.LLM_RATE_LIMITED: _replied("the provider limits the rate of requests"),
-    ReasonCode.LLM_NETWORK_ERROR: _replied("the provider could not be reached or failed on its side"),
-    ReasonCode.LLM_TIMEOUT: _replied("the provider did not answer in time"),
-    ReasonCode.LLM_EMPTY: _transient("the model answered with neither text nor a tool call", TOLD),
+    ReasonCode.LLM_RATE_LIMITED: _replied(
+        f"the provider limits the rate of requests; {RESUME}, raise the limit with the provider, or {_FALLBACK}"
+    ),
+    ReasonCode.LLM_NETWORK_ERROR: _replied(
+        "the provider could not be reached or failed on its side; look at its status page and at api_base, then "
+        f"{RESUME}, or {_FALLBACK}"
+    ),
+    ReasonCode.LLM_TIMEOUT: _replied(
+        f"the provider did not answer in time; raise generation_timeout if its answers are long, then {RESUME}, or "
+        f"{_FALLBACK}"
+    ),
+    ReasonCode.LLM_EMPTY: _transient(
+        f"the model answered with neither text nor a tool call; {RESUME}, or choose another model", TOLD
+    ),
     ReasonCode.LLM_TRUNCATED: _transient(
         "the answer was cut off at its longest allowed length; raise max_tokens in the agent's generate_params",
         TOLD,
@@ -159,9 +181,13 @@ REASONS: dict[ReasonCode, Reason] = {
         most_retries=1,
     ),
     ReasonCode.LLM_AUTH_ERROR: _permanent(
-        "the provider refused the key; set a valid one in the worker's environment and start it again"
+        "the provider refused the key or what it may use; set a valid one in the worker's environment and start it "
+        "again, or have the provider allow the model"
     ),
-    ReasonCode.LLM_REQUEST_ERROR: _permanent("the provider refused the request as invalid"),
+    ReasonCode.LLM_REQUEST_ERROR: _permanent(
+        "the provider refused the request as invalid; correct what it names: the model, api_base, generate_params or a "
+        "tool's schema"
+    ),
     ReasonCode.LLM_TOO_MANY_TOOLS: _permanent(
         "the provider refuses so many tools; leave the agent's tool_mode at auto, or give it fewer"
     ),
@@ -172,72 +198,136 @@ REASONS: dict[ReasonCode, Reason] = {
         "the conversation is longer than the model's context window, and no more of it can be summarised; "
         "choose a model with a larger window, lower keep in the agent's compaction, or begin a new session"
     ),
-    ReasonCode.LLM_CONTENT_FILTERED: _permanent("the provider's content policy refused the request or the answer"),
-    ReasonCode.LLM_REFUSED: _permanent("the model refused to answer"),
+    ReasonCode.LLM_CONTENT_FILTERED: _permanent(
+        "the provider's content policy refused the request or the answer; change what is asked, or give the agent a "
+        "fallback with also_on=['llm.content_filtered']"
+    ),
+    ReasonCode.LLM_REFUSED: _permanent(
+        "the model refused to answer; change what is asked, or give the agent a fallback with also_on=['llm.refused']"
+    ),
     ReasonCode.LLM_MISSING_KEY: _permanent(
         "a key that the call needs is not set in the worker's environment; set it and start the worker again"
     ),
-    ReasonCode.LLM_PARSE_ERROR: _answer("the answer is not the JSON that the agent's output asks for"),
-    ReasonCode.LLM_SCHEMA_VIOLATION: _answer("the answer does not fit the schema of the agent's output"),
-    ReasonCode.LLM_FIXTURE_MISSING: _permanent("no recorded answer fits this request"),
-    ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: _reserved("the request for the model could not be put together"),
-    ReasonCode.TOOL_UNKNOWN: _tool("the model asked for a tool that the agent does not have"),
-    ReasonCode.TOOL_INVALID_INPUT: _tool("the arguments do not fit the tool's schema"),
-    ReasonCode.TOOL_INVALID_OUTPUT: _tool(
-        "the tool returned a value that does not fit its annotation, or that has no JSON form"
+    ReasonCode.LLM_PARSE_ERROR: _answer(
+        "the answer is not the JSON that the agent's output asks for; raise output_corrections, or simplify the output"
     ),
-    ReasonCode.TOOL_TIMEOUT: _tool("the tool ran longer than its time-out"),
-    ReasonCode.TOOL_NETWORK_ERROR: _tool("the tool could not reach what it needs over the network"),
-    ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception"),
-    ReasonCode.TOOL_EFFECT_UNKNOWN: _tool("the worker was lost while the tool ran; its effect is unknown"),
-    ReasonCode.TOOL_CANCELLED: _tool("the turn was cancelled while the tool ran; its effect is unknown"),
-    ReasonCode.TOOL_DENIED: _tool("a rule of the agent or a person denied the tool call; it did not run"),
-    ReasonCode.TOOL_APPROVAL_EXPIRED: _tool("nobody approved the tool call in time; it did not run"),
-    ReasonCode.TOOL_FIXTURE_MISSING: _tool("no recorded result fits this tool call"),
+    ReasonCode.LLM_SCHEMA_VIOLATION: _answer(
+        "the answer does not fit the schema of the agent's output; raise output_corrections, or simplify the schema"
+    ),
+    ReasonCode.LLM_FIXTURE_MISSING: _permanent(
+        "no recorded answer fits this request; record the run again, or undo what changed its prompt"
+    ),
+    ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: _permanent(
+        "the request for the model could not be put together; correct the agent's generate_params or its tools"
+    ),
+    ReasonCode.TOOL_UNKNOWN: _tool(
+        "the model asked for a tool that the agent does not have; name the tools in the instructions, or add it"
+    ),
+    ReasonCode.TOOL_INVALID_INPUT: _tool(
+        "the arguments do not fit the tool's schema; describe its parameters more clearly"
+    ),
+    ReasonCode.TOOL_INVALID_OUTPUT: _tool(
+        "the tool returned a value that does not fit its annotation, or that has no JSON form; return what it promises"
+    ),
+    ReasonCode.TOOL_TIMEOUT: _tool("the tool ran longer than its time-out; raise the tool's timeout, or do less"),
+    ReasonCode.TOOL_NETWORK_ERROR: _tool(
+        "the tool could not reach what it needs over the network; look at the address and at what answers there"
+    ),
+    ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception; the worker's log has its traceback"),
+    ReasonCode.TOOL_EFFECT_UNKNOWN: _tool(
+        "the worker was lost while the tool ran, so its effect is unknown; look at what it did before it runs again"
+    ),
+    ReasonCode.TOOL_CANCELLED: _tool(
+        "the turn was cancelled while the tool ran, so its effect is unknown; look at what it did before it runs again"
+    ),
+    ReasonCode.TOOL_DENIED: _tool(
+        "a rule of the agent or a person denied the tool call, so it did not run; change the agent's approvals if it "
+        "should"
+    ),
+    ReasonCode.TOOL_APPROVAL_EXPIRED: _tool(
+        "nobody approved the tool call in time, so it did not run; ask for it again, or raise the time for approvals"
+    ),
+    ReasonCode.TOOL_FIXTURE_MISSING: _tool(
+        "no recorded result fits this tool call; record the run again, or undo what changed the call"
+    ),
     ReasonCode.TOOL_STATE_LOST: _tool(
-        "the worker that held the state of the tool's server is lost, and that state too; the call's effect is unknown"
+        "the worker that held the state of the tool's server is lost, and that state too, so the call's effect is "
+        "unknown; look at what it did, and begin again with what the server had open"
     ),
     ReasonCode.TOOL_DELEGATE_FAILED: _tool("the delegate did not finish; its session says why"),
-    ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _tool("max_tool_turns is used up, and the model has not finished"),
-    ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up"),
-    ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up"),
-    ReasonCode.BUDGET_TOOL_CALLS: _tool("the turn's budget of tool calls is used up"),
-    ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up"),
-    ReasonCode.BUDGET_BEHAVIOR_CALLS: _tool("the turn's budget of calls of delegates and hooks is used up"),
-    ReasonCode.BUDGET_EVENTS: _tool("the turn's budget of answers and results is used up"),
-    ReasonCode.BUDGET_PATCHES: _tool("the turn's budget of changes to its session's state is used up"),
-    ReasonCode.BUDGET_DEPTH: _tool("the turn may not have delegates so deep below it"),
-    ReasonCode.REQUEST_INVALID: _permanent("the request does not have the documented shape"),
-    ReasonCode.REQUEST_TOO_LARGE: _permanent("the message is over the size limit"),
+    ReasonCode.TOOL_MAX_TURNS_EXHAUSTED: _tool(
+        f"max_tool_turns is used up, and the model has not finished; raise it, or {RESUME}"
+    ),
+    ReasonCode.BUDGET_EXHAUSTED: _permanent("a budget of the turn is used up; raise it with 'perdure extend SESSION'"),
+    ReasonCode.BUDGET_COST: _permanent("the turn's cost budget is used up; raise budgets.cost_usd"),
+    ReasonCode.BUDGET_LLM_CALLS: _permanent("the turn's budget of model calls is used up; raise budgets.llm_calls"),
+    ReasonCode.BUDGET_TOOL_CALLS: _tool("the turn's budget of tool calls is used up; raise budgets.tool_calls"),
+    ReasonCode.BUDGET_SECONDS: _permanent("the turn's time budget is used up; raise budgets.seconds"),
+    ReasonCode.BUDGET_BEHAVIOR_CALLS: _tool(
+        "the turn's budget of calls of delegates and hooks is used up; raise budgets.behavior_calls"
+    ),
+    ReasonCode.BUDGET_EVENTS: _tool("the turn's budget of answers and results is used up; raise budgets.events"),
+    ReasonCode.BUDGET_PATCHES: _tool(
+        "the turn's budget of changes to its session's state is used up; raise budgets.patches"
+    ),
+    ReasonCode.BUDGET_DEPTH: _tool("the turn may not have delegates so deep below it; raise budgets.depth"),
+    ReasonCode.REQUEST_INVALID: _permanent(
+        "the request does not have the documented shape; correct the field that the message names"
+    ),
+    ReasonCode.REQUEST_TOO_LARGE: _permanent(
+        "the message is over the size limit; shorten it, or have a tool read the long part"
+    ),
     ReasonCode.REQUEST_TOO_EARLY: _transient("the turn is about to ask this, or to stop for it; reply in a moment"),
-    ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent("no worker on this task queue has an agent of that name"),
-    ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent("there is no session of that id, and no agent was named"),
-    ReasonCode.REQUEST_TURN_MISMATCH: _permanent("the session is at another turn than the caller expected"),
+    ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent(
+        "no worker on this task queue has an agent of that name; start one that has, or correct the name"
+    ),
+    ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent(
+        "there is no session of that id, and no agent was named; name an agent to begin it, or correct the id"
+    ),
+    ReasonCode.REQUEST_TURN_MISMATCH: _permanent(
+        "the session is at another turn than the caller expected; read it again with 'perdure show SESSION'"
+    ),
     ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient(
         "the transcript store cannot be reached, is locked or its disk is full; the turn waits until it can be used"
     ),
-    ReasonCode.RUNTIME_STORE_REFUSED: _permanent("the transcript store refused a value it cannot hold"),
+    ReasonCode.RUNTIME_STORE_REFUSED: _permanent(
+        f"the transcript store refused a value it cannot hold; look at the worker's log, then {RESUME}"
+    ),
     ReasonCode.RUNTIME_STORE_BEHIND: _permanent(
         "the transcript store has lost what the turn had written to it, as after a restore from an older copy; "
         "send the message again, and the session goes on from what the store has"
     ),
     ReasonCode.RUNTIME_STORE_MISMATCH: _transient(
-        "this worker looks at another transcript store than the turn's, which waits for a worker that looks at its own"
+        "this worker looks at another transcript store than the turn's; start a worker with the PERDURE_STORE_URL that "
+        "the turn was opened with, for which it waits"
     ),
     ReasonCode.RUNTIME_TOOL_MISSING: _transient(
-        "this worker has not the tool the definition names, or another version"
+        "this worker has not the tool the definition names, or another version; start a worker that has it, or begin a "
+        "new session"
     ),
     ReasonCode.RUNTIME_MCP_UNAVAILABLE: _permanent(
-        "an MCP server of the agent cannot be used, so no turn was opened; the message names the server and the cause"
+        "an MCP server of the agent cannot be used, so no turn was opened; start it, or correct its address or login"
     ),
-    ReasonCode.RUNTIME_ABORTED: _permanent("the operation was aborted by a cancel"),
+    ReasonCode.RUNTIME_ABORTED: _permanent(f"the operation was aborted by a cancel; {RESUME} if that was a mistake"),
     ReasonCode.RUNTIME_TURN_ENDED: _permanent("the turn has already ended; start a new one"),
-    ReasonCode.RUNTIME_TURN_CLOSED: _permanent("the turn's workflow was terminated or timed out before it could end"),
-    ReasonCode.RUNTIME_WORKER_LOST: _transient("the worker was lost while the activity ran"),
-    ReasonCode.RUNTIME_WORKER_SHUTDOWN: _transient("the worker shut down and handed the work over"),
-    ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent("a value was too large for a Temporal payload"),
-    ReasonCode.RUNTIME_HOOK_FAILED: _permanent("a hook or a stop condition of the agent failed"),
-    ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent("a hook of the agent ended the turn as failed"),
+    ReasonCode.RUNTIME_TURN_CLOSED: _permanent(
+        f"the turn's workflow was terminated or timed out before it could end; {RESUME}"
+    ),
+    ReasonCode.RUNTIME_WORKER_LOST: _transient(
+        f"the worker was lost while the activity ran; look at why it died, then {RESUME}"
+    ),
+    ReasonCode.RUNTIME_WORKER_SHUTDOWN: _transient(
+        "the worker shut down and handed the work over; nothing is to be done while another one runs"
+    ),
+    ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: _permanent(
+        "a value was too large for a Temporal payload; ask for less at once"
+    ),
+    ReasonCode.RUNTIME_HOOK_FAILED: _permanent(
+        "a hook or a stop condition of the agent failed; the worker's log has its traceback"
+    ),
+    ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent(
+        f"a hook of the agent ended the turn as failed; do what it asks for, then {RESUME}"
+    ),
 }
 """One row for each code of :class:`ReasonCode`."""
 
@@ -279,13 +369,21 @@ class ErrorDetail(Value):
         code: A reason code, or ``exception.<Class>``.
         title: Where it happened: ``generation``, a tool's name, ``agent`` or ``runtime``.
         message: One self-contained sentence of at most 2,000 characters.
-        type: The class of the exception that was raised, as its library names it.
+        type: The class of the exception that was raised, as its library names it; an unknown model's is always
+            ``NotFoundError``.
+        exception: ``exception.<Class>`` of a plain exception, which a hook or a tool raised: a second code.
     """
 
     code: str
     title: str
     message: str
     type: str = ""
+    exception: str | None = None
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Every code that the failure is found by."""
+        return (self.code,) if self.exception is None else (self.code, self.exception)
 
     def as_result(self, said: str = "") -> str:
         """What the model reads in place of a call's result: code, class and text, for which ``said`` may stand."""

@@ -58,6 +58,7 @@ class SearchAttribute(StrEnum):
     MODEL = "PerdureModel"
     STOP_REASON = "PerdureStopReason"
     REASON_CODE = "PerdureReasonCode"
+    EXCEPTION = "PerdureException"
     TENANT = "PerdureTenant"
     STATE = "PerdureState"
     STEPS = "PerdureSteps"

@@ -372,6 +372,8 @@ class TurnResult(Value):
         delegated_steps: Generations of delegates, which count beside these; their usage and cost are in the others.
         report: Of a delegate's turn: what its caller is told beside.
         exhausted_by: Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``.
+        exception: ``exception.<Class>`` of a plain exception that ended the turn, of a hook, a tool or a bug: a second
+            code beside ``reason_code``.
         todos: What the agent has on its list; the session's next turn goes on with it.
         spent: All that the turn used, delegates included; None of one that was refused.
     """
@@ -393,6 +395,7 @@ class TurnResult(Value):
     delegated_steps: int = 0
     report: DelegateReport | None = None
     exhausted_by: str | None = None
+    exception: str | None = None
     todos: tuple[Todo, ...] = ()
     spent: Spent | None = None
 

@@ -307,7 +307,7 @@ def failure(state: TurnState, error: ErrorDetail, paid: Paid = NOTHING_PAID) -> 
 
 def _failed(error: ErrorDetail) -> Ending:
     """The end of a turn by the failure of a model call, or by a call that was not affordable."""
-    exhausted = error.code in budgets.CODES.values()
+    exhausted = budgets.is_exhausted(error.code)
     return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED if exhausted else StopReason.ERROR, error=error)
 
 

@@ -59,9 +59,14 @@ def in_usd(amount: Decimal) -> str:
 
 
 def used_up(dimension: str, used: str) -> ErrorDetail:
-    """The error of a turn that has used up a budget."""
-    code = CODES[dimension]
-    return ErrorDetail(code=code, title="agent", message=f"{REASONS[code].text}: {used}")
+    """The error of a turn that has used up a budget; one that this release does not know has a code of its own."""
+    code = CODES.get(dimension, ReasonCode.BUDGET_EXHAUSTED)
+    return ErrorDetail(code=code, title="agent", message=f"{REASONS[code].cause}: {used}")
+
+
+def is_exhausted(code: str) -> bool:
+    """Whether a failure of this code is a budget that is used up."""
+    return code == ReasonCode.BUDGET_EXHAUSTED or code in CODES.values()
 
 
 def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:

@@ -153,7 +153,7 @@ def _too_little(limits: Budgets, spent: Spent, left: int, count: int) -> ErrorDe
     forbidden = budgets.forbids_generation(budgets.share(limits, spent, count), Spent())
     if forbidden is None:
         return None
-    text = REASONS[ReasonCode(forbidden.code)].text
+    text = REASONS[ReasonCode(forbidden.code)].cause
     return forbidden.model_copy(update={"message": f"{text}: too little is left for this delegate; it did not start"})
 
 

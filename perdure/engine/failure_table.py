@@ -101,6 +101,7 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_REFUSED: "RefusedAnswerError",
     ReasonCode.LLM_TIMEOUT: "DeadlineExceededError",
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: "TooManyCallsError",
+    ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: "PromptAssemblyError",
     # litellm's, but for the first.
     ReasonCode.LLM_CONTENT_FILTERED: "ContentFilteredError ContentPolicyViolationError GuardrailRaisedException "
     "BlockedPiiEntityError SensitiveDataRouteException ModifyResponseException RejectedRequestError "

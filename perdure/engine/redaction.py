@@ -81,6 +81,13 @@ _PREFIXED = (
     r"xox[abprs]-[A-Za-z0-9\-]{10,}",
     r"AIza[0-9A-Za-z_\-]{30,}",
     r"hf_[A-Za-z0-9]{30,}",
+    # Groq, Replicate, Fireworks, npm; xAI, Perplexity, Cerebras: names have no part as long with a digit in it.
+    r"(?:gsk|r8|fw|npm)_(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{20,}",
+    r"(?:xai|pplx|csk)-(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{20,}",
+    # Nvidia, Together, Jina, Google, PyPI.
+    r"(?:nvapi-|tgp_v1_|jina_|ya29\.|pypi-AgE)(?=[A-Za-z_\-]{0,60}+\d)[\w\-]{24,}",
+    r"lsv2_(?:pt|sk)_[0-9a-f_]{30,}",  # LangSmith
+    r"SG\.[\w\-]{16,80}\.[\w\-]{16,}",  # SendGrid
 )
 
 _SHAPES = (

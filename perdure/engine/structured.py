@@ -28,7 +28,7 @@ class AnswerError(ValueError):
     """An answer is not what the schema asks for; the message is for the model as well."""
 
     def __init__(self, code: ReasonCode, problem: str) -> None:
-        super().__init__(f"{REASONS[code].text}: {problem[:MAX_PROBLEM].rstrip('.')}.")
+        super().__init__(f"{REASONS[code].cause}: {problem[:MAX_PROBLEM].rstrip('.')}.")
         self.code = code
 
 

@@ -160,6 +160,9 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         delegated_steps=commit.spent.delegated_steps,
         report=DelegateReport(spent=commit.spent) if commit.delegated is not None else None,
         exhausted_by=_exhausted_by(commit),
+        exception=next((code for code in commit.error.codes if code.startswith("exception.")), None)
+        if commit.error
+        else None,
         todos=commit.todos,
         spent=commit.spent,
     )
@@ -287,7 +290,8 @@ def _exhausted_by(commit: CommitTurn) -> str | None:
     """The budget that ended the turn, by its raw name."""
     if commit.stop_reason is not StopReason.BUDGET_EXHAUSTED or commit.error is None:
         return None
-    return commit.error.code.removeprefix("budget.").removesuffix("_exhausted")
+    name = commit.error.code.removeprefix("budget.")
+    return name.removesuffix("_exhausted") if name != "exhausted" else None
 
 
 def _error_text(commit: CommitTurn) -> str | None:

@@ -99,7 +99,12 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
     if (reason_code := wanted.get("reason_code")) is not None:
-        yield turns.reason_code == reason_code
+        is_second = turns.result.contains(f'"exception":"{reason_code}"', autoescape=True)
+        yield (
+            (turns.reason_code == reason_code) | is_second
+            if reason_code.startswith("exception.")
+            else (turns.reason_code == reason_code)
+        )
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
 

@@ -22,7 +22,7 @@ tool.unknown_tool tool.invalid_input tool.invalid_output tool.timeout tool.netwo
 tool.effect_unknown tool.cancelled tool.denied tool.approval_expired tool.fixture_missing tool.state_lost
 tool.delegate_failed
 tool.max_turns_exhausted
-budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
+budget.exhausted budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
 budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted
 request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.store_behind runtime.mcp_unavailable
@@ -42,6 +42,7 @@ NAMES = {
     "llm.refused": "RefusedAnswerError",
     "llm.timeout": "DeadlineExceededError",
     "runtime.payload_too_large": "TooManyCallsError",
+    "llm.prompt_assembly_error": "PromptAssemblyError",
     "llm.content_filtered": "ContentFilteredError ContentPolicyViolationError GuardrailRaisedException "
     "BlockedPiiEntityError SensitiveDataRouteException ModifyResponseException RejectedRequestError "
     "UnappliableRequestRewrite",

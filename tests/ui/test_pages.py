@@ -16,8 +16,9 @@ LIMITED = (
     "Rate limit reached for requests per minute [requests]; retry 1 of 3 in 1800.0 s"
 )
 REFUSED_KEY = (
-    "step 2, openai/model-error: the provider refused the key (HTTP 401): Incorrect API key provided "
-    "[invalid_api_key]; set a valid one in the worker's environment and start it again"
+    "step 2, openai/model-error: the provider refused the key or what it may use (HTTP 401): Incorrect API key "
+    "provided [invalid_api_key]; set a valid one in the worker's environment and start it again, or have the provider "
+    "allow the model"
 )
 CLOSED_ACCOUNT = (
     "step 1, tool charge: PermissionError: A-17 of <class 'Owner'> is __closed__; it ended the turn, because the "

@@ -184,6 +184,26 @@ async def test_what_the_provider_asks_to_wait_is_read(
     assert (facts.retry_after_seconds, requests) == (seconds, 1)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate_limit_exceeded"}},
+        {"error": {"message": "Provider returned error", "code": 429}},
+    ],
+    ids=["named", "numbered"],
+)
+async def test_what_an_error_in_a_200_asks_to_wait_is_read(way: Way, body: JsonValue) -> None:
+    """S-09: gateways send the header beside it."""
+    facts, _ = await met(way, faults.status(200, headers={"retry-after": "7"}, body=body))
+    assert (classify(facts), facts.retry_after_seconds) == (R.LLM_RATE_LIMITED, 7.0)
+
+
+async def test_a_number_in_an_error_in_a_200_is_its_status(way: Way) -> None:
+    """S-02: a request that is refused so is not sent again."""
+    facts, _ = await met(way, faults.status(200, body={"error": {"message": "no such field", "code": 400}}))
+    assert (classify(facts), facts.status) == (R.LLM_REQUEST_ERROR, 400)
+
+
 TEXTS: dict[str, tuple[Fault, str, str]] = {
     "quota": (
         faults.quota_exhausted(),

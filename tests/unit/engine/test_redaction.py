@@ -30,6 +30,20 @@ KEYS = [
     "glpat-0123456789abcdefghij",
     "xoxb-0123456789-abcdef",
     "AIza0123456789abcdefghijABCDEFGHIJ012",
+    "gsk_0123456789abcdefghijABCDEFGHIJ0123456789abcdefghijABCD",
+    "xai-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij",
+    "nvapi-0123456789-abcdefghij_ABCDEFGHIJ0123456789abcdefghij",
+    "pplx-0123456789abcdefghijABCDEFGHIJ0123456789",
+    "r8_0123456789abcdefghijABCDEFGHIJ0123456",
+    "fw_0123456789abcdefghijABCD",
+    "tgp_v1_0123456789abcdefghij-ABCDEFGHIJ_0123456789",
+    "csk-0123456789abcdefghijABCDEFGHIJ0123456789abcdefgh",
+    "jina_0123456789abcdef0123456789abcdefABCDEFGHIJ_0123456789abcdef",
+    "ya29.a0AfH6SNx0123456789-abcdefghij_ABCDEFGHIJ",
+    "npm_0123456789abcdefghijABCDEFGHIJ012345",
+    "pypi-AgEIcHlwaS5vcmcCJDAxMjM0NTY3-abcdefghij_ABCDEFGHIJ",
+    "SG.0123456789abcdefghij-_.ABCDEFGHIJ0123456789abcdefghij-ABCDEFGHIJ_012",
+    "lsv2_pt_0123456789abcdef0123456789abcdef_0123456789",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
 ]
 
@@ -147,6 +161,8 @@ def test_no_credential_stays_in_the_texts_or_the_names_of_arguments(
         "wc --pass 3 --max-token 4096",
         "docker run -u 1000:1000 image",
         "https://api/v1?page_token=abcdef12&sort_key=name&monkey=business",
+        "npm_config_registry and npm_package_version_1 in a run of pypi-publish or xai-sdk-python",
+        "fw_update_manager_2024 on r8_0, SG.first.second, ya29.x, the csk-1 line, jina_embeddings_v3",
     ],
 )
 def test_ordinary_words_stay(text: str) -> None:
