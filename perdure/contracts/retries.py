@@ -23,8 +23,8 @@ class RetryPolicy(Authored):
         max_time: Time budget of a step from its first failure; a wait that would not fit ends the chain at once.
             Waits and calls count, time in which no worker had the call does not. None is no budget.
         base: The wait before the first retry.
-        jitter: Upper bound of the uniform jitter added to each wait. Unless it is zero, a provider's retry-after gets up
-            to a tenth more, as all who were refused were told the same.
+        jitter: Upper bound of the uniform jitter added to each wait. Unless it is zero, a provider's retry-after gets
+            up to a tenth more, as all who were refused were told the same.
         cap: Upper bound of one wait, jitter included. None is no bound.
         ambiguous: What becomes of a call that the provider may have carried out and billed although no answer came: a
             time-out, a status of 500 and up, a connection lost after the request. ``retry`` sends it again, ``fail``
