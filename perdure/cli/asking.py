@@ -9,13 +9,15 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Protocol
 
 import click
 
 from perdure.cli.render import clean
-from perdure.client import Client, ClientError, Turn
-from perdure.contracts.events import AgentEnd, Envelope, UserInputReceived, UserInputRequired
+from perdure.client import Client, ClientError
+from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.people import InputRequest
+from perdure.contracts.turns import TurnStatus
 from perdure.store import StoreError
 
 LOOK = timedelta(milliseconds=500)
@@ -67,6 +69,19 @@ def _needed(request: InputRequest) -> str:
     return "an answer" if request.needs == "answer" else "an approval"
 
 
+class Asked(Protocol):
+    """The turn, or the session, that is followed."""
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        ...
+
+    async def status(self) -> TurnStatus | None:
+        """Where the running turn stands, if one runs and a worker can say."""
+        ...
+
+
 class Asking:
     """What becomes of the input requests of a turn that is followed.
 
@@ -74,7 +89,7 @@ class Asking:
         left: What nobody at this terminal could be asked; following has then been ended.
     """
 
-    def __init__(self, turn: Turn, client: Client | None, note: Note, leave: Callable[[], object]) -> None:
+    def __init__(self, turn: Asked, client: Client | None, note: Note, leave: Callable[[], object]) -> None:
         """``client`` None never asks; ``leave`` ends the following."""
         self.left: tuple[InputRequest, ...] = ()
         self._turn = turn
@@ -88,6 +103,7 @@ class Asking:
 
     def start(self) -> None:
         """Begin to look: what the turn waits for may have been told of before the first event that is read."""
+        self._open.clear()
         self._task = asyncio.create_task(self._ask())
 
     def saw(self, envelope: Envelope) -> None:
@@ -100,11 +116,14 @@ class Asking:
             self._open.discard(event.request_id)
         elif isinstance(event, AgentEnd):
             self.stop()
+        elif isinstance(event, AgentStart) and self._task is None:  # the next turn of the session
+            self.start()
 
     def stop(self) -> None:
         """Ask no more."""
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
     async def _ask(self) -> None:
         """Ask whenever the turn waits, one request after another, until the turn has ended."""

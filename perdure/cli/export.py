@@ -1,6 +1,7 @@
 """``perdure export``: a transcript or an event log for other programs."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import partial
 
 import click
 
@@ -8,6 +9,7 @@ from perdure.cli.connection import opened_store, run
 from perdure.cli.live import only_types, print_json, refuse_types
 from perdure.client.trajectories import read_events, read_trajectory
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.event_types import is_called
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
 from perdure.engine.datasets import DatasetFormat, rows
@@ -58,10 +60,10 @@ def _turns(store: Store, session: str, turn: int | None) -> AsyncIterator[Export
     return _rows(store, session, turn, "turns")
 
 
-async def _events(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
-    """The event log."""
+async def _events(store: Store, session: str, turn: int | None, types: Collection[str] = ()) -> AsyncIterator[Exported]:
+    """The event log, all or some types."""
     async for envelope in read_events(store, session):
-        if turn in {None, envelope.turn}:
+        if turn in {None, envelope.turn} and (not types or is_called(envelope.event, types)):
             yield envelope.line()
 
 
@@ -101,9 +103,9 @@ def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) 
             await store.session(session)
             if turn is not None:
                 await store.turn(session, turn)
-            async for line in FORMATS[to](store, session, turn):
-                if not types or (isinstance(line, dict) and line["type"] in types):
-                    print_json(line)
+            export = partial(_events, types=types) if types else FORMATS[to]
+            async for line in export(store, session, turn):
+                print_json(line)
 
     run(main())
 

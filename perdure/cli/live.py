@@ -7,8 +7,9 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from datetime import timedelta
+from typing import Protocol, get_args
 
 import click
 
@@ -19,9 +20,10 @@ from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.event_types import event_type
-from perdure.contracts.events import AgentEnd, AgentError, Envelope
-from perdure.contracts.turns import StopReason, TurnResult
+from perdure.contracts.event_types import event_type, is_called
+from perdure.contracts.events import AgentEnd, AgentError, Envelope, Names
+from perdure.contracts.people import InputRequest
+from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
 from perdure.store import StoreUnavailableError
 
 SECOND_PRESS = timedelta(seconds=3)
@@ -61,11 +63,12 @@ class EventType(click.ParamType[str]):
     name = "type"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The type itself."""
+        """The name, if it is one of a type."""
         try:
-            return event_type(str(value))
+            event_type(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        return str(value)
 
 
 only_types = click.option(
@@ -77,6 +80,15 @@ only_types = click.option(
     "class too) and, for those who come from Perstack, errorRun or stopRunByError; see docs/coming-from.md.",
 )
 """The option that chooses among events."""
+
+type_names = click.option(
+    "--names",
+    type=click.Choice(get_args(Names)),
+    default="perdure",
+    help="With --json: whose names of event types are printed; Perstack's errorRun, for example, or AgentError as in "
+    "Dreadnode.",
+)
+"""The option that names the types of printed events."""
 
 
 def refuse_types(types: Collection[str], where: str) -> None:
@@ -104,12 +116,23 @@ def print_json(value: object) -> None:
 class Printer:
     """Prints the events of a turn, all or some types; keeps how it ended and the number of the last one."""
 
-    def __init__(self, *, as_json: bool, types: Collection[str] = (), heartbeat: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        types: Collection[str] = (),
+        names: Names = "perdure",
+        heartbeat: timedelta | None = None,
+    ) -> None:
+        """Raises a MistakeError for names of types where no types are printed."""
+        if names != "perdure" and not as_json:
+            raise MistakeError("--names names the types of JSON lines; add --json, or leave it out")
         self.as_json = as_json
         self.types = types
+        self.names: Names = names
         self.heartbeat = heartbeat
         self.end: AgentEnd | None = None
-        self.after = 0
+        self.after: int | None = None
         self._failures: list[list[Line]] = []
 
     def event(self, envelope: Envelope) -> None:
@@ -117,10 +140,11 @@ class Printer:
         self.after = envelope.seq
         if isinstance(envelope.event, AgentEnd):
             self.end = envelope.event
-        if self.types and envelope.event.type not in {*self.types, "heartbeat"}:
+            self._failures.clear()
+        if self.types and not is_called(envelope.event, {*self.types, "heartbeat"}):
             return
         if self.as_json:
-            print_json(envelope.line())
+            print_json({**envelope.line(self.names), **({"replayed": True} if envelope.replayed else {})})
             return
         rows = lines(envelope)
         # What ended the turn was shown when it happened; calls beside it may have failed since.
@@ -136,19 +160,47 @@ class Printer:
         click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
 
 
-async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool, client: Client | None = None) -> int:
-    """Print the turn to its end and return the exit code.
+class Followed(Protocol):
+    """What can be followed: a turn, or a session through its turns."""
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        ...
+
+    def events(self, *, heartbeat: timedelta | None) -> AsyncIterator[Envelope]:
+        """The events as they come, to the end."""
+        ...
+
+    async def status(self) -> TurnStatus | None:
+        """Where the running turn stands, if one runs and a worker can say."""
+        ...
+
+    async def requests(self) -> tuple[InputRequest, ...]:
+        """What the turn has stopped for."""
+        ...
+
+    async def result(self) -> TurnResult:
+        """How the turn ended, or was refused."""
+        ...
+
+    async def cancel(self, reason: str) -> bool:
+        """Have the turn stopped."""
+        ...
+
+
+async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Client | None = None) -> int:
+    """Print a turn, or a session's turns, to the end and return the exit code.
 
     Args:
-        turn: The turn.
+        turn: What is followed.
         printer: What prints it.
-        after: The sequence number after which to begin.
         cancels: Whether the first Ctrl+C cancels the turn; otherwise it stops following.
         client: Takes what the person at the terminal is asked. Without a terminal, or as JSON, following ends when the
             turn waits for a person.
     """
     asking = Asking(turn, None if printer.as_json else client, printer.note, lambda: following.cancel())  # noqa: PLW0108 - made below
-    following = asyncio.create_task(_print_events(turn, printer, after, asking))
+    following = asyncio.create_task(_print_events(turn, printer, asking))
     asking.start()
     presses = _Presses(turn, printer, following, cancels=cancels)
     with _on_interrupt(presses.pressed):
@@ -172,15 +224,15 @@ async def follow(turn: Turn, printer: Printer, *, after: int = 0, cancels: bool,
     return refused(await turn.result())
 
 
-async def _print_events(turn: Turn, printer: Printer, after: int, asking: Asking) -> None:
-    printer.after = after
+async def _print_events(turn: Followed, printer: Printer, asking: Asking) -> None:
     with _saying_what_is_waited_for(printer):
         try:
-            async for envelope in turn.events(after=after, heartbeat=printer.heartbeat):
+            async for envelope in turn.events(heartbeat=printer.heartbeat):
                 printer.event(envelope)
                 asking.saw(envelope)
         except (StoreUnavailableError, ServerUnreachableError) as error:
-            again = f"'perdure follow {turn.session} --after {printer.after}' goes on where this ended"
+            place = "" if printer.after is None else f" --after {printer.after}"
+            again = f"'perdure follow {turn.session}{place}' goes on where this ended"
             raise UnreachableError(f"{error}; {again}") from error
 
 
@@ -232,7 +284,7 @@ async def detach(turn: Turn, *, as_json: bool) -> int:
 class _Presses:
     """What Ctrl+C does: cancel or stop following at first, quit at the second press."""
 
-    def __init__(self, turn: Turn, printer: Printer, following: "asyncio.Task[None]", *, cancels: bool) -> None:
+    def __init__(self, turn: Followed, printer: Printer, following: "asyncio.Task[None]", *, cancels: bool) -> None:
         self.quit = False
         self._turn = turn
         self._printer = printer

@@ -7,11 +7,12 @@ from typing import ParamSpec, TypedDict, TypeVar
 import click
 
 from perdure.cli.connection import connected
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
 from perdure.cli.run import Dollars
 from perdure.client import Client, Turn
 from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.events import Names
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +29,7 @@ _OPTIONS = (
     ),
     click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON."),
     only_types,
+    type_names,
     click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once."),
     click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
@@ -42,6 +44,7 @@ class Told(TypedDict):
     turn: int | None
     as_json: bool
     types: tuple[str, ...]
+    names: Names
     detached: bool
     model: str | None
     max_steps: int | None
@@ -59,6 +62,7 @@ async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[T
     """Start the turn and follow it to its end; the exit code."""
     if told["detached"]:
         refuse_types(told["types"], "--detach")
+    printer = Printer(as_json=told["as_json"], types=told["types"], names=told["names"])
     options = ResumeOptions(model=told["model"], max_steps=told["max_steps"])
     if told["max_cost_usd"] is not None:
         options["budgets"] = Budgets(cost_usd=told["max_cost_usd"])
@@ -67,5 +71,4 @@ async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[T
         turn = await start(client, options)
         if told["detached"]:
             return await detach(turn, as_json=told["as_json"])
-        printer = Printer(as_json=told["as_json"], types=told["types"])
         return await follow(turn, printer, cancels=True, client=client)

@@ -8,9 +8,10 @@ import click
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.history import read_history
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
 from perdure.client import Client, TurnOptions
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.events import Names
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -37,6 +38,7 @@ class Dollars(click.ParamType[Decimal]):
 @click.option("--session", metavar="ID", help="The session; without it, a new one.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
+@type_names
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
 @click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
@@ -52,6 +54,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     session: str | None,
     as_json: bool,
     types: tuple[str, ...],
+    names: Names,
     detached: bool,
     path: Path | None,
     model: str | None,
@@ -65,6 +68,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     """
     if detached:
         refuse_types(types, "--detach")
+    printer = Printer(as_json=as_json, types=types, names=names)
     options = TurnOptions(model=model, max_steps=max_steps, recording=recording)
     if path is not None:
         options["history"] = read_history(path)
@@ -78,7 +82,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.start(agent, prompt, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True, client=client)
+            return await follow(turn, printer, cancels=True, client=client)
 
     ctx.exit(run(main()))
 

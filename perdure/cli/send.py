@@ -3,7 +3,8 @@
 import click
 
 from perdure.cli.connection import connected, run
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
+from perdure.contracts.events import Names
 
 
 @click.command("send")
@@ -12,6 +13,7 @@ from perdure.cli.live import Printer, detach, follow, only_types, refuse_types
 @click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
+@type_names
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.pass_context
 def command(  # noqa: PLR0913  # one for each option of the command line
@@ -22,6 +24,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     steer: bool,
     as_json: bool,
     types: tuple[str, ...],
+    names: Names,
     detached: bool,
 ) -> None:
     """Send PROMPT to SESSION and follow the turn that takes it.
@@ -31,6 +34,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     """
     if detached:
         refuse_types(types, "--detach")
+    printer = Printer(as_json=as_json, types=types, names=names)
 
     async def main() -> int:
         async with connected() as client:
@@ -38,6 +42,6 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.send(session, prompt, steer=steer)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json, types=types), cancels=True, client=client)
+            return await follow(turn, printer, cancels=True, client=client)
 
     ctx.exit(run(main()))

@@ -1,8 +1,13 @@
-"""The client: what another service needs to run agents. Start, signal, cancel and status need only Temporal."""
+"""The client: what another service needs to run agents. Start, signal, cancel and status need only Temporal.
+
+Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
+"""
 
 import asyncio
 import contextlib
 import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -25,6 +30,7 @@ from perdure.client.errors import (
     RequestRefusedError,
     SessionBusyError,
     SessionIdleError,
+    TurnClosedError,
     UnknownArtifactError,
     UnknownSessionError,
 )
@@ -32,10 +38,12 @@ from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
 from perdure.client.requests import TurnOptions, session_id, turn_request
 from perdure.client.runs import Run, Runs
+from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
     CancelRequest,
@@ -274,6 +282,69 @@ class Client(Extending, Checkpoints, Tasks):
             msg = f"session {session!r} has no turn {turn}; its last is {record.turn}"
             raise UnknownSessionError(msg)
         return self._turn(session, "", run_id, turn or record.turn)
+
+    async def events(
+        self,
+        session: str,
+        after: int | None = None,
+        types: Collection[str] = (),
+        *,
+        heartbeat: timedelta | None = None,
+    ) -> AsyncIterator[Envelope]:
+        """The events of a session as they come, through all its turns, until no turn of it runs or waits.
+
+        Who was away names the ``seq`` of the last event seen and misses nothing; what was written meanwhile is marked
+        as ``replayed``.
+
+        Args:
+            session: The session.
+            after: A sequence number; 0 begins with the first event, None with the turn that runs, or else the last.
+            types: As for :meth:`perdure.client.Turn.events`.
+            heartbeat: Likewise.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            RequestRefusedError: The log of the session ends before ``after``.
+            ValueError: There is no such type, or the heartbeat is too short.
+            TurnClosedError: The workflow closed and its turn will never end.
+            StoreError: The store did not answer for a minute.
+        """
+        before = heartbeat_at(session, 0, after or 0)
+        async with aclosing(chosen(self._events(session, after), types, heartbeat=heartbeat, before=before)) as events:
+            async for envelope in events:
+                yield envelope
+
+    async def _events(self, session: str, after: int | None) -> AsyncGenerator[Envelope, None]:
+        running = await self.attach(session)
+        store = await self.store()
+        reader = EventReader(store, session, after or 0)
+        first = 1
+        if after is None:
+            number = await running.number()
+            if number is None:  # refused: nothing of it stands in the log
+                return
+            first = number
+            await reader.skip_to(first)
+        is_open = functools.partial(self._runs.patiently_running, session)
+        while True:
+            async for envelope in events_of_turns(reader, first, is_open):
+                yield envelope
+            newest = await self._runs.newest(session)
+            if newest is None or not newest.running:
+                try:
+                    await (await self._last(session, newest)).result()
+                except TurnClosedError:
+                    if not await is_open():
+                        raise
+                else:
+                    return
+
+    async def _last(self, session: str, newest: Run | None) -> Turn:
+        """The turn of a run that has closed, even if another one is started meanwhile."""
+        number: int | None = None
+        with contextlib.suppress(NotFoundError):
+            number = (await (await self.store()).session(session)).turn
+        return self._turn(session, newest.request_id if newest else "", newest.run_id if newest else None, number)
 
     async def cancel(
         self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False

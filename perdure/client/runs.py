@@ -90,8 +90,8 @@ class Runs:
                     return None
                 raise
 
-    async def is_running(self, session: str, run_id: str) -> bool:
-        """Whether the run is open; False also when Temporal no longer has it."""
+    async def is_running(self, session: str, run_id: str | None = None) -> bool:
+        """Whether the run is open, by default the newest; False also when Temporal no longer has it."""
         with rpc_errors():
             try:
                 description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
@@ -249,7 +249,7 @@ class Runs:
         oldest = datetime.now(UTC) - POLLER_AGE
         return any(poller.last_access_time.ToDatetime(UTC) > oldest for poller in response.pollers)
 
-    async def patiently_running(self, session: str, run_id: str) -> bool:
+    async def patiently_running(self, session: str, run_id: str | None = None) -> bool:
         """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
         return await patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
 

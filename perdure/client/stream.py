@@ -1,20 +1,27 @@
 """Reading a session's event log as it grows: in order, without gaps, over a store that is away for a while."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+from perdure.client.errors import RequestRefusedError
+from perdure.client.heartbeats import checked, with_heartbeats
 from perdure.client.patience import STORE, patiently
-from perdure.contracts.events import Envelope
+from perdure.contracts.event_types import event_type, is_called
+from perdure.contracts.events import Envelope, Heartbeat
 from perdure.store import Store
-from perdure.store.errors import StoreUnavailableError
+from perdure.store.errors import NotFoundError, StoreUnavailableError
 
 SHORTEST_PAUSE = timedelta(milliseconds=50)
 LONGEST_PAUSE = timedelta(milliseconds=500)
 PAGE = 500
 """Events read at once."""
+
+LOOK = timedelta(seconds=2)
+"""After this long without another event, see whether the workflow still runs."""
 
 Result = TypeVar("Result")
 
@@ -24,11 +31,52 @@ async def from_store(call: Callable[[], Awaitable[Result]]) -> Result:
     return await patiently(STORE, StoreUnavailableError, call)
 
 
+async def chosen(
+    events: AsyncGenerator[Envelope, None],
+    types: Collection[str],
+    *,
+    heartbeat: timedelta | None,
+    before: Envelope,
+) -> AsyncGenerator[Envelope, None]:
+    """The events of these types, by any of their names, and heartbeats between them.
+
+    Args:
+        events: All events.
+        types: Names of types; none are all.
+        heartbeat: After so long without an event comes a heartbeat, whatever the types.
+        before: The place of a heartbeat that comes before the first event.
+
+    Raises:
+        ValueError: There is no such type, or the heartbeat is too short.
+    """
+    for name in types:
+        event_type(name)
+    some = _of_types(events, types)
+    if heartbeat is not None:
+        some = with_heartbeats(some, before, checked(heartbeat))
+    async with aclosing(some):
+        async for envelope in some:
+            yield envelope
+
+
+async def _of_types(events: AsyncGenerator[Envelope, None], types: Collection[str]) -> AsyncGenerator[Envelope, None]:
+    async with aclosing(events):
+        async for envelope in events:
+            if not types or is_called(envelope.event, types):
+                yield envelope
+
+
+def heartbeat_at(session: str, turn: int, seq: int) -> Envelope:
+    """A heartbeat behind that event."""
+    return Envelope(seq=seq, session=session, turn=turn, step=0, at=datetime.now(UTC), event=Heartbeat())
+
+
 class EventReader:
     """One reader's place in the log of one session.
 
     Attributes:
         after: The sequence number of the last event read.
+        known: The number of the last event that stood in the log when the reader first looked.
         quiet: How long nothing new has come.
     """
 
@@ -37,24 +85,45 @@ class EventReader:
         self._session = session
         self._pause = SHORTEST_PAUSE
         self.after = after
+        self.known: int | None = None
         self.quiet = timedelta(0)
 
+    async def begin(self) -> int:
+        """Look how far the log has come; the number of its last event.
+
+        Raises:
+            RequestRefusedError: The reader's place is behind the end.
+        """
+        if self.known is None:
+            try:
+                self.known = (await from_store(lambda: self._store.session(self._session))).last_seq
+            except NotFoundError:
+                self.known = 0
+            if self.after > self.known:
+                msg = f"session {self._session!r} has {self.known} events, so that nothing can come after {self.after}"
+                raise RequestRefusedError(f"{msg}; name the number of one that you have seen")
+        return self.known
+
     async def read(self) -> list[Envelope]:
-        """What has come since the last read; nothing if nothing has."""
+        """What has come since the last read; nothing if nothing has. What stood there at first is marked as replayed.
+
+        Raises:
+            RequestRefusedError: The reader's place is behind the end.
+        """
+        known = await self.begin()
         events = await from_store(partial(self._store.events, self._session, after=self.after, limit=PAGE))
         if events:
             self.after = events[-1].seq
             self._pause, self.quiet = SHORTEST_PAUSE, timedelta(0)
-        return list(events)
+        return [one.model_copy(update={"replayed": True}) if one.seq <= known else one for one in events]
 
-    async def skip_to(self, turn: int, last: int) -> None:
+    async def skip_to(self, turn: int) -> None:
         """Go to the beginning of a turn without reading the turns before it.
 
         Args:
             turn: A turn that has been opened. Turns follow one another, so their numbers increase along the log.
-            last: The number of the last event, or of any event after the beginning of the turn.
         """
-        low, high = self.after, last
+        low, high = self.after, await self.begin()
         while high - low > PAGE:
             middle = (low + high) // 2
             found = await from_store(partial(self._store.events, self._session, after=middle, limit=1))
@@ -69,3 +138,28 @@ class EventReader:
         await asyncio.sleep(self._pause.total_seconds())
         self.quiet += self._pause
         self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+
+
+async def events_of_turns(
+    reader: EventReader, first: int, is_open: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[Envelope, None]:
+    """The events of turn ``first`` and all after it, until nothing of the session runs or waits for its turn.
+
+    A turn that waits goes on from the one before it without a gap: the workflow is open until the last has ended.
+    """
+    look, closed = timedelta(0), False
+    while True:
+        page = await reader.read()
+        for envelope in page:
+            if envelope.turn >= first:
+                yield envelope
+        if page:
+            closed, look = False, timedelta(0) if page[-1].event.type == "agent_end" else LOOK
+        elif closed:  # and nothing was written before it closed
+            return
+        else:
+            if reader.quiet >= look:
+                closed = not await is_open()
+                reader.quiet, look = timedelta(0), min(max(look * 2, SHORTEST_PAUSE), LOOK)
+            if not closed:
+                await reader.wait()

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pydantic import Field, computed_field
 
-from perdure.client.stream import EventReader, from_store
+from perdure.client.stream import EventReader
 from perdure.contracts.events import Envelope, ToolEnd, ToolError, ToolStart
 from perdure.contracts.values import Value
 from perdure.store import Store
@@ -53,10 +53,10 @@ def tool_metrics(envelopes: Iterable[Envelope], *, detailed: bool = False) -> To
 
 async def read_tool_metrics(store: Store, session: str, turn: int | None, *, detailed: bool = False) -> ToolMetrics:
     """The metrics of a session, or of one of its turns, as far as the log has come."""
-    last = (await from_store(lambda: store.session(session))).last_seq
     reader = EventReader(store, session, 0)
+    last = await reader.begin()
     if turn is not None:
-        await reader.skip_to(turn, last)
+        await reader.skip_to(turn)
     envelopes: list[Envelope] = []
     while reader.after < last and (page := await reader.read()):
         envelopes += [one for one in page if turn in {None, one.turn}]

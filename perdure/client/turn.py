@@ -5,18 +5,16 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Unpack
 
 from perdure.client.errors import TurnClosedError, WrongTurnError
-from perdure.client.heartbeats import checked, with_heartbeats
 from perdure.client.limits import extend_request, sent
 from perdure.client.runs import Close, Runs
-from perdure.client.stream import SHORTEST_PAUSE, EventReader, from_store
+from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.event_types import event_type
-from perdure.contracts.events import Envelope, Heartbeat
+from perdure.contracts.events import Envelope
 from perdure.contracts.limits import Limits
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnResult, TurnStatus
@@ -26,9 +24,6 @@ from perdure.store.records import TurnRecord
 
 FIRST_LOOK = timedelta(milliseconds=500)
 """After this long without any event, see whether the workflow still runs: it may have refused the request."""
-
-LOOK = timedelta(seconds=2)
-"""After this long without another event, see whether the workflow still runs."""
 
 
 UNRECORDED = frozenset({ReasonCode.RUNTIME_STORE_BEHIND, ReasonCode.RUNTIME_STORE_REFUSED})
@@ -99,7 +94,8 @@ class Turn:
     ) -> AsyncIterator[Envelope]:
         """The turn's events after that sequence number, as they come, to its ``agent_end``.
 
-        Reading can be taken up again with the ``seq`` of the last event one has seen.
+        Reading can be taken up again with the ``seq`` of the last event one has seen. What stood in the log already is
+        marked as ``replayed``. :meth:`perdure.client.Client.events` goes on with the turns after this one.
 
         Args:
             after: The sequence number.
@@ -109,21 +105,13 @@ class Turn:
 
         Raises:
             ValueError: There is no such type, or the heartbeat is too short.
+            RequestRefusedError: The log of the session ends before ``after``.
             TurnClosedError: The workflow closed and the turn will never end.
             StoreError: The store did not answer for a minute.
         """
-        events = self._chosen(after, {event_type(name) for name in types})
-        if heartbeat is not None:
-            now, turn = datetime.now(UTC), self._turn or 0
-            first = Envelope(seq=after, session=self.session, turn=turn, step=0, at=now, event=Heartbeat())
-            events = with_heartbeats(events, first, checked(heartbeat))
-        async with aclosing(events):
+        before = heartbeat_at(self.session, self._turn or 0, after)
+        async with aclosing(chosen(self._events(after), types, heartbeat=heartbeat, before=before)) as events:
             async for envelope in events:
-                yield envelope
-
-    async def _chosen(self, after: int, types: Collection[str]) -> AsyncGenerator[Envelope, None]:
-        async for envelope in self._events(after):
-            if not types or envelope.event.type in types:
                 yield envelope
 
     async def listen(
@@ -147,12 +135,11 @@ class Turn:
             if inspect.isawaitable(outcome):
                 await outcome
 
-    async def _events(self, after: int) -> AsyncIterator[Envelope]:
+    async def _events(self, after: int) -> AsyncGenerator[Envelope, None]:
         store = await self._open_store()
         reader = EventReader(store, self.session, after)
         if await self._record() is not None and self._turn is not None:
-            last = (await from_store(lambda: store.session(self.session))).last_seq
-            await reader.skip_to(self._turn, last)
+            await reader.skip_to(self._turn)
         close: Close | None = None
         look = FIRST_LOOK
         while True:

@@ -1,19 +1,22 @@
 """The names of event types, for those who choose among events."""
 
+from collections.abc import Collection
 from difflib import get_close_matches
+from typing import get_args
 
-from perdure.contracts.events import EVENT_TYPES
+from perdure.contracts.events import EVENT_TYPES, PERSTACK_NAMES, AnyEvent, Names, name_of
 
 _ALIASES = {
     **{event.__name__: kind for kind, event in EVENT_TYPES.items()},
-    "errorRun": "agent_error",
-    "stopRunByError": "agent_error",
+    **PERSTACK_NAMES,
 }
-"""Other names of the types: our classes, and what Perstack's documents and its code call the error of a run."""
+"""Other names of the types: our classes, and Perstack's."""
+
+_ALL_NAMES: tuple[Names, ...] = get_args(Names)
 
 
 def event_type(name: str) -> str:
-    """The type of the events that are meant: by the type itself, its class, or Perstack's name of the error.
+    """The type of the events that are meant: by the type itself, its class, or Perstack's name.
 
     Raises:
         ValueError: There is no such type; the message has the nearest name and all types.
@@ -25,3 +28,10 @@ def event_type(name: str) -> str:
     guess = f"; did you mean {near[0]!r}? The" if near else "; the"
     msg = f"there is no event type {name!r}{guess} types are {', '.join(EVENT_TYPES)}"
     raise ValueError(msg)
+
+
+def is_called(event: AnyEvent, chosen: Collection[str]) -> bool:
+    """Whether one of the names is the event's, whoever calls it so."""
+    if event.type == "agent_error" and "stopRunByError" in chosen:
+        return True
+    return any(name_of(event, names) in chosen for names in _ALL_NAMES)

@@ -1,6 +1,8 @@
 """Events: the lines of a session's durable log, and the envelope that orders them.
 
 Sequence number, session, turn, step and time stand in the envelope only; an event holds what is its own.
+
+Long, because each of the thirty events is a class with its fields, and their other names stand beside them.
 """
 
 from collections.abc import Iterable
@@ -367,6 +369,47 @@ EVENT_TYPES: dict[str, type[Event]] = {event.model_fields["type"].default: event
 """The classes of the events that the log may hold, by their types."""
 
 
+Names = Literal["perdure", "dreadnode", "perstack"]
+"""Whose names of event types: ours, those of the classes, as in Dreadnode, or Perstack's where it has one."""
+
+_PERSTACK = {
+    "agent_start": "startRun",
+    "generation_start": "startGeneration",
+    "generation_retry": "retry",
+    "tool_start": "callTools",
+    "tool_end": "finishToolCall",
+    "tool_error": "finishToolCall",
+    "delegate_start": "callDelegate",
+    "user_input_required": "callInteractiveTool",
+    "agent_error": "errorRun",
+}
+"""What Perstack's documents call an event; the types without a name there keep ours."""
+
+_PERSTACK_ENDS = {
+    StopReason.FINISHED: "completeRun",
+    StopReason.MAX_STEPS_REACHED: "stopRunByExceededMaxSteps",
+    StopReason.WAITING_FOR_INPUT: "stopRunByInteractiveTool",
+}
+"""What Perstack calls the end of a turn; the ends that it does not have, or names by their error, keep our name."""
+
+PERSTACK_NAMES: dict[str, str] = {
+    **{name: kind for kind, name in _PERSTACK.items()},
+    **dict.fromkeys(_PERSTACK_ENDS.values(), "agent_end"),
+    "stopRunByError": "agent_error",  # its code calls so what its documents call errorRun
+}
+"""The types by Perstack's names."""
+
+
+def name_of(event: "AnyEvent", names: Names) -> str:
+    """The name of the event's type."""
+    if names == "perstack":
+        found = _PERSTACK_ENDS.get(event.stop_reason) if isinstance(event, AgentEnd) else _PERSTACK.get(event.type)
+        return found or event.type
+    if names == "dreadnode" and not isinstance(event, UnknownEvent):
+        return type(event).__name__
+    return event.type
+
+
 def load_event(body: dict[str, JsonValue]) -> "AnyEvent":
     """The event of a stored body; of an unknown type, or another release's form of a known one, as it is."""
     try:
@@ -390,7 +433,12 @@ def decided_events(turn: int, decided: Iterable[Decided]) -> list[NewEvent]:
 
 
 class Envelope(Value):
-    """An event in the log. ``seq`` is gapless and increasing in its session, from 1."""
+    """An event in the log. ``seq`` is gapless and increasing in its session, from 1.
+
+    Attributes:
+        replayed: Whether the event stood in the log before its reader began to follow. A mark of the reading: it is
+            written nowhere, and the event is the same one with it.
+    """
 
     seq: int
     session: str
@@ -398,14 +446,22 @@ class Envelope(Value):
     step: int
     at: datetime
     event: AnyEvent
+    replayed: bool = Field(default=False, exclude=True)
 
-    def line(self) -> dict[str, JsonValue]:
-        """The event as one flat JSON object, the form of ``--json`` and of the HTTP stream."""
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Envelope) or other.replayed == self.replayed:
+            return super().__eq__(other)
+        return super().__eq__(other.model_copy(update={"replayed": self.replayed}))
+
+    __hash__ = Value.__hash__
+
+    def line(self, names: Names = "perdure") -> dict[str, JsonValue]:
+        """The event as one flat JSON object, the form of ``--json`` and of the HTTP stream; types by those names."""
         event = self.event
         body = dict(event.body) if isinstance(event, UnknownEvent) else event.model_dump(mode="json")
         about: dict[str, JsonValue] = {
             "seq": self.seq,
-            "type": event.type,
+            "type": name_of(event, names),
             "session": self.session,
             "turn": self.turn,
             "step": self.step,

@@ -90,6 +90,24 @@ async def ended(house: House, using: Agent, *replies: Reply) -> None:
         await house.run()
 
 
+async def test_the_error_is_found_by_its_name_in_what_is_printed(house: House) -> None:
+    """S-50: as ``jq 'select(.type == "errorRun")'`` does, by each preset's name, and by ours without."""
+    await ended(house, agent(), DONE.after(REFUSED_KEY))
+    (error,) = await house.events("agent_error")
+    for names, error_name, end_name in (
+        ("perstack", "errorRun", "agent_end"),
+        ("dreadnode", "AgentError", "AgentEnd"),
+        ("perdure", "agent_error", "agent_end"),
+    ):
+        code, lines = await perdure("follow", house.session, "--json", "--names", names)
+        printed = [json.loads(line) for line in lines]
+        assert (code, printed[-1]["type"]) == (1, end_name)
+        (selected,) = [line for line in printed if line["type"] == error_name]
+        assert selected == {**error, "type": error_name, "replayed": True}
+        _, lines = await perdure("follow", house.session, "--json", "--names", names, "--type", error_name)
+        assert [json.loads(line) for line in lines] == [selected]
+
+
 async def test_a_failure_of_the_model_is_a_row_titled_generation_and_a_refused_key_says_what_to_do(
     house: House,
 ) -> None:

@@ -1,11 +1,28 @@
 """An event type goes by several names, and whoever gets one wrong is told the right ones."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.main import cli
-from perdure.contracts.event_types import event_type
-from perdure.contracts.events import Event
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.event_types import event_type, is_called
+from perdure.contracts.events import (
+    EVENT_TYPES,
+    AgentEnd,
+    AgentError,
+    AnyEvent,
+    Envelope,
+    Event,
+    Heartbeat,
+    Names,
+    UnknownEvent,
+    name_of,
+)
+from perdure.contracts.turns import StopReason
 
 VERBS = (["run", "writer", "go"], ["send", "job", "go"], ["follow", "job"], ["export", "job", "--format", "events"])
 
@@ -65,3 +82,58 @@ def test_types_are_refused_where_no_events_are_printed(args: list[str]) -> None:
     assert result.stderr == (
         "perdure: --detach prints no events that --type could choose from; leave one of the two out\n"
     )
+
+
+def failed() -> AgentError:
+    return AgentError(error=ErrorDetail(code="llm.auth_error", title="generation", message="no"))
+
+
+def ended(reason: StopReason) -> AgentEnd:
+    return AgentEnd(
+        stop_reason=reason, reason_code=None, error=None, output="", steps=1, usage=Usage(), cost_usd=Decimal(0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "dreadnode", "perstack"),
+    [
+        (failed(), "AgentError", "errorRun"),
+        (ended(StopReason.FINISHED), "AgentEnd", "completeRun"),
+        (ended(StopReason.ERROR), "AgentEnd", "agent_end"),
+        (ended(StopReason.MAX_STEPS_REACHED), "AgentEnd", "stopRunByExceededMaxSteps"),
+        (ended(StopReason.WAITING_FOR_INPUT), "AgentEnd", "stopRunByInteractiveTool"),
+        (ended(StopReason.STALLED), "AgentEnd", "agent_end"),
+        (Heartbeat(), "Heartbeat", "heartbeat"),
+        (UnknownEvent(type="of_tomorrow", body={"type": "of_tomorrow", "a": 1}), "of_tomorrow", "of_tomorrow"),
+    ],
+)
+def test_a_line_has_the_names_that_were_asked_for(event: AnyEvent, dreadnode: str, perstack: str) -> None:
+    """S-50: the type of the line alone is another one."""
+    envelope = Envelope(seq=1, session="s", turn=1, step=1, at=datetime.now(UTC), event=event)
+    ours = envelope.line()
+    assert ours["type"] == event.type
+    assert envelope.line("dreadnode") == {**ours, "type": dreadnode}
+    assert envelope.line("perstack") == {**ours, "type": perstack}
+
+
+@pytest.mark.parametrize("names", ["dreadnode", "perstack"])
+def test_every_name_that_is_printed_chooses_the_events_that_have_it(names: Names) -> None:
+    """S-50: what a reader sees as a type is what --type takes, and nothing else comes with it."""
+    events: list[AnyEvent] = [failed(), *(ended(reason) for reason in StopReason)]
+    events += [kind.model_construct() for kind in EVENT_TYPES.values() if kind not in {AgentEnd, AgentError}]
+    for event in events:
+        name = name_of(event, names)
+        event_type(name)  # is known
+        found = [other for other in events if is_called(other, {name})]
+        also = [other for other in events if name_of(other, names) == name]
+        beside = {"agent_end"} if name == "agent_end" else set[str]()
+        assert event in found
+        assert [one for one in found if one not in also and one.type not in beside] == []
+
+
+@pytest.mark.parametrize("args", VERBS[:3])
+def test_names_are_refused_where_no_types_are_printed(args: list[str]) -> None:
+    """S-50: before anything is started."""
+    result = perdure(*args, "--names", "perstack")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "perdure: --names names the types of JSON lines; add --json, or leave it out\n"

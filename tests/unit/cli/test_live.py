@@ -55,7 +55,7 @@ class FakeTurn:
         self.presses -= 1
         os.kill(os.getpid(), signal.SIGINT)
 
-    async def events(self, after: int = 0, heartbeat: timedelta | None = None) -> AsyncIterator[Envelope]:
+    async def events(self, after: int = 7, heartbeat: timedelta | None = None) -> AsyncIterator[Envelope]:
         if heartbeat is not None:
             yield Envelope(seq=after, session="job-1", turn=1, step=0, at=datetime.now(UTC), event=Heartbeat())
         for seq, event in enumerate(self.given, start=1):
@@ -134,7 +134,7 @@ async def test_a_heartbeat_is_a_line_of_json_whatever_the_types_and_no_line_for_
     ended = FakeTurn(end(StopReason.FINISHED))
     for as_json in (True, False):
         printer = Printer(as_json=as_json, types=["agent_end"], heartbeat=timedelta(seconds=5))
-        assert await follow(cast("Turn", ended), printer, after=7, cancels=False) == 0
+        assert await follow(cast("Turn", ended), printer, cancels=False) == 0
     first, last, *told = capsys.readouterr().out.splitlines()
     beat = json.loads(first)
     assert (beat["type"], beat["seq"], beat["message"]) == ("heartbeat", 7, "nothing new")

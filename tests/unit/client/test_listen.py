@@ -16,11 +16,13 @@ async def ended(client: Client) -> Turn:
 
 
 async def test_a_callback_is_called_with_the_events_of_the_turn_in_order_until_its_end(client: Client) -> None:
-    """S-50: while it runs and afterwards, from wherever one left off."""
+    """S-50 S-47: while it runs and afterwards, from wherever one left off; what is read again says so."""
     turn = await client.start("writer", "go")
     heard: list[Envelope] = []
     await turn.listen(heard.append)
-    assert heard == [envelope async for envelope in turn.events()]
+    again = [envelope async for envelope in turn.events()]
+    assert heard == again
+    assert all(envelope.replayed for envelope in again)
     assert [envelope.event.type for envelope in heard] == ["agent_start", "agent_end"]
     later: list[Envelope] = []
     await turn.listen(later.append, after=heard[0].seq)
