@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.engine.budgets import CODES, Dimension, Wanted, admitted, forbids_generation, in_usd, share, warnings
+from perdure.engine.budgets import (
+    CODES,
+    Dimension,
+    Wanted,
+    admitted,
+    forbids_generation,
+    in_usd,
+    is_exhausted,
+    share,
+    used_up,
+    warnings,
+)
 
 CALL_DIMENSIONS: list[Dimension] = ["tool_calls", "behavior_calls", "events", "patches"]
 
@@ -144,3 +155,12 @@ def test_the_errors_and_warnings_of_a_share_are_short() -> None:
     assert forbidden is not None
     assert warning.used == "$0.003333 of $0.003333"
     assert forbidden.message.endswith(": $0.003333 of $0.003333")
+
+
+def test_a_budget_of_an_unknown_dimension_has_a_code_of_its_own() -> None:
+    """S-68: such as one of a later release; it ends a turn as any other."""
+    error = used_up("breaths", "3 of 3")
+    assert (error.code, error.message) == ("budget.exhausted", "a budget of the turn is used up: 3 of 3")
+    assert is_exhausted(error.code)
+    assert is_exhausted("budget.cost_exhausted")
+    assert not is_exhausted("tool.timeout")

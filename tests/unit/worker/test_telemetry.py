@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from activities.bodies import Bodies, CallContext, masked
 from activities.metrics import Metrics, PeopleCollector
 from perdure import Tool, tool
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
 from perdure.store import StoreUnavailableError
 from perdure.store.records import PeopleWaitedFor
@@ -79,6 +80,12 @@ def test_a_failure_that_has_a_reason_code_is_one_sentence_without_a_traceback() 
     line = json.loads(JsonFormatter(frozenset()).format(known))
     assert "exception" not in line
     assert (line["message"], line["reason_code"]) == ("llm.timeout: it broke", "llm.timeout")
+
+    detail = ErrorDetail(code="tool.execution_error", title="pay", message="no", exception="exception.KeyError")
+    of_a_tool = record("Completing activity as failed", ApplicationError("no", detail, type=detail.code))
+    brief(of_a_tool)
+    line = json.loads(JsonFormatter(frozenset()).format(of_a_tool))
+    assert (line["reason_code"], line["exception_code"]) == ("tool.execution_error", "exception.KeyError")
 
     unknown = record("Completing activity as failed", KeyError("surprise"))
     brief(unknown)
