@@ -17,7 +17,7 @@ from perdure.engine.state import Ending, Mailbox, TurnState
 from perdure.engine.step import limit_reached
 
 MAX_TOOL_ERRORS_IN_ROW = 10
-"""With ``on_tool_error: feed_back``, so many tool errors in a row end the turn."""
+"""With ``on_tool_error: feed_back``, so many answers in a row whose tool calls all fail end the turn."""
 
 
 NOTHING_PAID = Paid()
@@ -156,9 +156,9 @@ def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDet
         outcomes: One for each of them, in the same order.
         aborted: The failure that ends the turn, when a tool failed outside its ``catch`` and the policy is ``abort``.
     """
-    in_row = state.tool_errors_in_row
-    for outcome in outcomes:
-        in_row = in_row + 1 if outcome.error else 0
+    # Calls of one answer count as one: the model has read of none before the last.
+    helped = any(outcome.error is None for outcome in outcomes)
+    in_row = 0 if helped else state.tool_errors_in_row + bool(outcomes)
     unknown, state = state.unknown_tool, state.model_copy(update={"unknown_tool": None})
     return _with_results(state, outcomes, aborted or unknown, _errors_in_row(in_row, outcomes))
 

@@ -284,6 +284,14 @@ def test_ten_tool_errors_in_a_row_end_the_turn() -> None:
     assert played.commit.error.message == "10 tool errors in a row; the last one, of work: broken"
 
 
+def test_many_failing_calls_of_one_answer_count_as_one() -> None:
+    """The model has read of none of them: it may do better with its next answer, ten of which end the turn."""
+    many = Move(calls=WRONG.calls * 64)
+    assert play([*[many] * 9, WORK]).commit.stop_reason is StopReason.FINISHED
+    assert (played := play([many] * 20)).generations == 10
+    assert played.commit.stop_reason is StopReason.ERROR
+
+
 def test_a_success_begins_the_count_of_tool_errors_anew() -> None:
     """S-19: nine errors, a success, nine errors."""
     assert play([*[WRONG] * 9, WORK, *[WRONG] * 9]).commit.stop_reason is StopReason.FINISHED
