@@ -32,7 +32,7 @@ from perdure.contracts.events import Event, GenerationError, GenerationRetry, Ge
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.values import JsonValue
 from perdure.engine.failure_texts import MAX_MESSAGE, Chain, failure_text, final_text, rule_of_end
-from perdure.engine.failures import FailureFacts, class_of, classify, is_ambiguous, reason_of
+from perdure.engine.failures import EXCEPTION, FailureFacts, class_of, classify, is_ambiguous, reason_of
 from perdure.engine.pace import REFUSALS, Sent
 from perdure.engine.redaction import without_known
 from perdure.engine.retries import decide, wait_before
@@ -64,9 +64,16 @@ class CallFailedError(Exception):
     """A model call failed; what is known about it, redacted, when it was by Temporal's clock, and how long it took."""
 
     def __init__(
-        self, facts: FailureFacts, failed_at: datetime, paid: Paid = NOTHING_PAID, *, seconds: float = 0.0
+        self,
+        facts: FailureFacts,
+        failed_at: datetime,
+        paid: Paid = NOTHING_PAID,
+        *,
+        seconds: float = 0.0,
+        unkept: str = "",
     ) -> None:
         super().__init__(facts.text)
+        self.unkept = unkept
         self.facts = facts
         self.failed_at = failed_at
         self.paid = paid
@@ -166,6 +173,21 @@ class Attempts:
         return CallFailedError(
             facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid, seconds=seconds
         )
+
+    def unkept(self, definition: AgentDefinition, answer: Answer, error: Exception) -> CallFailedError:
+        """The failure of a call whose answer has come, and could not be kept for a reason that nobody foresaw."""
+        now, code = activity.info().started_time, f"{EXCEPTION}{type(error).__name__}"
+        facts = facts_of(error, now, self._secrets_of(definition))
+        facts = facts.model_copy(update={"own_code": code, "status": None, "retry_after_seconds": None})
+        return CallFailedError(facts, now, Paid().plus(answer.usage, answer.cost_usd), unkept=answer.text)
+
+    async def lost(self, request: StepRequest, detail: ErrorDetail) -> ApplicationError:
+        """What a call ends with whose attempts were lost too often; its failed tries have cost something."""
+        text = f"step {request.step}: {detail.message}"
+        detail, paid = detail.model_copy(update={"title": "generation", "message": text}), await self.paid(request)
+        if isinstance(request, Compact) and request.trigger == "threshold":
+            return permanent(detail, paid)  # no end of the turn: it goes on with what it has
+        return await self.ended(request, Failure(detail, None, paid))
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""

@@ -51,7 +51,7 @@ class CompactActivity:
     @activity.defn(name=Activity.COMPACT)
     async def compact(self, request: Compact) -> Compacted:
         """Summarise what is safe to cut off, or say why nothing is."""
-        async with beating():
+        async with beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
             async with store_failures():
                 await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
@@ -88,6 +88,12 @@ class CompactActivity:
                 most = await self._ceiling(request, writer, sent)
                 answer, seconds = await self._attempts.call(request, writer, sent, ceiling=most)
                 summary = written_summary(answer, seconds)
+                try:
+                    stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
+                except ApplicationError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
+                    raise self._attempts.unkept(writer, answer, error) from None
             except NotAffordableError as error:
                 paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
                 raise await self._failed(request, Failure(error.detail, None, paid, error.paid), event) from None
@@ -97,7 +103,6 @@ class CompactActivity:
                     raise await self._failed(request, failure, event) from None
                 room = min(room, len(prompt)) // 2
                 continue
-            stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
             return await self._told(request, stored)
         return await self._skipped(request, event, keep)
 

@@ -8,13 +8,25 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
-from activities.answers import answer_in, checked, event_of, finished, generation_of, is_answer, starting, step_of, told
+from activities.answers import (
+    CONTENT_CHARACTERS,
+    answer_in,
+    checked,
+    event_of,
+    finished,
+    generation_of,
+    is_answer,
+    starting,
+    step_of,
+    told,
+)
 from activities.attempts import Attempts, CallFailedError
 from activities.bounds import Counted, NotAffordableError, ceiling, text_only
 from activities.conversations import Conversations, WireMessage, wire
 from activities.definitions import Definitions
-from activities.errors import permanent, store_failures
+from activities.errors import MAX_MESSAGE, permanent, store_failures
 from activities.heartbeat import beating
 from activities.metrics import Metrics
 from activities.model import Answer, PromptAssemblyError, assembling, system_prompt
@@ -24,7 +36,7 @@ from activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import GenerationRetry, GenerationStep
+from perdure.contracts.events import GenerationContent, GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
@@ -60,7 +72,7 @@ class GenerateActivity:
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
-        async with beating():
+        async with beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
             async with store_failures():
                 await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
@@ -95,6 +107,26 @@ class GenerateActivity:
             return await self._failed(request, definition, new, self._attempts.failed(definition, error))
         except CallFailedError as error:
             return await self._failed(request, definition, new, error)
+        try:
+            stored, rejected, is_ours = await self._keep(request, definition, new, answer, seconds)
+        except ApplicationError as error:
+            raise await self._refused_by_the_store(request, definition, answer, error) from None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
+            failed = self._attempts.unkept(definition, answer, error)
+            return await self._failed(request, definition, new, failed)
+        if not is_ours:
+            return await self._stored(request, definition, stored)
+        return await self._observed(request, definition, stored, rejected)
+
+    async def _keep(
+        self,
+        request: Generate,
+        definition: AgentDefinition,
+        new: tuple[Message, ...],
+        answer: Answer,
+        seconds: float,
+    ) -> tuple[StepRecord, ErrorDetail | None, bool]:
+        """Store the answer: the step, what the output schema says of it, and whether no other attempt was first."""
         made = await _off_the_loop_if_slow(
             definition,
             answer,
@@ -104,10 +136,21 @@ class GenerateActivity:
         events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
         stored = await until_stored(lambda: self._store.finish_generation(step, ledger, events))
         if stored is not step:
-            return await self._stored(request, definition, stored)
+            return stored, None, False
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         self._metrics.steps.labels(definition.name).inc()
-        return await self._observed(request, definition, stored, rejected)
+        return stored, rejected, True
+
+    async def _refused_by_the_store(
+        self, request: Generate, definition: AgentDefinition, answer: Answer, error: ApplicationError
+    ) -> ApplicationError:
+        """The failure with the step and the model it is of, and with what was paid; any other one as it is."""
+        if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
+            return error
+        paid = (await self._attempts.paid(request)).plus(answer.usage, answer.cost_usd)
+        message = f"step {request.step}, {definition.model}: the answer could not be stored: {error.message}"
+        detail = ErrorDetail(code=error.type, title="generation", message=message[:MAX_MESSAGE])
+        return permanent(detail, paid)
 
     async def _ceiling(
         self, request: Generate, definition: AgentDefinition, sent: list[WireMessage], *, before: int
@@ -159,6 +202,9 @@ class GenerateActivity:
             raise permanent(failure.detail) from None
         if failure.retry is not None and tells:
             return await self._tell(request, definition, new, failure.retry)
+        if failure.retry is None and error.unkept:
+            content = GenerationContent(content=error.unkept[:CONTENT_CHARACTERS])
+            await self._attempts.record(request, "content", content)
         raise await self._attempts.ended(request, failure) from None
 
     async def _tell(

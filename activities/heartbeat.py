@@ -1,13 +1,25 @@
-"""The beat of a running activity: how a cancel reaches it, how a lost worker is noticed, and how it is handed over."""
+"""The beat of a running activity: how a cancel reaches it, how a lost worker is noticed, and how it is handed over.
+
+One thread of the process beats for all of its activities. Whatever holds up the event loop, the server goes on hearing
+of them: a call that it takes for lost is made again, and paid again. Beats also carry how many attempts were lost with
+their workers, so that a call that ends every worker it comes to is not made for ever.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from typing import Any, cast
 
 from temporalio import activity
+from temporalio.bridge.proto import ActivityHeartbeat
+from temporalio.exceptions import ApplicationError
 
-from activities.errors import handed_over
+from activities.errors import handed_over, permanent, runtime_error
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 
 BEAT_SECONDS = 1.0
 """Seconds between two beats of a call. Temporal hands a cancel over with the answer to a beat."""
@@ -18,6 +30,14 @@ BEATS_PER_SECOND = 250
 LONGEST_BEAT_SECONDS = 5.0
 """The interval stays so far below ``workflows.options.HEARTBEAT_TIMEOUT`` that a slow server does no harm."""
 
+STUCK_SECONDS = 60.0
+"""An event loop that has not moved for so long is taken for dead: its calls are left to other workers."""
+
+MOST_LOST = 5
+"""Attempts in a row that are lost with their workers before the call is taken for what ends them."""
+
+logger = logging.getLogger("perdure.worker")
+
 
 def interval(running: int) -> float:
     """Seconds between two beats of each call when so many run in this worker."""
@@ -25,56 +45,162 @@ def interval(running: int) -> float:
 
 
 class _Beat:
-    """A timer that sets itself again: most activities end before it is due, and a task for each would cost more."""
-
-    running = 0
-    """Of this process."""
+    """The beat of one attempt."""
 
     def __init__(self) -> None:
+        info = activity.info()
         self.note = ""
-        self._timer: asyncio.TimerHandle
+        self.loop = asyncio.get_running_loop()
+        self.due = 0.0
+        self.lost = _lost(info.heartbeat_details, info.attempt)
+        self._attempt = info.attempt
+        self._token = info.task_token
+        self._converter = activity.payload_converter()
+        self._worker = _worker()
 
-    def start(self) -> None:
-        _Beat.running += 1
-        self._wait()
+    def send(self, *more: object) -> None:
+        """Beat; from any thread, as the SDK's own function needs the event loop."""
+        if self._worker is None:
+            return
+        details = [*filter(None, [self.note]), *more]
+        if self._attempt > 1 and not more:
+            details.append(_ended(self.lost, self._attempt - 1))
+        payloads = self._converter.to_payloads(details) if details else []
+        self._worker().record_activity_heartbeat(ActivityHeartbeat(task_token=self._token, details=payloads))
 
-    def stop(self) -> None:
-        _Beat.running -= 1
-        self._timer.cancel()
+    def end(self) -> None:
+        """Leave word that this attempt was not lost, for the next one: the server keeps what the last beat said."""
+        self.send(_ended(self.lost, self._attempt))
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(interval(_Beat.running), self._beat)
 
-    def _beat(self) -> None:
-        self._wait()
-        activity.heartbeat(*filter(None, [self.note]))
+def _ended(lost: int, attempt: int) -> dict[str, int]:
+    return {"lost_attempts": lost, "ended_attempt": attempt}
 
+
+def _lost(details: Sequence[Any], attempt: int) -> int:
+    """How many attempts before this one were lost: those of which no beat says that they have ended."""
+    told = [cast("dict[str, int]", part) for part in details if isinstance(part, dict)]
+    known = told[0] if told else _ended(0, 0)
+    return known["lost_attempts"] + max(attempt - 1 - known["ended_attempt"], 0)
+
+
+def _worker() -> Callable[[], Any] | None:
+    """The SDK's worker that runs this activity, behind its interceptors; none in the SDK's test environment."""
+    context: Any = vars(activity)["_Context"]  # private: what the SDK offers beats on the event loop only
+    link: Any = getattr(context.current().heartbeat, "__self__", None)
+    while link is not None and not hasattr(link, "_worker"):
+        link = getattr(link, "next", None)
+    return None if link is None else cast("Callable[[], Any]", link._worker._bridge_worker)  # noqa: SLF001
+
+
+class _Pulse:
+    """The thread that beats for every running attempt of this process; it starts with the first."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._beats: set[_Beat] = set()
+        self._asked: dict[asyncio.AbstractEventLoop, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, beat: _Beat) -> None:
+        """Beat for this attempt from now on."""
+        with self._changed:
+            self._beats.add(beat)
+            beat.due = time.monotonic() + interval(len(self._beats))
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
+                self._thread.start()
+            elif len(self._beats) == 1:
+                self._changed.notify()
+
+    def remove(self, beat: _Beat) -> None:
+        """Beat for it no more: none is under way when this returns."""
+        with self._changed:
+            self._beats.discard(beat)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._beats:
+                    self._changed.wait()
+                now = time.monotonic()
+                for loop in {beat.loop for beat in self._beats}:
+                    self._ask(loop, now)
+                for beat in [beat for beat in self._beats if beat.due <= now]:
+                    beat.due = now + interval(len(self._beats))
+                    if now - self._asked.get(beat.loop, now) < STUCK_SECONDS:
+                        self._send(beat)
+                due = min((beat.due for beat in self._beats), default=now + BEAT_SECONDS)
+            time.sleep(min(max(due - now, 0.01), BEAT_SECONDS))
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        """Ask an event loop for a sign of life, unless it owes one."""
+        if loop in self._asked:
+            return
+        self._asked[loop] = now
+        try:
+            loop.call_soon_threadsafe(self._asked.pop, loop, None)
+        except RuntimeError:  # closed
+            self._beats = {beat for beat in self._beats if beat.loop is not loop}
+            self._asked.pop(loop, None)
+
+    def _send(self, beat: _Beat) -> None:
+        try:
+            beat.send()
+        except Exception:  # the others' beats must go on
+            logger.exception("a beat of a running call failed")
+
+
+_pulse = _Pulse()
 
 _running: ContextVar[_Beat] = ContextVar("perdure_beat")
 
+Failed = Callable[[ErrorDetail], Awaitable[ApplicationError]]
+
 
 @asynccontextmanager
-async def beating() -> AsyncIterator[None]:
+async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> AsyncIterator[None]:
     """Beat every second, or less often in a worker with many calls, until the block ends.
 
     A block that this worker's shutdown cuts off fails at once, so that another worker goes on: the server refuses a
     cancel that nobody asked it for, and would only notice the silence. A worker that shuts down begins none.
+
+    Args:
+        is_bounded: Whether the block does not begin once its last five attempts were lost; one that was handed over,
+            or has failed and waits for a retry or for the store, was not.
+        on_lost: What such an activity fails with, if it is not the plain failure.
     """
-    if activity.is_worker_shutdown():
-        raise handed_over()
     beat = _Beat()
+    if activity.is_worker_shutdown():
+        beat.end()
+        raise handed_over()
+    if is_bounded and beat.lost >= MOST_LOST:
+        detail = _lost_too_often(beat.lost)
+        raise permanent(detail) if on_lost is None else await on_lost(detail)
     token = _running.set(beat)
-    beat.start()
+    _pulse.add(beat)
     try:
         yield
     except asyncio.CancelledError:
         why = activity.cancellation_details()
         if why is not None and why.worker_shutdown and not why.cancel_requested:
+            beat.end()
             raise handed_over() from None
+        raise
+    except Exception:
+        beat.end()
         raise
     finally:
         _running.reset(token)
-        beat.stop()
+        _pulse.remove(beat)
+
+
+def _lost_too_often(lost: int) -> ErrorDetail:
+    return runtime_error(
+        ReasonCode.RUNTIME_WORKER_LOST,
+        f"the worker was lost {lost} times in a row while it carried out {activity.info().activity_type}, which may be "
+        "what ends it; look at the workers' logs and memory, then send the session another message",
+    )
 
 
 def reporter() -> Callable[[str], None]:

@@ -106,7 +106,7 @@ class ToolActivities:
             except StoreError:
                 return True  # nobody else can have claimed it while the store is away
 
-        async with beating():
+        async with beating(is_bounded=False):
             async with store_failures():
                 await self._store.require(call.store)
             return await self._running.carry_out(claimant, self._carried_out(call, claimant), holds)

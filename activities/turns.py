@@ -286,7 +286,7 @@ class TurnActivities:
 
         Safe to run twice: a turn that has ended keeps the result it has.
         """
-        async with beating(), store_failures():
+        async with beating(is_bounded=False), store_failures():  # given up, it would leave the turn open
             await self._store.require(commit.store)
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)

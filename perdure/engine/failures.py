@@ -74,6 +74,13 @@ class Table:
 TABLE = Table(ROWS)
 
 
+EXCEPTION = "exception."
+"""What the code of a failure begins with that nobody foresaw; its class follows."""
+
+UNKEPT = Reason(transient=True, text="the model's answer could not be kept", model=TOLD, most_retries=4)
+"""Such a failure behind an answer, which is paid: another one may do, and five are enough."""
+
+
 def classify(facts: FailureFacts) -> str:
     """The reason code of a failed model call. Never fails: what nobody knows is a network error, hence retried."""
     if facts.own_code is not None:
@@ -91,6 +98,8 @@ def reason_of(facts: FailureFacts) -> Reason:
     code = classify(facts)
     if code in REASONS:
         return REASONS[ReasonCode(code)]
+    if code.startswith(EXCEPTION):
+        return UNKEPT
     return Reason(
         transient=facts.own_transient,
         text=f"the agent's own model provider failed with {code}",

@@ -1,0 +1,167 @@
+"""A model call that ends its worker, or whose answer cannot be kept, is not made for ever; what was paid counts."""
+
+import asyncio
+import time
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from activities import heartbeat
+from perdure import Agent
+from perdure.contracts.retries import RetryPolicy
+from perdure.store import Store
+from perdure.testing import Script, ScriptedProvider, faults, say
+from tests.house import House
+from workflows import options
+
+QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
+PRICES = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}
+
+
+def agent(**settings: Any) -> Agent:
+    return Agent(**{"name": "tester", "model": "openai/scripted", "retry": QUICK, **settings})
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No beat of this process comes in time: the server takes each long call for lost.
+
+    The time-out is the workflow's, so its worker runs without the sandbox, which would read it anew.
+    """
+    monkeypatch.setattr(heartbeat, "interval", lambda _: 600.0)
+    monkeypatch.setattr(options, "HEARTBEAT_TIMEOUT", timedelta(seconds=2))
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_model_call_that_is_lost_again_and_again_ends_the_turn(house: House) -> None:
+    """Five calls, no more; the one that had failed before them in good order is none of them, and is paid for."""
+    unpaid = faults.truncated("half")
+    script = Script(replies=(say("never").after(unpaid, *[faults.hang()] * 20),))
+    async with (
+        ScriptedProvider(script) as provider,
+        house.worker(agent(generate_params=PRICES), runner=UnsandboxedWorkflowRunner()),
+    ):
+        house.use(provider)
+        result = await house.run()
+        assert 1 < provider.request_count <= 1 + 5  # on a busy machine a call may be lost before it is sent
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "runtime.worker_lost")
+    assert "lost 5 times in a row" in result["error"]
+    assert Decimal(str(result["cost_usd"])) > 0
+    (failed,) = await house.events("generation_error")
+    assert failed["error"]["code"] == "runtime.worker_lost"
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_call_that_is_lost_less_often_goes_on(house: House) -> None:
+    """Failures in good order do not count, however many there are before, between and behind."""
+    busy = faults.status(503)
+    script = Script(replies=(say("fine").after(busy, faults.hang(), *[busy] * 5, faults.hang(), busy),))
+    async with ScriptedProvider(script) as provider, house.worker(agent(), runner=UnsandboxedWorkflowRunner()):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count == 10
+    assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+
+
+class OddError(Exception):
+    """What nobody foresaw."""
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let so many answers meet an error that is none of the store's."""
+    finish, left = Store.finish_generation, [OddError("odd")] * times
+
+    async def odd(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await finish(*arguments, **options)
+
+    monkeypatch.setattr(Store, "finish_generation", odd)
+
+
+async def test_an_answer_that_cannot_be_kept_is_bought_five_times_and_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn ends with the exception's code; the answer stands in the event log, and all five are paid."""
+    failing(monkeypatch, 1_000)
+    async with (
+        ScriptedProvider(Script(replies=(say("an answer"),))) as provider,
+        house.worker(agent(generate_params=PRICES), runner=UnsandboxedWorkflowRunner()),
+    ):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count == 5
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "exception.OddError")
+    assert "the model's answer could not be kept: odd" in result["error"]
+    (content,) = await house.events("generation_content")
+    assert content["content"] == "an answer"
+    one = result["usage"]["input_tokens"] // 5 * Decimal("0.001") + result["usage"]["output_tokens"] // 5 * Decimal(
+        "0.01"
+    )
+    assert Decimal(str(result["cost_usd"])) == 5 * one > 0
+
+
+async def test_an_answer_that_can_be_kept_the_third_time_is(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, 2)
+    async with (
+        ScriptedProvider(Script(replies=(say("an answer"),))) as provider,
+        house.worker(agent(generate_params=PRICES), runner=UnsandboxedWorkflowRunner()),
+    ):
+        house.use(provider)
+        result = await house.run()
+        assert provider.request_count == 3
+    assert (result["stop_reason"], result["output"]) == ("finished", "an answer")
+    assert [retry["code"] for retry in await house.events("generation_retry")] == ["exception.OddError"] * 2
+
+
+def block(loop_for: timedelta) -> None:
+    """Hold up the event loop, which is the worker's and everything else's here."""
+    until = time.monotonic() + loop_for.total_seconds()
+    while time.monotonic() < until:
+        sum(range(1_000))
+
+
+async def test_a_blocked_event_loop_costs_no_call(house: House) -> None:
+    """Something holds the loop for longer than the server waits for a beat: the call is not made again."""
+    script = Script(replies=(say("fine").after(faults.delay(1.0)),))
+    async with ScriptedProvider(script) as provider, house.worker(agent(), runner=UnsandboxedWorkflowRunner()):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        block(options.HEARTBEAT_TIMEOUT * 1.5)
+        result = await handle.result()
+        assert provider.request_count == 1
+    assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+
+
+async def test_an_event_loop_that_never_moves_again_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats for ever would hide a dead worker: after a while its calls are another's."""
+    monkeypatch.setattr(heartbeat, "STUCK_SECONDS", 2.0)
+    script = Script(replies=(say("fine").after(faults.hang()),))
+    async with ScriptedProvider(script) as provider, house.worker(agent(), runner=UnsandboxedWorkflowRunner()):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        block(options.HEARTBEAT_TIMEOUT * 1.5)
+        async with asyncio.timeout(60):
+            result = await handle.result()
+        assert provider.request_count == 2
+    assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+
+
+@pytest.mark.parametrize(
+    ("details", "attempt", "lost"),
+    [
+        ([], 1, 0),
+        ([], 3, 2),
+        (["a note"], 2, 1),
+        ([{"lost_attempts": 0, "ended_attempt": 1}], 2, 0),
+        (["a note", {"lost_attempts": 2, "ended_attempt": 5}], 9, 5),
+        ([{"lost_attempts": 1, "ended_attempt": 4}], 1, 1),
+    ],
+)
+def test_lost_are_the_attempts_that_left_no_word_of_their_end(details: list[Any], attempt: int, lost: int) -> None:
+    assert heartbeat._lost(details, attempt) == lost
