@@ -18,7 +18,7 @@ from perdure.contracts.limits import ExtendRequest
 from perdure.contracts.people import AskPeople, Reply
 from perdure.contracts.reacting import HookReaction, React, Reacted
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, TurnResult
+from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult
 from perdure.engine import after, delegates, hooks, loop, people
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
@@ -203,10 +203,10 @@ class Simulation:
             self.past = True
 
     def _send(self, *, steer: bool) -> None:
-        message = SendRequest(prompt="more", request_id=f"m{self.messages}", steer=steer)
-        self.messages += 1
         into = steer and self.state.ending is None and self.state.guidance is None
-        name = "steered" if into else "queued"
+        kind, name = (SendRequest, "steered") if into else (QueuedMessage, "queued")
+        message = kind(prompt="more", request_id=f"m{self.messages}", steer=steer)
+        self.messages += 1
         self.mail = self.mail.model_copy(update={name: (*getattr(self.mail, name), message)})
         self.played.sent += [message.request_id] if into else []
 
