@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from activities.errors import permanent, runtime_error
+from perdure.activities.errors import permanent, runtime_error
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition

@@ -5,9 +5,9 @@ import re
 from collections.abc import Collection
 from decimal import Decimal
 
-from activities import schema_checks
-from activities.mcp.servers import is_remote
-from activities.model import Answer
+from perdure.activities import schema_checks
+from perdure.activities.mcp.servers import is_remote
+from perdure.activities.model import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode

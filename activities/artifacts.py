@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from activities.call_events import Call
-from activities.outputs import attachment_id, output_id
-from activities.storing import until_stored
+from perdure.activities.call_events import Call
+from perdure.activities.outputs import attachment_id, output_id
+from perdure.activities.storing import until_stored
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
 from perdure.agents.outputs import read_output
 from perdure.contracts.agents import AgentDefinition

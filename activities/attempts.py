@@ -12,19 +12,19 @@ from decimal import Decimal
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.answers import event_of
-from activities.bounds import with_ceiling
-from activities.conversations import WireMessage
-from activities.errors import permanent, store_failures, transient
-from activities.failures import facts_of
-from activities.heartbeat import note
-from activities.metrics import Metrics
-from activities.model import Answer, complete
-from activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
-from activities.provider_replies import UnusableAnswerError
-from activities.recordings import Recordings
-from activities.references import names_of_call
-from activities.secrets import values_of
+from perdure.activities.answers import event_of
+from perdure.activities.bounds import with_ceiling
+from perdure.activities.conversations import WireMessage
+from perdure.activities.errors import permanent, store_failures, transient
+from perdure.activities.failures import facts_of
+from perdure.activities.heartbeat import note
+from perdure.activities.metrics import Metrics
+from perdure.activities.model import Answer, complete
+from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
+from perdure.activities.provider_replies import UnusableAnswerError
+from perdure.activities.recordings import Recordings
+from perdure.activities.references import names_of_call
+from perdure.activities.secrets import values_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail

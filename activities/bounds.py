@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
-from activities.conversations import WireMessage
-from activities.model import facts_about, mode_of, system_prompt
+from perdure.activities.conversations import WireMessage
+from perdure.activities.model import facts_about, mode_of, system_prompt
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail

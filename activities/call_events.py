@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from activities.outputs import output_id
+from perdure.activities.outputs import output_id
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.people import InputReceipt

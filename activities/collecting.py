@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from activities.call_events import approved, ended
-from activities.definitions import Definitions
-from activities.delegates import Delegations, Said, for_the_model
-from activities.errors import store_failures
-from activities.heartbeat import beating
+from perdure.activities.call_events import approved, ended
+from perdure.activities.definitions import Definitions
+from perdure.activities.delegates import Delegations, Said, for_the_model
+from perdure.activities.errors import store_failures
+from perdure.activities.heartbeat import beating
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.delegates import DELEGATE_OUTPUT, DELEGATED, AwaitedDelegate, CollectDelegates
 from perdure.contracts.errors import ErrorDetail, ReasonCode

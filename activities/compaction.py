@@ -7,16 +7,16 @@ calls the model nor pays again. Every message stays in the store; what changes i
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.answers import CONTENT_CHARACTERS, event_of
-from activities.attempts import Attempts, CallFailedError, Failure
-from activities.bounds import NotAffordableError, ceiling
-from activities.conversations import WireMessage, wire
-from activities.definitions import Definitions
-from activities.errors import permanent, store_failures
-from activities.failures import facts_of
-from activities.heartbeat import beating
-from activities.model import Answer, EmptyAnswerError, context_window
-from activities.storing import until_stored
+from perdure.activities.answers import CONTENT_CHARACTERS, event_of
+from perdure.activities.attempts import Attempts, CallFailedError, Failure
+from perdure.activities.bounds import NotAffordableError, ceiling
+from perdure.activities.conversations import WireMessage, wire
+from perdure.activities.definitions import Definitions
+from perdure.activities.errors import permanent, store_failures
+from perdure.activities.failures import facts_of
+from perdure.activities.heartbeat import beating
+from perdure.activities.model import Answer, EmptyAnswerError, context_window
+from perdure.activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from activities.errors import store_failures
+from perdure.activities.errors import store_failures
 from perdure.contracts.messages import Message
 from perdure.engine.transcript import WireMessage, wire
 from perdure.store import Store

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from activities.errors import store_failures
+from perdure.activities.errors import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.store import Store
 

@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from activities.artifacts import reading_tool, whole_output
-from activities.bounds import first_call
-from activities.call_events import Call, approved, call_event, ended
-from activities.definitions import Definitions
-from activities.errors import permanent, runtime_error
-from activities.schema_checks import off_the_loop
-from activities.stops import matches
-from activities.storing import until_stored
+from perdure.activities.artifacts import reading_tool, whole_output
+from perdure.activities.bounds import first_call
+from perdure.activities.call_events import Call, approved, call_event, ended
+from perdure.activities.definitions import Definitions
+from perdure.activities.errors import permanent, runtime_error
+from perdure.activities.schema_checks import off_the_loop
+from perdure.activities.stops import matches
+from perdure.activities.storing import until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart

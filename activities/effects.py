@@ -14,12 +14,18 @@ from typing import Any, Literal
 
 from temporalio import activity
 
-from activities.bodies import Bodies, CallContext, masked, within
-from activities.call_events import call_event
-from activities.failures import redact
-from activities.running_calls import RunningCalls
-from activities.storing import until_stored
-from activities.tool_results import ERROR_CHARACTERS, Attempt, ToolTimeoutError, checked_arguments, masked_values
+from perdure.activities.bodies import Bodies, CallContext, masked, within
+from perdure.activities.call_events import call_event
+from perdure.activities.failures import redact
+from perdure.activities.running_calls import RunningCalls
+from perdure.activities.storing import until_stored
+from perdure.activities.tool_results import (
+    ERROR_CHARACTERS,
+    Attempt,
+    ToolTimeoutError,
+    checked_arguments,
+    masked_values,
+)
 from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -41,7 +47,7 @@ MAX_ATTEMPTS = 25
 LONGEST_RECONCILIATION = timedelta(minutes=1)
 """A reconciler has the tool's time-out, and no more than this: what it takes has to fit into ``GRACE`` beside the body.
 
-See ``workflows.options.GRACE``.
+See ``perdure.workflows.options.GRACE``.
 """
 
 FRESH = timedelta(seconds=4)

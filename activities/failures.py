@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from activities.error_replies import ErrorReply, error_object, reply_of
+from perdure.activities.error_replies import ErrorReply, error_object, reply_of
 from perdure.contracts.errors import CUSTOM_CODE
 from perdure.engine.failures import FailureFacts
 from perdure.engine.outputs import head_and_tail, whole_characters

@@ -10,7 +10,7 @@ from typing import TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.answers import (
+from perdure.activities.answers import (
     CONTENT_CHARACTERS,
     answer_in,
     checked,
@@ -22,17 +22,17 @@ from activities.answers import (
     step_of,
     told,
 )
-from activities.attempts import Attempts, CallFailedError
-from activities.bounds import Counted, NotAffordableError, ceiling, text_only
-from activities.conversations import Conversations, WireMessage, wire
-from activities.definitions import Definitions
-from activities.errors import MAX_MESSAGE, permanent, store_failures
-from activities.heartbeat import beating
-from activities.metrics import Metrics
-from activities.model import Answer, PromptAssemblyError, assembling, system_prompt
-from activities.schema_checks import off_the_loop
-from activities.stops import matches
-from activities.storing import until_stored
+from perdure.activities.attempts import Attempts, CallFailedError
+from perdure.activities.bounds import Counted, NotAffordableError, ceiling, text_only
+from perdure.activities.conversations import Conversations, WireMessage, wire
+from perdure.activities.definitions import Definitions
+from perdure.activities.errors import MAX_MESSAGE, permanent, store_failures
+from perdure.activities.heartbeat import beating
+from perdure.activities.metrics import Metrics
+from perdure.activities.model import Answer, PromptAssemblyError, assembling, system_prompt
+from perdure.activities.schema_checks import off_the_loop
+from perdure.activities.stops import matches
+from perdure.activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode

@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.bridge.proto import ActivityHeartbeat
 from temporalio.exceptions import ApplicationError
 
-from activities.errors import handed_over, permanent, runtime_error
+from perdure.activities.errors import handed_over, permanent, runtime_error
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 
 BEAT_SECONDS = 1.0
@@ -28,7 +28,7 @@ BEATS_PER_SECOND = 250
 """Beats of a whole worker: each is a write of the server's, and thousands a second would leave it no time for turns."""
 
 LONGEST_BEAT_SECONDS = 5.0
-"""The interval stays so far below ``workflows.options.HEARTBEAT_TIMEOUT`` that a slow server does no harm."""
+"""The interval stays so far below ``perdure.workflows.options.HEARTBEAT_TIMEOUT`` that a slow server does no harm."""
 
 STUCK_SECONDS = 60.0
 """An event loop that has not moved for so long is taken for dead: its calls are left to other workers."""

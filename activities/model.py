@@ -35,10 +35,10 @@ from litellm.litellm_core_utils.llm_response_utils import (  # pyright: ignore[r
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[reportMissingTypeStubs]
 
-from activities import provider_http
-from activities.conversations import WireMessage
-from activities.failures import cause_chain
-from activities.provider_replies import (
+from perdure.activities import provider_http
+from perdure.activities.conversations import WireMessage
+from perdure.activities.failures import cause_chain
+from perdure.activities.provider_replies import (
     MOST_TOKENS,
     InvalidReplyError,
     RedirectedError,
@@ -46,9 +46,9 @@ from activities.provider_replies import (
     UnusableReplyError,
     kept_thinking,
 )
-from activities.providers import marked, without_thinking
-from activities.references import filled_for_call, names_of_call
-from activities.tool_limits import ToolLimits
+from perdure.activities.providers import marked, without_thinking
+from perdure.activities.references import filled_for_call, names_of_call
+from perdure.activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -326,7 +326,7 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage], *, 
         ContentFilteredError: The answer was cut off by the provider's policy.
         TruncatedAnswerError: The answer was cut off at its longest allowed length.
         RefusedAnswerError: The model refused to answer.
-        Exception: Whatever litellm raises; ``activities.failures`` knows them.
+        Exception: Whatever litellm raises; ``perdure.activities.failures`` knows them.
     """
     require_key(definition)
     chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"

@@ -21,8 +21,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.errors import handed_over, transient
-from activities.metrics import Metrics
+from perdure.activities.errors import handed_over, transient
+from perdure.activities.metrics import Metrics
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.model_calls import REFERENCE, place_of_calls

@@ -2,10 +2,10 @@
 
 from temporalio import activity
 
-from activities.errors import permanent, store_failures
-from activities.heartbeat import beating
-from activities.recorded_turns import RecordedTurns
-from activities.recordings import FixtureMissingError, Recordings
+from perdure.activities.errors import permanent, store_failures
+from perdure.activities.heartbeat import beating
+from perdure.activities.recorded_turns import RecordedTurns
+from perdure.activities.recordings import FixtureMissingError, Recordings
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputRequired
 from perdure.contracts.names import Activity

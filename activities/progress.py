@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 from pydantic import ValidationError
 from temporalio import activity
 
-from activities.call_events import call_event
-from activities.failures import redact
-from activities.heartbeat import reporter
+from perdure.activities.call_events import call_event
+from perdure.activities.failures import redact
+from perdure.activities.heartbeat import reporter
 from perdure.contracts.events import NewEvent, ToolProgress
 from perdure.contracts.tools import CallTool
 from perdure.store import Store

@@ -18,8 +18,8 @@ import httpx
 import litellm
 from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
 
-from activities.error_replies import error_object
-from activities.provider_replies import InvalidReplyError, RedirectedError, checked_reply
+from perdure.activities.error_replies import error_object
+from perdure.activities.provider_replies import InvalidReplyError, RedirectedError, checked_reply
 from perdure.contracts.budgets import Usage
 
 LARGEST_ERROR = 64 * 1024

@@ -6,7 +6,7 @@ conversation up to there. Source: Dreadnode's cache mode ``latest``. All this is
 that is stored or recorded.
 """
 
-from activities.conversations import WireMessage
+from perdure.activities.conversations import WireMessage
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 

@@ -15,14 +15,14 @@ from typing import cast, get_args
 
 from temporalio import activity
 
-from activities.bodies import Bodies, within
-from activities.call_events import call_key
-from activities.definitions import Definitions
-from activities.errors import behind, permanent, runtime_error, store_failures, transient
-from activities.failures import redact
-from activities.heartbeat import beating
-from activities.hooked_events import Hooked, hooked
-from activities.storing import until_stored
+from perdure.activities.bodies import Bodies, within
+from perdure.activities.call_events import call_key
+from perdure.activities.definitions import Definitions
+from perdure.activities.errors import behind, permanent, runtime_error, store_failures, transient
+from perdure.activities.failures import redact
+from perdure.activities.heartbeat import beating
+from perdure.activities.hooked_events import Hooked, hooked
+from perdure.activities.storing import until_stored
 from perdure.agents.agent import Agent
 from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition

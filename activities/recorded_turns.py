@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.recordings import (
+from perdure.activities.recordings import (
     AGAIN,
     FixtureMissingError,
     RecordingError,

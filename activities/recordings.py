@@ -3,7 +3,7 @@
 A recording holds ``recording.json``, and a file for each call, a *fixture*: ``llm/<hash>.json`` and
 ``tools/<tool>/<hash>.json``. Of equal tool calls in a session, the second is ``<hash>.2.json``. Who replays never
 calls out. Nothing is recorded of a model call that failed. What people decided, and what MCP servers offered, is in
-:mod:`activities.recorded_turns`.
+:mod:`perdure.activities.recorded_turns`.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError, field_validator
 from temporalio import activity
 
-from activities.answers import shown_arguments
-from activities.conversations import WireMessage
-from activities.errors import store_failures
-from activities.model import Answer, WireCall
+from perdure.activities.answers import shown_arguments
+from perdure.activities.conversations import WireMessage
+from perdure.activities.errors import store_failures
+from perdure.activities.model import Answer, WireCall
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import ToolMessage

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from activities.mcp.references import names_needed
-from activities.references import names_of_call
+from perdure.activities.mcp.references import names_needed
+from perdure.activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
 from perdure.contracts.model_calls import SHORTEST_SECRET

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import regex
 
-from activities.errors import runtime_error
+from perdure.activities.errors import runtime_error
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.stops import AnyCondition, Output, ToolOutput, text_conditions

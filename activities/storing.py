@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from temporalio import activity
 
-from activities.errors import permanent, runtime_error, store_failures
-from activities.heartbeat import note
+from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.heartbeat import note
 from perdure.contracts.errors import ReasonCode
 from perdure.store.errors import (
     NotFoundError,
@@ -22,7 +22,7 @@ from perdure.store.errors import (
 )
 
 PATIENCE = timedelta(minutes=7)
-"""How long one write waits for the store. A claim and a result have to fit into ``workflows.options.GRACE``."""
+"""How long one write waits for the store. A claim and a result have to fit into ``perdure.workflows.options.GRACE``."""
 
 PAUSE = timedelta(seconds=1)
 """Between two tries."""

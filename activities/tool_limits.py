@@ -6,7 +6,7 @@ no store: a turn that goes on with another worker is none the worse for it.
 
 from datetime import UTC, datetime
 
-from activities.failures import facts_of
+from perdure.activities.failures import facts_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.failures import classify

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.call_events import approved, call_event, ended, step_ended
-from activities.failures import redact
-from activities.mcp.failures import McpError
-from activities.mcp.last_lines import in_full, shortened
-from activities.progress import Progress
-from activities.recordings import CallRecording
-from activities.schema_checks import off_the_loop
+from perdure.activities.call_events import approved, call_event, ended, step_ended
+from perdure.activities.failures import redact
+from perdure.activities.mcp.failures import McpError
+from perdure.activities.mcp.last_lines import in_full, shortened
+from perdure.activities.progress import Progress
+from perdure.activities.recordings import CallRecording
+from perdure.activities.schema_checks import off_the_loop
 from perdure.agents.errors import InvalidOutputError, ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition

@@ -3,7 +3,7 @@
 A call is claimed before the body runs (``activities.effects``). So a second attempt never runs the body again, unless
 the tool is idempotent or its reconciler says that it did not happen: it returns the result that is recorded or that the
 reconciler found, or tells the model that the effect is unknown. Only if this very process still carries the call out,
-the second attempt waits for its end (``activities.running_calls``).
+the second attempt waits for its end (``perdure.activities.running_calls``).
 """
 
 import time
@@ -16,24 +16,24 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.agents import Roster
-from activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
-from activities.bodies import Bodies, CallContext, masked, within
-from activities.definitions import Definitions
-from activities.effects import Body, Effects, Verdict, context_of, hidden_of
-from activities.errors import behind, permanent, runtime_error, store_failures, transient
-from activities.heartbeat import beating
-from activities.mcp.reliance import Caller
-from activities.mcp.servers import McpServers, is_remote, server_name
-from activities.metrics import Metrics
-from activities.outputs import CallResult, artifacts_of, output_id, read
-from activities.progress import Progress
-from activities.recordings import FixtureMissingError, Recordings
-from activities.running_calls import RunningCalls
-from activities.skills import skill_tool
-from activities.stops import matches
-from activities.storing import until_stored
-from activities.tool_results import (
+from perdure.activities.agents import Roster
+from perdure.activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
+from perdure.activities.bodies import Bodies, CallContext, masked, within
+from perdure.activities.definitions import Definitions
+from perdure.activities.effects import Body, Effects, Verdict, context_of, hidden_of
+from perdure.activities.errors import behind, permanent, runtime_error, store_failures, transient
+from perdure.activities.heartbeat import beating
+from perdure.activities.mcp.reliance import Caller
+from perdure.activities.mcp.servers import McpServers, is_remote, server_name
+from perdure.activities.metrics import Metrics
+from perdure.activities.outputs import CallResult, artifacts_of, output_id, read
+from perdure.activities.progress import Progress
+from perdure.activities.recordings import FixtureMissingError, Recordings
+from perdure.activities.running_calls import RunningCalls
+from perdure.activities.skills import skill_tool
+from perdure.activities.stops import matches
+from perdure.activities.storing import until_stored
+from perdure.activities.tool_results import (
     Attempt,
     ToolTimeoutError,
     check_approval,

@@ -8,19 +8,19 @@ from datetime import datetime
 from pydantic import ValidationError
 from temporalio import activity
 
-from activities.agents import Roster
-from activities.definitions import Definitions
-from activities.delegates import Delegations, for_the_caller, settled
-from activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
-from activities.heartbeat import beating
-from activities.mcp.failures import McpError
-from activities.mcp.last_lines import last_lines, shortened
-from activities.mcp.servers import McpServers, server_name
-from activities.metrics import Metrics
-from activities.model import context_window
-from activities.recorded_turns import RecordedTurns
-from activities.recordings import RecordingError, Recordings
-from activities.schema_checks import off_the_loop
+from perdure.activities.agents import Roster
+from perdure.activities.definitions import Definitions
+from perdure.activities.delegates import Delegations, for_the_caller, settled
+from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
+from perdure.activities.heartbeat import beating
+from perdure.activities.mcp.failures import McpError
+from perdure.activities.mcp.last_lines import last_lines, shortened
+from perdure.activities.mcp.servers import McpServers, server_name
+from perdure.activities.metrics import Metrics
+from perdure.activities.model import context_window
+from perdure.activities.recorded_turns import RecordedTurns
+from perdure.activities.recordings import RecordingError, Recordings
+from perdure.activities.schema_checks import off_the_loop
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition

@@ -1,4 +1,4 @@
-"""The agent that is measured: one tool of 2 KB a step, as `python -m worker` loads it."""
+"""The agent that is measured: one tool of 2 KB a step, as `python -m perdure.worker` loads it."""
 
 import asyncio
 import time

@@ -23,8 +23,8 @@ from benchmarks.stage import Process, Stage, staged
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.events import GenerationEnd, ToolEnd
 from perdure.contracts.names import AGENT_TURN
-from worker.sandbox import production_runner
-from workflows.agent_turn import AgentTurn
+from perdure.worker.sandbox import production_runner
+from perdure.workflows.agent_turn import AgentTurn
 
 LENGTHS = {20: 10, 100: 3, 300: 1}
 """Steps of a turn, and rounds."""

@@ -15,9 +15,9 @@ import uvloop
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from activities.mcp.reliance import Caller
-from activities.mcp.servers import McpServers
 from perdure import Agent, StdioServerConfig
+from perdure.activities.mcp.reliance import Caller
+from perdure.activities.mcp.servers import McpServers
 
 PEER = Path(__file__).parent.parent / "tests" / "mcp_peer.py"
 CALLS, WARM_UP = 500, 50

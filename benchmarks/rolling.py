@@ -29,7 +29,7 @@ Figures = dict[str, Any]
 
 async def new_worker(stage: Stage) -> Process:
     """A worker that polls, with a grace that the slow model calls do not fit into."""
-    process = stage.start("worker", "--agents", "benchmarks.agents", PERDURE_SHUTDOWN_GRACE=GRACE)
+    process = stage.start("perdure.worker", "--agents", "benchmarks.agents", PERDURE_SHUTDOWN_GRACE=GRACE)
     await process.says('"polling"')
     return process
 

@@ -76,7 +76,7 @@ class Stage:
 
     async def worker(self) -> Process:
         """A worker that polls."""
-        process = self.start("worker", "--agents", "benchmarks.agents")
+        process = self.start("perdure.worker", "--agents", "benchmarks.agents")
         await process.says('"polling"')
         return process
 

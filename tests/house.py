@@ -18,11 +18,11 @@ from prometheus_client import CollectorRegistry
 from temporalio.client import WorkflowHandle
 from temporalio.worker import WorkflowRunner
 
-from activities.bodies import Bodies
-from activities.mcp.servers import McpServers
-from activities.metrics import Metrics
-from activities.secrets import secret_values
 from perdure import Agent
+from perdure.activities.bodies import Bodies
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.metrics import Metrics
+from perdure.activities.secrets import secret_values
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
 from perdure.cli.server import EmbeddedServer
@@ -31,9 +31,9 @@ from perdure.contracts.names import AGENT_TURN
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
+from perdure.worker.app import Parts, build_pinned_worker, build_worker
+from perdure.worker.sandbox import strict_runner
 from tests.forked import Forked, forked_worker
-from worker.app import Parts, build_pinned_worker, build_worker
-from worker.sandbox import strict_runner
 
 WAIT_SECONDS = 120.0
 """Upper bound of every wait in tests; none of them is a measurement."""
@@ -155,7 +155,7 @@ class House:
             return False
         return True
 
-    def spawn_worker(self, agents: str, *, main: str = "worker", **environment: str) -> "WorkerProcess":
+    def spawn_worker(self, agents: str, *, main: str = "perdure.worker", **environment: str) -> "WorkerProcess":
         """A worker in a process of its own, as an operator starts it unless another main module is named.
 
         It can be killed, and ends with the test. What its process has imported before is all that is not as an

@@ -6,10 +6,10 @@ import psycopg
 import sqlalchemy.dialects.postgresql.psycopg
 from temporalio.worker._worker import load_default_build_id
 
-import worker.app
-from activities.model import warm_up
+from perdure.activities.model import warm_up
+from perdure.worker import app
 
-__all__ = ["psycopg", "sqlalchemy", "worker"]
+__all__ = ["app", "psycopg", "sqlalchemy"]
 
 asyncio.run(warm_up(["openai/scripted"]))  # its imports are most of a worker's start
 load_default_build_id()  # reads every module again, and remembers what it found

@@ -1,4 +1,4 @@
-"""``python -m worker --agents MODULE …``: a worker for a cluster."""
+"""``python -m perdure.worker --agents MODULE …``: a worker for a cluster."""
 
 import os
 import sys
@@ -6,16 +6,16 @@ import sys
 import click
 import uvloop
 
-from activities.secrets import secret_values
+from perdure.activities.secrets import secret_values
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
-from worker.agents import AgentLoadError, check_needs, load
-from worker.health import AddressError
-from worker.telemetry import configure_logging
+from perdure.worker.agents import AgentLoadError, check_needs, load
+from perdure.worker.health import AddressError
+from perdure.worker.telemetry import configure_logging
 
 USAGE = 2
 UNREACHABLE = 8
@@ -43,7 +43,7 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
     except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
         return _fail(error, USAGE)
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
-    from worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
+    from perdure.worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
 
     try:
         uvloop.run(run(settings, agents, loaded.registered))

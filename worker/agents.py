@@ -16,7 +16,7 @@ from perdure.agents.needs import UnmetNeedError, problems_of
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import Toolset
 from perdure.contracts.names import ENTRY_POINT_GROUP
-from worker.agent_files import SUFFIXES, AgentFileError, agents_in
+from perdure.worker.agent_files import SUFFIXES, AgentFileError, agents_in
 
 
 class AgentLoadError(AgentDefinitionError):
@@ -47,6 +47,7 @@ def load(sources: Iterable[str]) -> Loaded:
             a name.
     """
     sources = tuple(sources)
+    _put_on_path(Path.cwd())
     files = [Path(name) for name in sources if Path(name).suffix in SUFFIXES]
     modules = [(_import(name), name) for name in sources if Path(name).suffix not in SUFFIXES]
     modules += [
@@ -63,8 +64,7 @@ def load(sources: Iterable[str]) -> Loaded:
             raise AgentLoadError(msg)
     registered = Registered((agent for agent, _ in agents.values()), tools)
     for file in files:
-        if (folder := str(file.resolve().parent)) not in sys.path:
-            sys.path.insert(0, folder)
+        _put_on_path(file.resolve().parent)
         try:
             _add(agents, tuple(agents_in(file, registered, _import)), str(file))
         except AgentFileError as error:
@@ -132,16 +132,21 @@ def _add_delegates(agents: dict[str, tuple[Agent, str]]) -> None:
         raise AgentLoadError(msg)
 
 
+def _put_on_path(folder: Path) -> None:
+    """Let modules of this folder be imported, before installed ones of the same name."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
 def _import(name: str) -> ModuleType:
-    directory, dotted = str(Path.cwd()), name
+    dotted = name
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
             msg = f"there is no file {name!r}; give a dotted module name or the path of a Python file"
             raise AgentLoadError(msg)
-        directory, dotted = str(path.parent), path.stem
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+        _put_on_path(path.parent)
+        dotted = path.stem
     try:
         return importlib.import_module(dotted)
     except ModuleNotFoundError as error:

@@ -17,23 +17,23 @@ import temporalio.client
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowRunner
 
-from activities.attempts import Attempts
-from activities.bodies import Bodies
-from activities.collecting import CollectActivity
-from activities.compaction import CompactActivity
-from activities.conversations import Conversations
-from activities.definitions import Definitions
-from activities.generate import GenerateActivity
-from activities.mcp.servers import McpServers
-from activities.metrics import Metrics, PeopleCollector
-from activities.model import warm_up
-from activities.pace import Gates
-from activities.people import PeopleActivity
-from activities.reacting import ReactActivity
-from activities.recordings import Recordings
-from activities.secrets import secret_values
-from activities.tools import ToolActivities
-from activities.turns import TurnActivities
+from perdure.activities.attempts import Attempts
+from perdure.activities.bodies import Bodies
+from perdure.activities.collecting import CollectActivity
+from perdure.activities.compaction import CompactActivity
+from perdure.activities.conversations import Conversations
+from perdure.activities.definitions import Definitions
+from perdure.activities.generate import GenerateActivity
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.metrics import Metrics, PeopleCollector
+from perdure.activities.model import warm_up
+from perdure.activities.pace import Gates
+from perdure.activities.people import PeopleActivity
+from perdure.activities.reacting import ReactActivity
+from perdure.activities.recordings import Recordings
+from perdure.activities.secrets import secret_values
+from perdure.activities.tools import ToolActivities
+from perdure.activities.turns import TurnActivities
 from perdure.agents.agent import Agent
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
@@ -44,10 +44,10 @@ from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
-from worker.health import Health, bind, serving
-from worker.sandbox import production_runner
-from worker.telemetry import SdkMetrics, metrics_page, registry
-from workflows.agent_turn import AgentTurn
+from perdure.worker.health import Health, bind, serving
+from perdure.worker.sandbox import production_runner
+from perdure.worker.telemetry import SdkMetrics, metrics_page, registry
+from perdure.workflows.agent_turn import AgentTurn
 
 STICKY = timedelta(seconds=2)
 """How long a turn's next task waits for the worker that has it in memory before any worker may take it."""

@@ -1,4 +1,4 @@
-"""``python -m worker.mcp_login --agents MODULE SERVER``: a person logs in at an MCP server, once for this machine."""
+"""``python -m perdure.worker.mcp_login --agents MODULE SERVER``: logs a person in at an MCP server."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import click
 from perdure.agents.agent import AgentDefinitionError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.contracts.mcp import HttpServerConfig
-from worker.agents import AgentLoadError, load_agents
+from perdure.worker.agents import AgentLoadError, load_agents
 
 USAGE, FAILED = 2, 1
 
@@ -38,8 +38,8 @@ def _server(modules: tuple[str, ...], name: str) -> HttpServerConfig:
 
 
 def _log_in(config: HttpServerConfig) -> None:
-    from activities.mcp.failures import McpUnavailableError  # noqa: PLC0415 - loads the SDK, which takes a second
-    from activities.mcp.login import log_in  # noqa: PLC0415
+    from perdure.activities.mcp.failures import McpUnavailableError  # noqa: PLC0415 - loads the SDK, which takes a second
+    from perdure.activities.mcp.login import log_in  # noqa: PLC0415
 
     try:
         asyncio.run(log_in(config, os.environ, _show))

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from activities.bodies import masked
+from perdure.activities.bodies import masked
 from perdure.contracts.errors import ErrorDetail, named
 from perdure.contracts.values import JsonValue
 from perdure.engine.redaction import mask_arguments, redact_text

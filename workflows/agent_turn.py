@@ -33,10 +33,10 @@ from perdure.engine import after, cancels, delegates, hooks, loop, people
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.state import Carried, TurnState
-from workflows import failures, options, reacting, stubs, visibility
-from workflows.delegates import Background, Children, collected, read
-from workflows.extending import Extending
-from workflows.inbox import Opened, Refused, one_line, refuse
+from perdure.workflows import failures, options, reacting, stubs, visibility
+from perdure.workflows.delegates import Background, Children, collected, read
+from perdure.workflows.extending import Extending
+from perdure.workflows.inbox import Opened, Refused, one_line, refuse
 
 GROWTH = 8
 """A history that has grown by this factor since the server first suggested a fresh one is long."""

@@ -25,8 +25,8 @@ from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.engine import after, delegates, step
 from perdure.engine.delegates import AwaitDelegates, StartDelegate
 from perdure.engine.state import TurnState
-from workflows import failures, options, stubs, visibility
-from workflows.lost_delegates import ASKED_AGAIN, LONGEST_WAIT, accounted
+from perdure.workflows import failures, options, stubs, visibility
+from perdure.workflows.lost_delegates import ASKED_AGAIN, LONGEST_WAIT, accounted
 
 Handle = workflow.ChildWorkflowHandle[object, TurnResult]
 

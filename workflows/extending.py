@@ -10,9 +10,9 @@ from perdure.contracts.turns import BudgetStatus
 from perdure.contracts.values import JsonValue
 from perdure.engine.extending import ExtendError, extended
 from perdure.engine.state import TurnState
-from workflows.deadline import Deadline
-from workflows.inbox import budget_of, one_line, refuse
-from workflows.people import Counter
+from perdure.workflows.deadline import Deadline
+from perdure.workflows.inbox import budget_of, one_line, refuse
+from perdure.workflows.people import Counter
 
 
 class Extending(Counter):

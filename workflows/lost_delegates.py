@@ -8,7 +8,7 @@ from temporalio.exceptions import ActivityError
 from perdure.contracts.budgets import Spent
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.engine.delegates import StartDelegate
-from workflows import options, stubs
+from perdure.workflows import options, stubs
 
 ASKED_AGAIN = timedelta(seconds=1)
 """Wait before a delegate that runs already is started once more; it doubles."""

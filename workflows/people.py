@@ -11,7 +11,7 @@ from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest,
 from perdure.contracts.values import JsonValue
 from perdure.engine import people
 from perdure.engine.state import Mailbox
-from workflows.inbox import Inbox, Opened, one_line, refuse
+from perdure.workflows.inbox import Inbox, Opened, one_line, refuse
 
 
 class Counter(Inbox):

@@ -10,7 +10,7 @@ from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.engine import hooks
 from perdure.engine.state import Mailbox, TurnState
-from workflows import failures, options, stubs, visibility
+from perdure.workflows import failures, options, stubs, visibility
 
 
 def called(state: TurnState, action: React) -> workflow.ActivityHandle[Reacted]:

@@ -22,7 +22,7 @@ from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import BackgroundDelegate, TurnState
-from workflows.inbox import Inbox
+from perdure.workflows.inbox import Inbox
 
 SUMMARY_CHARACTERS = 120
 """Longest summary of an activity: it is shown in one row."""

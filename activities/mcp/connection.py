@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import DiscoverResult, Implementation
 from pydantic import ValidationError
 
-from activities.mcp.failures import leaf
+from perdure.activities.mcp.failures import leaf
 from perdure.contracts.mcp import HttpServerConfig
 
 EXIT_SECONDS = 8.0

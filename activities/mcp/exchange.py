@@ -9,7 +9,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from activities.mcp.oauth import LoginNeededError
+from perdure.activities.mcp.oauth import LoginNeededError
 
 
 class Exchange:

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 
-from activities.mcp.connection import Owner, over_http
-from activities.mcp.failures import McpUnavailableError, leaf, told
-from activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
-from activities.mcp.references import MissingVariableError, own_folder, resolved
+from perdure.activities.mcp.connection import Owner, over_http
+from perdure.activities.mcp.failures import McpUnavailableError, leaf, told
+from perdure.activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
+from perdure.activities.mcp.references import MissingVariableError, own_folder, resolved
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
 
 PATIENCE = 300.0

@@ -16,8 +16,8 @@ from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-from activities.mcp import guard, last_lines
-from activities.mcp.failures import McpUnavailableError
+from perdure.activities.mcp import guard, last_lines
+from perdure.activities.mcp.failures import McpUnavailableError
 from perdure.contracts.mcp import StdioServerConfig
 from perdure.private_files import make_folder, open_private
 

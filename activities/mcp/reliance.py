@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
 from perdure.contracts.errors import ReasonCode
 
 MOST_SESSIONS = 10_000

@@ -15,9 +15,9 @@ from mcp_types import (
 )
 from pydantic_core import to_json
 
-from activities.mcp.failures import McpError
-from activities.outputs import Attachments, CallResult
-from activities.schema_checks import first_error, off_the_loop
+from perdure.activities.mcp.failures import McpError
+from perdure.activities.outputs import Attachments, CallResult
+from perdure.activities.schema_checks import first_error, off_the_loop
 from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.errors import ReasonCode

@@ -14,11 +14,11 @@ from mcp import Client, MCPError
 from mcp_types import CallToolResult, ListToolsResult, Tool
 from pydantic import ValidationError
 
-from activities.mcp.connection import Owner
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, told
-from activities.mcp.last_lines import ENDS_WITH
-from activities.mcp.reliance import Caller, Reliance, Use
-from activities.mcp.results import check_output
+from perdure.activities.mcp.connection import Owner
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, told
+from perdure.activities.mcp.last_lines import ENDS_WITH
+from perdure.activities.mcp.reliance import Caller, Reliance, Use
+from perdure.activities.mcp.results import check_output
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
 from perdure.contracts.model_calls import SHORTEST_SECRET

@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from mcp_types import Tool
 from pydantic_core import to_json
 
-from activities.failures import redact
-from activities.mcp.failures import McpError, McpUnavailableError
-from activities.mcp.process import LONGEST_LINE
-from activities.mcp.references import own_folder
-from activities.mcp.reliance import Caller
-from activities.mcp.results import read
-from activities.mcp.server import McpServer, Report, Surroundings
-from activities.mcp.transports import server_of
-from activities.outputs import CallResult
-from activities.secrets import secret_values
+from perdure.activities.failures import redact
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.activities.mcp.process import LONGEST_LINE
+from perdure.activities.mcp.references import own_folder
+from perdure.activities.mcp.reliance import Caller
+from perdure.activities.mcp.results import read
+from perdure.activities.mcp.server import McpServer, Report, Surroundings
+from perdure.activities.mcp.transports import server_of
+from perdure.activities.outputs import CallResult
+from perdure.activities.secrets import secret_values
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus

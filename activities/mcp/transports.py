@@ -10,14 +10,14 @@ from mcp import Client
 from mcp_types import DiscoverResult, Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from activities.mcp.connection import Opening, Owner, over, over_http, over_sse
-from activities.mcp.exchange import Exchange, NotedClient, exchange
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf, told
-from activities.mcp.last_lines import ENDS_WITH
-from activities.mcp.oauth import TokenFile, authentication
-from activities.mcp.process import StandardError, running
-from activities.mcp.references import MissingVariableError, resolved
-from activities.mcp.server import McpServer, Surroundings
+from perdure.activities.mcp.connection import Opening, Owner, over, over_http, over_sse
+from perdure.activities.mcp.exchange import Exchange, NotedClient, exchange
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf, told
+from perdure.activities.mcp.last_lines import ENDS_WITH
+from perdure.activities.mcp.oauth import TokenFile, authentication
+from perdure.activities.mcp.process import StandardError, running
+from perdure.activities.mcp.references import MissingVariableError, resolved
+from perdure.activities.mcp.server import McpServer, Surroundings
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerState, ServerStatus, StdioServerConfig
 
 ONLY_SSE = frozenset({400, 404, 405, 415})
@@ -228,7 +228,7 @@ class HttpServer(McpServer):
     def _login(self) -> McpUnavailableError:
         name, url = self.config.name, self._settings.url
         how = (
-            f"log in once with 'python -m worker.mcp_login --agents MODULE {name}'"
+            f"log in once with 'python -m perdure.worker.mcp_login --agents MODULE {name}'"
             if self._settings.oauth is not None
             else "set valid credentials in its headers, or oauth=OAuthConfig() and log in"
         )

@@ -1,11 +1,11 @@
-"""The worker as a child process: where its code is, its environment, and the signals that are passed on."""
+"""The worker as a child process: its command line, its environment, and the signals that are passed on."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -13,8 +13,11 @@ import click
 from perdure.cli.errors import MistakeError
 from perdure.settings import PREFIX
 
-LIBRARY = Path(__file__).resolve().parent.parent
-"""The folder of the package ``perdure``."""
+WORKER = "perdure.worker"
+"""The worker's module."""
+
+NEEDED = ("litellm", "mcp", "prometheus_client", "uvloop")
+"""Modules of the extra ``worker``, without which a worker cannot start."""
 
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -46,38 +49,28 @@ def variables(settings: Mapping[str, Path | str]) -> dict[str, str]:
     return {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
 
 
-def worker_root() -> Path:
-    """The checkout or image that holds the worker beside the library.
+def worker_command(agents: Sequence[str]) -> list[str]:
+    """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules.
 
     Raises:
-        MistakeError: The library was installed without it, as a wheel.
+        MistakeError: The worker is not installed.
     """
-    root = LIBRARY.parent
-    if not (root / "worker" / "__main__.py").is_file():
+    if find_spec(WORKER) is None:
         msg = (
-            "this installation is the client library only; run the worker from a checkout of perdure or from its "
-            "container image, and reach it from here with 'perdure run'"
+            "this checkout has no perdure/worker: its symbolic links were not made; clone it again with "
+            "'git clone -c core.symlinks=true', or install the package: pip install 'perdure[worker]'"
         )
         raise MistakeError(msg)
-    return root
-
-
-def worker_command(agents: Sequence[str]) -> list[str]:
-    """The command line of the worker. ``-P`` keeps a package of the caller's folder from taking its name."""
-    command = [sys.executable, "-P", "-m", "worker"]
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        msg = (
+            f"this installation is the client only (there is no {missing[0]}); for a worker: "
+            "pip install 'perdure[worker]', or use its container image; 'perdure run' reaches it from here"
+        )
+        raise MistakeError(msg)
+    command = [sys.executable, "-P", "-m", WORKER]
     for module in agents:
         command += ["--agents", module]
     return command
-
-
-def worker_environment(root: Path, **changes: str) -> dict[str, str]:
-    """Our environment, with the worker's code and then the caller's folder on the path of modules.
-
-    The child stays in the caller's folder, so that agents are found there and relative paths mean the same to both.
-    """
-    inherited = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(root), str(Path.cwd()), *([inherited] if inherited else [])])
-    return {**os.environ, **changes, "PYTHONPATH": path}
 
 
 @contextlib.contextmanager

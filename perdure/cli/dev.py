@@ -20,8 +20,6 @@ from perdure.cli.child import (
     replay_option,
     variables,
     worker_command,
-    worker_environment,
-    worker_root,
 )
 from perdure.cli.connection import run
 from perdure.cli.errors import CliError
@@ -81,15 +79,15 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
     may be missing, because the server does not wait for the disk.
     """
-    root = worker_root()
+    worker = worker_command(agents)
     settings = load_settings()
     recordings = recording_settings(record, replay)
     prepare_recordings(settings.model_copy(update=recordings))
     options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
-    run(_dev(options, agents, worker_environment(root, **variables(recordings)), settings))
+    run(_dev(options, worker, variables(recordings), settings))
 
 
-async def _dev(options: ServerOptions, agents: tuple[str, ...], inherited: dict[str, str], settings: Settings) -> None:
+async def _dev(options: ServerOptions, command: list[str], changes: dict[str, str], settings: Settings) -> None:
     stop = _Stop()
     check_port(options.port, "--port")
     _check_metrics_port(settings)
@@ -101,9 +99,9 @@ async def _dev(options: ServerOptions, agents: tuple[str, ...], inherited: dict[
         stack.push_async_callback(server.stop)
         log = FOLDER / "worker.log"
         with open_log(log) as output:
-            environment = {name: value for name, value in inherited.items() if not _of_temporal(name)}
-            environment |= own_server(server.address)
-            worker = spawn(worker_command(agents), output=output, env=environment)
+            environment = {name: value for name, value in os.environ.items() if not _of_temporal(name)}
+            environment |= changes | own_server(server.address)
+            worker = spawn(command, output=output, env=environment)
         stack.push_async_callback(_stop_worker, worker, settings, stop)
         if await stop.instead_of(_ready(worker, settings, log)):
             return

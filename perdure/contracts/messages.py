@@ -1,4 +1,4 @@
-"""Messages of a conversation, neutral between providers; the wire format is made in ``activities.generate``."""
+"""Messages of a conversation, neutral between providers; the wire format is made in ``perdure.activities.generate``."""
 
 from typing import Annotated, Literal
 

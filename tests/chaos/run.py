@@ -15,6 +15,8 @@ from temporalio.worker import Replayer
 from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.store import Store
+from perdure.worker.sandbox import production_runner
+from perdure.workflows.agent_turn import AgentTurn
 from tests.chaos.compare import differences
 from tests.chaos.databases import Databases
 from tests.chaos.faults import Fault, Kind, planned
@@ -22,8 +24,6 @@ from tests.chaos.outcome import Outcome
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.stage import Stage
 from tests.conftest import FAST
-from worker.sandbox import production_runner
-from workflows.agent_turn import AgentTurn
 
 ROTATES_AFTER = 60
 """Events of a history after which the servers of chaos runs suggest a fresh one."""

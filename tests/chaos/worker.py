@@ -1,6 +1,6 @@
 """A real worker, forked from a process that has paid for the imports, with a door at each boundary of its work.
 
-It is the worker an operator starts (``worker.__main__``); only what stands at the doors is ours.
+It is the worker an operator starts (``perdure.worker.__main__``); only what stands at the doors is ours.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
-import activities.attempts
-import worker.app
+from perdure.activities import attempts
 from perdure.store.engine import WRITES
+from perdure.worker import app
+from perdure.worker.__main__ import main
 from tests.chaos import agents
 from tests.chaos.faults import FROM_OUTSIDE, Fault, Kind
 from tests.chaos.trace import Trace
 from tests.forked import as_a_child
 from tests.workflow.worker_that_dies import at_each_write
-from worker.__main__ import main
 
 GO_ON = "go-on"
 """The file that lets a worker go on which waits for the runner to carry out its fault."""
@@ -31,8 +31,8 @@ PAUSE = 0.01
 HELD = 60.0
 """Seconds, at most, that a worker waits at a boundary."""
 
-attempts_module: Any = activities.attempts
-app_module: Any = worker.app
+attempts_module: Any = attempts
+app_module: Any = app
 
 OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("perdure", "workflows", "activities", "worker")
+APPLICATION = ("workflows", "activities", "worker")
+"""Folders of the repository that ``perdure`` holds through symbolic links."""
+PACKAGES = ("perdure", *APPLICATION)
 PURE = ("perdure/contracts", "perdure/agents", "perdure/engine")
 
 
@@ -21,16 +23,21 @@ def sources(*folders: str) -> Iterator[Path]:
 def modules(*folders: str) -> list[str]:
     """The dotted name of every module that is there to be imported: no main module, no migration script."""
     return [
-        ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        ".".join(in_the_package(path).with_suffix("").parts).removesuffix(".__init__")
         for path in sources(*folders)
         if path.name != "__main__.py" and "migrations" not in path.parts
     ]
 
 
+def in_the_package(path: Path) -> Path:
+    """Where a file of the repository stands in the installed package."""
+    return Path("perdure", path) if path.parts[0] in APPLICATION else path
+
+
 def copy_of_the_code(target: Path) -> Path:
     """The packages and their build configuration, copied to where a fault may be planted."""
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, target / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", target)
     return target
 

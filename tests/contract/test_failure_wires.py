@@ -6,7 +6,7 @@ import socket
 import pytest
 from litellm.exceptions import RateLimitError
 
-from activities.failures import facts_of
+from perdure.activities.failures import facts_of
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
 from perdure.engine.failures import FailureFacts, classify

@@ -18,11 +18,11 @@ FORBIDDEN_IMPORTS = [
     ("perdure/client/planted.py", "def f() -> None:\n    import litellm", "perdure.client.planted -> litellm"),
     ("perdure/planted.py", "", "planted"),
     ("perdure/utils/__init__.py", "", "utils"),
-    ("workflows/planted.py", "def f() -> None:\n    import litellm", "workflows.planted -> litellm"),
-    ("workflows/planted.py", "import activities", "workflows.planted -> activities"),
-    ("workflows/planted.py", "import perdure.store", "workflows.planted -> perdure.store"),
-    ("activities/planted.py", "import worker", "activities.planted -> worker"),
-    ("worker/planted.py", "import mcp", "worker.planted -> mcp"),
+    ("workflows/planted.py", "def f() -> None:\n    import litellm", "perdure.workflows.planted -> litellm"),
+    ("workflows/planted.py", "import perdure.activities", "perdure.workflows.planted -> perdure.activities"),
+    ("workflows/planted.py", "import perdure.store", "perdure.workflows.planted -> perdure.store"),
+    ("activities/planted.py", "import perdure.worker", "perdure.activities.planted -> perdure.worker"),
+    ("worker/planted.py", "import mcp", "perdure.worker.planted -> mcp"),
 ]
 
 NOW = "from datetime import UTC, datetime\n\nAT = datetime.now(UTC)\n"
@@ -34,6 +34,9 @@ FORBIDDEN_CALLS = [
     ("workflows/planted.py", "import asyncio\n\nWAIT = asyncio.wait\n", "workflow.wait"),
     ("workflows/planted.py", "import time\n\nAT = time.monotonic()\n", "workflow.time()"),
     ("workflows/planted.py", "import random\n\nN = random.random()\n", "workflow.random()"),
+    ("workflows/planted.py", "import activities\n", "Import perdure.activities"),
+    ("activities/planted.py", "from workflows.options import GRACE\n", "Import perdure.workflows"),
+    ("perdure/cli/planted.py", "from worker.app import run\n", "Import perdure.worker"),
 ]
 
 

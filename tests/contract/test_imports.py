@@ -22,6 +22,7 @@ print(json.dumps([came_along, changed]))
 """
 
 VENDORS = ["litellm", "mcp", "openai"]
+APPLICATION = ["perdure.workflows", "perdure.activities", "perdure.worker"]
 OURS_BUT_NOT_PURE = ["perdure.client", "perdure.store", "perdure.cli", "perdure.gateway", "perdure.settings"]
 OUTSIDE = [*VENDORS, "temporalio", "sqlalchemy", "click", "starlette", "httpx", "prometheus_client"]
 
@@ -29,10 +30,10 @@ CASES = {
     "the top package": (["perdure"], OUTSIDE + OURS_BUT_NOT_PURE),
     "the pure packages": (modules(*PURE), OUTSIDE + OURS_BUT_NOT_PURE),
     "the store": (modules("perdure/store"), [*VENDORS, "temporalio", "perdure.client"]),
-    "the client": (modules("perdure/client"), [*VENDORS, "workflows", "activities", "worker"]),
-    "the command line": (["perdure.cli.main"], [*VENDORS, "workflows", "activities", "worker"]),
-    "the library": (modules("perdure"), [*VENDORS, "workflows", "activities", "worker"]),
-    "the workflows": (modules("workflows"), [*VENDORS, "sqlalchemy", "httpx", "activities", "worker"]),
+    "the client": (modules("perdure/client"), [*VENDORS, *APPLICATION]),
+    "the command line": (["perdure.cli.main"], [*VENDORS, *APPLICATION]),
+    "the library": (modules("perdure"), [*VENDORS, *APPLICATION]),
+    "the workflows": (modules("workflows"), [*VENDORS, "sqlalchemy", "httpx", "perdure.activities", "perdure.worker"]),
 }
 
 

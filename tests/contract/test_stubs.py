@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from temporalio.common import SearchAttributeKey
 from temporalio.worker import Worker
 
-from activities.bodies import Bodies
-from activities.metrics import Metrics
+from perdure.activities.bodies import Bodies
+from perdure.activities.metrics import Metrics
 from perdure.contracts.names import (
     AGENT_TURN,
     DEFAULT_TASK_QUEUE,
@@ -27,9 +27,9 @@ from perdure.contracts.names import (
 )
 from perdure.settings import Settings
 from perdure.store import Store
-from worker.app import Parts, build_worker
-from workflows import stubs, visibility
-from workflows.agent_turn import AgentTurn
+from perdure.worker.app import Parts, build_worker
+from perdure.workflows import stubs, visibility
+from perdure.workflows.agent_turn import AgentTurn
 
 Function = Callable[..., Any]
 

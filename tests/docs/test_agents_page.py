@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, Fallback
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.turns import TurnRequest
-from worker.agents import AgentLoadError, load
+from perdure.worker.agents import AgentLoadError, load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 (FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -23,7 +23,7 @@ from perdure.contracts.turns import (
 )
 from perdure.engine.outputs import OFFLOAD_CHARACTERS
 from perdure.settings import PREFIX, Settings
-from worker.agents import load_agents
+from perdure.worker.agents import load_agents
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

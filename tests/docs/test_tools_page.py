@@ -12,8 +12,8 @@ from perdure.agents.errors import InvalidOutputError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolSettings
 from perdure.testing import Script, ScriptedProvider, call, say
+from perdure.worker.agents import check_needs
 from tests.house import House
-from worker.agents import check_needs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -5,8 +5,8 @@ import os
 import sys
 import time
 
-import worker.app  # noqa: F401 - loads every module that might read the clock
-from worker.__main__ import main
+import perdure.worker.app  # noqa: F401 - loads every module that might read the clock
+from perdure.worker.__main__ import main
 
 OFF_BY = float(os.environ["CLOCK_OFF_BY"])
 
@@ -23,7 +23,7 @@ def set_wrong() -> None:
     right = time.time
     time.time = lambda: right() + OFF_BY
     for name, module in list(sys.modules.items()):
-        ours = name.partition(".")[0] in {"perdure", "activities", "worker"}
+        ours = name.partition(".")[0] == "perdure"
         if ours and getattr(module, "datetime", None) is datetime.datetime:
             module.datetime = WrongDatetime  # type: ignore[attr-defined]
 

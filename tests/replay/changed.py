@@ -9,7 +9,7 @@ from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.engine import step as engine
-from workflows.agent_turn import AgentTurn
+from perdure.workflows.agent_turn import AgentTurn
 
 
 @workflow.defn(name=AGENT_TURN)

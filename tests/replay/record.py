@@ -21,11 +21,11 @@ from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.contracts.values import JsonValue
 from perdure.testing import ScriptedProvider
+from perdure.worker.sandbox import production_runner
 from tests.conftest import FAST
 from tests.house import House, become_a_user, eventually
 from tests.replay.scenarios import ROTATES_AFTER, SCENARIOS, Scenario, Stage
 from tests.workflow.bodies import Body
-from worker.sandbox import production_runner
 
 HISTORIES = Path(__file__).parent / "histories"
 """A folder for each version, and in it a file for each run of each scenario."""

@@ -13,11 +13,11 @@ from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
 from perdure.client.connect import DATA_CONVERTER
+from perdure.worker.sandbox import production_runner, strict_runner
+from perdure.workflows.agent_turn import AgentTurn
 from tests.replay.changed import CallsToolsOneByOne, GeneratesByAnotherName, WaitsBeforeItCommits
 from tests.replay.record import HISTORIES
 from tests.replay.scenarios import SCENARIOS
-from worker.sandbox import production_runner, strict_runner
-from workflows.agent_turn import AgentTurn
 
 STORED = sorted(HISTORIES.rglob("*.json"))
 CURRENT = HISTORIES / version("perdure")

@@ -5,8 +5,8 @@ from typing import Any
 
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
+from perdure.worker.sandbox import strict_runner
 from tests.house import WAIT_SECONDS
-from worker.sandbox import strict_runner
 
 
 class HeldRunner(WorkflowRunner):

@@ -21,8 +21,8 @@ from perdure.cli.render import lines
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, faults, say
+from perdure.worker.sandbox import production_runner
 from tests.house import House
-from worker.sandbox import production_runner
 
 WIRES = ("openai", "anthropic")
 

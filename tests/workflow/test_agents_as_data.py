@@ -9,8 +9,8 @@ from perdure import Agent, ApprovalPolicy, ApprovalRule, StdioServerConfig, tool
 from perdure.client import RequestRefusedError
 from perdure.contracts.turns import MAX_DEFINITION_BYTES
 from perdure.testing import Script, ScriptedProvider, call, say
+from perdure.worker.agents import load
 from tests.house import House
-from worker.agents import load
 
 
 @tool
@@ -54,7 +54,7 @@ async def test_an_agent_from_a_file_runs_like_one_from_python(house: House, tmp_
 
 
 async def test_a_worker_process_takes_a_file_with_a_module_beside_it(house: House) -> None:
-    """The command line, whole: ``python -m worker --agents agents.yaml``, and an agent in a request where allowed."""
+    """The command line, whole: ``python -m perdure.worker --agents agents.yaml``, and an agent in a request."""
     (house.folder / "file_tools.py").write_text(
         "from perdure import tool\n@tool\ndef look(place: str) -> str:\n    'Look.'\n    return place.upper()\n",
         encoding="utf-8",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities import compaction
 from perdure import Agent, Compaction, RetryPolicy, tool
+from perdure.activities import compaction
 from perdure.client import SessionBusyError
 from perdure.contracts.generations import Compacted
 from perdure.contracts.messages import UserMessage

@@ -9,9 +9,9 @@ import pytest
 from litellm.exceptions import APIConnectionError
 from litellm.llms.custom_llm import CustomLLM, CustomLLMError
 
-from activities import model
-from activities.failures import facts_of
 from perdure import Agent, ModelError
+from perdure.activities import model
+from perdure.activities.failures import facts_of
 from perdure.contracts.retries import RetryPolicy
 from perdure.engine.failures import classify
 from tests.house import House

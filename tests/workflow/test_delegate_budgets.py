@@ -11,10 +11,10 @@ from perdure import Agent, Budgets, tool
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from perdure.testing.connection import Response
 from perdure.testing.wires import Wire
+from perdure.worker.sandbox import production_runner
 from tests.house import House
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
 from tests.workflow.killing import result_of
-from worker.sandbox import production_runner
 
 PRICED = "openai/gpt-4o-mini"
 """A model whose price litellm knows."""

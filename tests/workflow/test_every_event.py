@@ -12,7 +12,6 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from activities import attempts, pace
 from perdure import (
     Agent,
     Budgets,
@@ -28,6 +27,7 @@ from perdure import (
     todo,
     tool,
 )
+from perdure.activities import attempts, pace
 from perdure.agents.hooks import HookedEvent
 from perdure.cli.main import cli
 from perdure.client import Turn

@@ -15,6 +15,7 @@ from perdure.cli.server import EmbeddedServer
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Script, ScriptedProvider, say
+from perdure.workflows import options
 from tests.house import House, become_a_user
 from tests.workflow.matrix import (
     CASES,
@@ -26,7 +27,6 @@ from tests.workflow.matrix import (
     expected_waits,
     run,
 )
-from workflows import options
 
 pytestmark = pytest.mark.timeout(300)  # the fixture plays hundreds of turns
 

@@ -9,8 +9,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from perdure import Agent, tool
 from perdure.contracts.messages import ToolMessage
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
+from perdure.worker.sandbox import production_runner
 from tests.house import House
-from worker.sandbox import production_runner
 
 STEPS = 500
 

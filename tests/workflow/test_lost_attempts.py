@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from activities import heartbeat
 from perdure import Agent
+from perdure.activities import heartbeat
 from perdure.contracts.retries import RetryPolicy
 from perdure.store import Store
 from perdure.testing import Script, ScriptedProvider, faults, say
+from perdure.workflows import options
 from tests.house import House
-from workflows import options
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
 PRICES = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}

@@ -13,9 +13,9 @@ from perdure import Agent, StdioServerConfig
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
+from perdure.worker.sandbox import production_runner
+from perdure.workflows import options
 from tests.house import House
-from worker.sandbox import production_runner
-from workflows import options
 
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 DONE = say("done")

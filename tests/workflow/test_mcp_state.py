@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from activities.turns import MOVED
 from perdure import Agent
+from perdure.activities.turns import MOVED
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import Script, ScriptedProvider, call, faults, say
+from perdure.worker.sandbox import production_runner
+from perdure.workflows import options
 from tests.house import House
 from tests.workflow.agents_with_state import agent, peer
-from worker.sandbox import production_runner
-from workflows import options
 
 WHO = call(("peer__whoami", {}))
 DONE = say("done")

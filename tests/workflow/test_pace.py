@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from activities import attempts, pace
 from perdure import Agent, RetryPolicy
+from perdure.activities import attempts, pace
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import House, eventually

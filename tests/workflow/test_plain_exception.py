@@ -6,14 +6,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from activities.conversations import Conversations
 from perdure import Agent, RetryPolicy, hook, tool
+from perdure.activities.conversations import Conversations
 from perdure.cli.main import cli
 from perdure.contracts.events import Event
 from perdure.testing import Script, ScriptedProvider, call, say
+from perdure.worker.sandbox import production_runner
+from perdure.workflows import options
 from tests.house import House
-from worker.sandbox import production_runner
-from workflows import options
 
 
 async def test_a_bug_ends_the_turn_as_exception_and_its_class(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

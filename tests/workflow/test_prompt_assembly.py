@@ -2,8 +2,8 @@
 
 import pytest
 
-from activities import generate
 from perdure import Agent, tool
+from perdure.activities import generate
 from perdure.contracts.values import JsonValue
 from perdure.testing import ScriptedProvider, say
 from tests.house import House

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities import model
 from perdure import Agent, tool
+from perdure.activities import model
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say

@@ -2,8 +2,8 @@
 
 import pytest
 
-from activities import stops
 from perdure import stop, tool
+from perdure.activities import stops
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.backgrounds import awaiting, lead, starts, steps

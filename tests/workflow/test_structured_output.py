@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities import model
 from perdure import Agent, RetryPolicy, tool
+from perdure.activities import model
 from perdure.contracts.messages import AssistantMessage
 from perdure.store import StepRecord, Store
 from perdure.testing import Reply, Script, ScriptedProvider, call, say

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from activities import heartbeat
 from perdure import Agent, tool
+from perdure.activities import heartbeat
 from perdure.agents.context import ToolContext
 from perdure.agents.tool import Tool
 from perdure.contracts.values import JsonValue

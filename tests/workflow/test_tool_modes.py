@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from activities import model
-from activities.tool_limits import ToolLimits
 from perdure import Agent, tool
+from perdure.activities import model
+from perdure.activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
 from perdure.testing import Reply, Script, ScriptedProvider, call_in_text, faults, say

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from activities import heartbeat, progress
 from perdure import Agent, Compaction, File, Image, StdioServerConfig, ToolContext, read_output, tool
+from perdure.activities import heartbeat, progress
 from perdure.agents.files import MAX_BYTES
 from perdure.agents.tool import Tool
 from perdure.engine.context import INSTRUCTIONS

@@ -7,12 +7,12 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from activities.mcp.servers import McpServers
-from activities.tools import ToolActivities
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.tools import ToolActivities
 from perdure.contracts.tools import CallTool
 from perdure.store import Store
+from perdure.worker.__main__ import main
 from tests.workflow.agents_for_effects import meeting, meets
-from worker.__main__ import main
 
 Call = Callable[..., Awaitable[Any]]
 

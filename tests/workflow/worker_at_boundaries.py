@@ -10,7 +10,7 @@ from typing import Any
 
 from perdure.contracts.turns import CommitTurn
 from perdure.store import Store
-from worker.__main__ import main
+from perdure.worker.__main__ import main
 
 commit_turn = Store.commit_turn
 

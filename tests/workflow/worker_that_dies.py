@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.store import Store
-from worker.__main__ import main
+from perdure.worker.__main__ import main
 
 WRITES = (
     "open_turn",

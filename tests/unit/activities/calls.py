@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import pytest
 
-from activities import model
-from activities.failures import facts_of
-from activities.model import Answer
+from perdure.activities import model
+from perdure.activities.failures import facts_of
+from perdure.activities.model import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.engine.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say

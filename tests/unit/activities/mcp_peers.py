@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from activities.mcp.reliance import Caller
-from activities.mcp.servers import McpServers
-from activities.outputs import CallResult
 from perdure import Agent, HttpServerConfig, StdioServerConfig
+from perdure.activities.mcp.reliance import Caller
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.outputs import CallResult
 from perdure.contracts.tools import ToolDeclaration
 
 PEER = Path(__file__).parents[2] / "mcp_peer.py"

@@ -5,9 +5,9 @@ from decimal import Decimal
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.attempts import CallFailedError
-from activities.compaction import written_summary
-from activities.model import Answer
+from perdure.activities.attempts import CallFailedError
+from perdure.activities.compaction import written_summary
+from perdure.activities.model import Answer
 from perdure.contracts.budgets import Paid, Usage
 
 

@@ -12,18 +12,18 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities import effects
-from activities.bodies import Bodies
-from activities.effects import LONGEST_RECONCILIATION, MAX_ATTEMPTS, MAX_RUNS, Effects, Verdict
-from activities.heartbeat import beating
-from activities.running_calls import RunningCalls
-from activities.storing import PATIENCE
-from activities.tool_results import Attempt
 from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, tool
+from perdure.activities import effects
+from perdure.activities.bodies import Bodies
+from perdure.activities.effects import LONGEST_RECONCILIATION, MAX_ATTEMPTS, MAX_RUNS, Effects, Verdict
+from perdure.activities.heartbeat import beating
+from perdure.activities.running_calls import RunningCalls
+from perdure.activities.storing import PATIENCE
+from perdure.activities.tool_results import Attempt
 from perdure.contracts.tools import CallTool
 from perdure.store import Claim, Store
+from perdure.workflows.options import GRACE
 from tests.unit.store.given import SESSION, answer, finish, generate, open_turn, result, types, wish
-from workflows.options import GRACE
 
 Judged = tuple[Claim, Verdict | None]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from activities.heartbeat import BEATS_PER_SECOND, LONGEST_BEAT_SECONDS, interval
-from workflows.options import HEARTBEAT_TIMEOUT
+from perdure.activities.heartbeat import BEATS_PER_SECOND, LONGEST_BEAT_SECONDS, interval
+from perdure.workflows.options import HEARTBEAT_TIMEOUT
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from activities.hooked_events import Hooked, hooked
 from perdure import StepEnd, hook
+from perdure.activities.hooked_events import Hooked, hooked
 from perdure.contracts.budgets import Usage
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
-from activities.mcp.failures import McpError, McpUnavailableError
 from perdure import AgentDefinitionError, HttpServerConfig
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_http import Web, older, refusing, web

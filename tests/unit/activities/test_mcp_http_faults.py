@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.mcp import server
-from activities.mcp.failures import McpError
 from perdure import HttpServerConfig
+from perdure.activities.mcp import server
+from perdure.activities.mcp.failures import McpError
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_bare import Answer, Bare, Generation

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 from starlette.types import ASGIApp
 
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, told
 from perdure import HttpServerConfig
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, told
 from perdure.contracts.errors import ReasonCode
 from tests.house import WAIT_SECONDS, eventually
 from tests.unit.activities.mcp_http import Web, older, web

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from mcp_types import Tool
 
-from activities.mcp import servers
-from activities.mcp.failures import McpUnavailableError
-from activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _admitted
+from perdure.activities.mcp import servers
+from perdure.activities.mcp.failures import McpUnavailableError
+from perdure.activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _admitted
 from tests.unit.activities.mcp_peers import peer, worker_of
 
 

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from activities.mcp.failures import McpError, McpUnavailableError
-from activities.mcp.login import log_in
-from activities.mcp.oauth import LOGIN_PORT
 from perdure import HttpServerConfig, OAuthConfig
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.activities.mcp.login import log_in
+from perdure.activities.mcp.oauth import LOGIN_PORT
 from tests.house import WAIT_SECONDS
 from tests.unit.activities.mcp_http import Web, older, web
 from tests.unit.activities.mcp_peers import Connected, worker_of
@@ -126,7 +126,7 @@ def token_file(folder: Path) -> Path:
 async def test_a_worker_asks_nobody_for_a_login(login: Login, tmp_path: Path) -> None:
     """S-76: it says who has to do what, and registers nothing."""
     async with worker(login, tmp_path) as connected:
-        with pytest.raises(McpUnavailableError, match=r"wants a login; log in once with 'python -m worker\.mcp_login"):
+        with pytest.raises(McpUnavailableError, match=r"wants a login; log in once with 'python -m perdure\.worker"):
             await connected.open()
         assert connected.status == "needs_auth"
     assert set(login.paths) == {"/mcp"}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from activities.mcp import server as mcp_server
-from activities.mcp.failures import McpError
 from perdure import HttpServerConfig, StdioServerConfig
+from perdure.activities.mcp import server as mcp_server
+from perdure.activities.mcp.failures import McpError
 from perdure.cli.server import free_port
 from perdure.contracts.errors import ReasonCode
 from tests import npm_servers

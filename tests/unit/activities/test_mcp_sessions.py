@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from activities.mcp import reliance, server
-from activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
-from activities.mcp.reliance import Caller, Reliance
+from perdure.activities.mcp import reliance, server
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
+from perdure.activities.mcp.reliance import Caller, Reliance
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, peer, worker_of

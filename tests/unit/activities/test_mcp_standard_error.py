@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from activities.mcp import process
-from activities.mcp.failures import McpError, McpUnavailableError
-from activities.mcp.last_lines import RECENT_LINES, in_full, last_lines, shortened
-from activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
-from activities.tool_results import error_detail, told
 from perdure import StdioServerConfig
+from perdure.activities.mcp import process
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.activities.mcp.last_lines import RECENT_LINES, in_full, last_lines, shortened
+from perdure.activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
+from perdure.activities.tool_results import error_detail, told
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.mcp_peers import peer, worker_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from activities.mcp.failures import McpError, McpUnavailableError
 from perdure import AgentDefinitionError, StdioServerConfig
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, agent, peer, worker_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.mcp import server
-from activities.mcp.failures import McpError, McpUnavailableError
 from perdure import Agent, StdioServerConfig, tool
+from perdure.activities.mcp import server
+from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import wire_name
 from tests.house import eventually

@@ -9,13 +9,13 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.collecting import CollectActivity
-from activities.compaction import CompactActivity
-from activities.generate import GenerateActivity
-from activities.people import PeopleActivity
-from activities.reacting import ReactActivity
-from activities.tools import ToolActivities
-from activities.turns import TurnActivities
+from perdure.activities.collecting import CollectActivity
+from perdure.activities.compaction import CompactActivity
+from perdure.activities.generate import GenerateActivity
+from perdure.activities.people import PeopleActivity
+from perdure.activities.reacting import ReactActivity
+from perdure.activities.tools import ToolActivities
+from perdure.activities.turns import TurnActivities
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.budgets import Spent
 from perdure.contracts.delegates import CollectDelegates

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.outputs import CallResult, artifacts_of, read
 from perdure import File, Image
+from perdure.activities.outputs import CallResult, artifacts_of, read
 from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities import pace
-from activities.metrics import Metrics
-from activities.pace import Gate, Gates, Waiting, wait_for
 from perdure import Agent
+from perdure.activities import pace
+from perdure.activities.metrics import Metrics
+from perdure.activities.pace import Gate, Gates, Waiting, wait_for
 from perdure.engine.pace import Sent
 
 Told = Callable[[Waiting], Awaitable[None]]

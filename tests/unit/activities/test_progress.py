@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities import progress
-from activities.heartbeat import beating
-from activities.progress import Progress
+from perdure.activities import progress
+from perdure.activities.heartbeat import beating
+from perdure.activities.progress import Progress
 from perdure.contracts.events import NewEvent, ToolProgress
 from perdure.contracts.tools import CallTool
 from perdure.store import Store, StoreUnavailableError

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities import model
-from activities.failures import cause_chain, facts_of
-from activities.provider_http import LARGEST_ERROR
+from perdure.activities import model
+from perdure.activities.failures import cause_chain, facts_of
+from perdure.activities.provider_http import LARGEST_ERROR
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.engine.failures import classify

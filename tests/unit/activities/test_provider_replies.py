@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from activities import model
-from activities.failures import facts_of
-from activities.model import Answer
-from activities.provider_replies import DEEPEST, LONGEST_NUMBER, UNREADABLE, UnusableAnswerError
+from perdure.activities import model
+from perdure.activities.failures import facts_of
+from perdure.activities.model import Answer
+from perdure.activities.provider_replies import DEEPEST, LONGEST_NUMBER, UNREADABLE, UnusableAnswerError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue, json_object

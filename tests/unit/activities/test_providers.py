@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from activities.model import complete
-from activities.providers import marked
+from perdure.activities.model import complete
+from perdure.activities.providers import marked
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, say
 

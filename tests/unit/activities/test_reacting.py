@@ -7,10 +7,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.bodies import Bodies
-from activities.definitions import Definitions
-from activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
 from perdure import Agent, hook
+from perdure.activities.bodies import Bodies
+from perdure.activities.definitions import Definitions
+from perdure.activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.delegate_events import DelegateEnd
 from perdure.contracts.events import AgentEnd, ToolProgress
@@ -18,8 +18,8 @@ from perdure.contracts.reacting import React
 from perdure.contracts.reactions import Boundary
 from perdure.contracts.turns import StopReason
 from perdure.store import Store
+from perdure.workflows import options
 from tests.unit.store.given import SESSION, new_event, opening
-from workflows import options
 
 
 @hook("agent_end")

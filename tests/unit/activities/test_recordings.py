@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from activities.model import Answer, WireCall
-from activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
+from perdure.activities.model import Answer, WireCall
+from perdure.activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
@@ -288,7 +288,7 @@ async def test_a_fault_of_the_recording_does_not_cost_the_answer(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """S-74: a paid answer is no failure of the provider, whatever happens to it here."""
-    monkeypatch.setattr(f"activities.recordings.{broken}", Mock(side_effect=RecursionError("too deep")))
+    monkeypatch.setattr(f"perdure.activities.recordings.{broken}", Mock(side_effect=RecursionError("too deep")))
     provider = Provider()
     with caplog.at_level(logging.WARNING):
         assert await worker(store, tmp_path, "record").answer(AGENT, PROMPT, provider) == ANSWER
@@ -300,7 +300,7 @@ async def test_a_fault_of_the_recording_does_not_cost_the_answer(
 async def test_a_fault_of_the_recording_does_not_cost_a_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    monkeypatch.setattr(f"activities.recordings.{broken}", Mock(side_effect=KeyError("content")))
+    monkeypatch.setattr(f"perdure.activities.recordings.{broken}", Mock(side_effect=KeyError("content")))
     call_id = "call_0123456789abcdef_0"
     written = CallRecording(file=tmp_path / "a.json", asked=asked_tool(conversation(), call_id, "look"))
     with caplog.at_level(logging.WARNING):
@@ -313,7 +313,7 @@ async def test_without_a_recording_a_call_costs_neither_a_look_at_the_store_nor_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("asked_model", "asked_tool"):
-        monkeypatch.setattr(f"activities.recordings.{name}", Mock(side_effect=AssertionError(name)))
+        monkeypatch.setattr(f"perdure.activities.recordings.{name}", Mock(side_effect=AssertionError(name)))
     off = worker(cast(Store, None), tmp_path, "off")
     definition = changed(recording="")
     assert await off.answer(definition, PROMPT, Provider()) == ANSWER

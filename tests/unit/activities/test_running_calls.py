@@ -8,8 +8,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities import running_calls
-from activities.running_calls import RunningCalls
+from perdure.activities import running_calls
+from perdure.activities.running_calls import RunningCalls
 
 LOST = ActivityCancellationDetails(not_found=True)
 LATE = ActivityCancellationDetails(timed_out=True)

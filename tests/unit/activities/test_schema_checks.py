@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult, Tool
 
-from activities import schema_checks
-from activities.answers import step_of
-from activities.mcp.results import check_output
-from activities.mcp.servers import REFERENCE
-from activities.model import Answer, WireCall
-from activities.schema_checks import off_the_loop, problem, under_a_clock
+from perdure.activities import schema_checks
+from perdure.activities.answers import step_of
+from perdure.activities.mcp.results import check_output
+from perdure.activities.mcp.servers import REFERENCE
+from perdure.activities.model import Answer, WireCall
+from perdure.activities.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate

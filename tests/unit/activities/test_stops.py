@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import regex
 
-from activities import stops
-from activities.stops import SearchError, in_output, in_tool_output
 from perdure import stop
+from perdure.activities import stops
+from perdure.activities.stops import SearchError, in_output, in_tool_output
 from perdure.contracts.stops import AnyCondition
 
 OUTPUTS: list[tuple[AnyCondition, str, bool]] = [

@@ -6,11 +6,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
-from activities.heartbeat import beating
-from activities.storing import PATIENCE, until_stored
+from perdure.activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
+from perdure.activities.heartbeat import beating
+from perdure.activities.storing import PATIENCE, until_stored
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
-from workflows.options import GRACE, LOST_WORKER_MARGIN
+from perdure.workflows.options import GRACE, LOST_WORKER_MARGIN
 
 
 def test_a_claim_and_a_result_may_both_wait_within_one_attempt() -> None:

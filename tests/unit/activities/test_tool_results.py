@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from activities.tool_results import error_detail, masked_values
+from perdure.activities.tool_results import error_detail, masked_values
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.redaction import Hidden, without_hidden

@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from activities import model
+from perdure.activities import model
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.engine.failures import classify, is_ambiguous

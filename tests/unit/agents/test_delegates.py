@@ -8,7 +8,7 @@ import pytest
 from perdure import Agent, AgentDefinitionError, Budgets, Delegate, ToolDefinitionError, spawn_agent, tool
 from perdure.agents.data import AgentDataError, delegate_of
 from perdure.contracts.tools import ToolDeclaration
-from worker.agents import AgentLoadError, load_agents
+from perdure.worker.agents import AgentLoadError, load_agents
 
 
 def agent(name: str, **settings: Any) -> Agent:

@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from activities.outputs import read
 from perdure import File, Image, tool
+from perdure.activities.outputs import read
 from perdure.agents.errors import InvalidOutputError, ToolDefinitionError
 
 PNG = b"\x89PNG\r\n"

@@ -16,7 +16,7 @@ from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import NO_TIMEOUT
 from perdure.contracts.stops import AnyCondition
 from perdure.contracts.turns import TurnRequest
-from worker.agents import AgentLoadError, load_agents
+from perdure.worker.agents import AgentLoadError, load_agents
 
 HEAD: dict[str, Any] = {"name": "tester", "model": "openai/scripted"}
 

@@ -25,7 +25,7 @@ from perdure import (
 )
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
-from worker.agents import load_agents
+from perdure.worker.agents import load_agents
 
 HEAD: dict[str, Any] = {"name": "a", "model": "p/m"}
 

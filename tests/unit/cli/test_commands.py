@@ -9,6 +9,7 @@ import pytest
 from perdure.cli import child
 from perdure.cli.main import VERBS, module
 from perdure.cli.server import free_port
+from tests.contract.repository import ROOT
 from tests.unit.cli.invoked import assert_one_line, perdure
 
 
@@ -22,7 +23,7 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def python(*args: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(child.LIBRARY.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, env=environment)
 
 
@@ -67,7 +68,8 @@ def loaded_with() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", [*map(module, VERBS), "perdure.cli.failures"])
 def test_no_verb_ever_loads_the_workers_code(loaded_with: dict[str, set[str]], name: str) -> None:
-    assert not {"litellm", "mcp", "workflows", "activities", "worker", "perdure.testing"} & loaded_with[name]
+    application = {"perdure.workflows", "perdure.activities", "perdure.worker"}
+    assert not ({"litellm", "mcp", "perdure.testing"} | application) & loaded_with[name]
 
 
 def test_the_module_can_be_run() -> None:
@@ -124,25 +126,33 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("verb", ["worker", "dev"])
-def test_a_bare_wheel_says_that_it_has_no_worker(verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(child, "LIBRARY", tmp_path / "perdure")
-    assert_one_line(perdure(verb), 2, "client library only", "checkout")
+def test_an_installation_without_the_extra_says_what_to_install(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "NEEDED", (*child.NEEDED, "absent_module"))
+    assert_one_line(perdure(verb), 2, "client only (there is no absent_module)", "pip install 'perdure[worker]'")
+
+
+@pytest.mark.parametrize("verb", ["worker", "dev"])
+def test_a_checkout_without_its_links_says_how_to_make_them(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git makes files of symbolic links where it may not make links, as on some Windows machines."""
+    monkeypatch.setattr(child, "WORKER", "perdure.absent")
+    assert_one_line(perdure(verb), 2, "its symbolic links were not made", "core.symlinks=true")
 
 
 def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    (root / "worker").mkdir(parents=True)
-    (root / "worker" / "__init__.py").write_text("")
-    (root / "worker" / "__main__.py").write_text(
+    root.mkdir()
+    (root / "stand_in.py").write_text(
         "import json, os, pathlib, sys\n"
         "seen = {'args': sys.argv[1:], 'cwd': os.getcwd(), 'path': sys.path, 'queue': os.environ['PERDURE_TASK_QUEUE'],"
         " 'metrics': os.environ['PERDURE_METRICS_ADDRESS']}\n"
         "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
         "sys.exit(5)\n"
     )
-    monkeypatch.setattr(child, "LIBRARY", root / "perdure")
+    monkeypatch.setattr(child, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.syspath_prepend(str(root))
     result = perdure(
         "worker", "--agents", "one", "--agents", "two", "--task-queue", "q", "--metrics-address", "127.0.0.1:1"
     )
@@ -151,7 +161,7 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
     assert seen["args"] == ["--agents", "one", "--agents", "two"]
     assert (seen["queue"], seen["metrics"]) == ("q", "127.0.0.1:1")
     assert seen["cwd"] == str(tmp_path)
-    assert seen["path"][:2] == [str(root), str(tmp_path)]
+    assert str(tmp_path) not in seen["path"], "files of the caller's folder could take the names of modules"
 
 
 def test_a_signalled_child_ends_with_the_code_a_shell_shows() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli import child
 from perdure.cli.server import free_port
+from tests.contract.repository import ROOT
 
 STAND_IN = """
 import http.server, os, pathlib, signal, sys
@@ -33,24 +33,18 @@ Dev = subprocess.Popen[str]
 
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    (tmp_path / "root" / "worker").mkdir(parents=True)
-    (tmp_path / "root" / "worker" / "__init__.py").touch()
-    (tmp_path / "root" / "worker" / "__main__.py").write_text(STAND_IN)
-    code = (
-        "import pathlib\n"
-        "from perdure.cli import child, main\n"
-        f"child.LIBRARY = pathlib.Path({str(tmp_path / 'root' / 'perdure')!r})\n"
-        "main()"
-    )
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "stand_in.py").write_text(STAND_IN)
+    code = "from perdure.cli import child, main\nchild.WORKER = 'stand_in'\nmain()"
     return [sys.executable, "-c", code, "dev", "--headless", "--port", str(free_port())]
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "TEMPORAL_"))}
     return {
         **kept,
-        "PYTHONPATH": str(child.LIBRARY.parent),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "root")]),
         "PYTHONUNBUFFERED": "1",
         "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
     }

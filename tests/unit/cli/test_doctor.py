@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure import Agent
-from perdure.cli import checks, child, doctor
+from perdure.cli import checks, doctor
 from perdure.cli.checks import USUAL_KEYS, Finding, look_at_agents
 from perdure.cli.errors import ExitCode
 from perdure.cli.main import cli
@@ -26,6 +26,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
 from perdure.store import Store
 from perdure.store.records import RegisteredAgent
+from tests.contract.repository import ROOT
 from tests.house import WAIT_SECONDS, House
 
 WANTED = cast("dict[str, str]", SEARCH_ATTRIBUTE_TYPES)
@@ -265,7 +266,7 @@ def test_who_takes_the_connection_and_never_answers_is_reported_in_time(
     """The process ends although both connections still hang, and the store's would for ten minutes."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(child.LIBRARY.parent),
+        "PYTHONPATH": str(ROOT),
         "TEMPORAL_ADDRESS": silent,
         "PERDURE_STORE_URL": f"postgresql://u:{SECRET}@{silent}/db?connect_timeout=600",
     }

@@ -5,10 +5,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from perdure.cli import child
 from perdure.cli.main import cli
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.engine.failure_table import ROWS, Row
+from tests.contract.repository import ROOT
 
 
 def shown(*args: str) -> list[str]:
@@ -127,6 +127,6 @@ def test_the_table_needs_neither_temporal_nor_a_database() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(child.LIBRARY.parent)},
+        env={"PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.strip() == ""

@@ -25,15 +25,16 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """In place of the worker: writes its settings down."""
-    package = tmp_path / "root" / "worker"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "stand_in.py").write_text(
         "import json, os, pathlib\n"
         "seen = [os.environ.get('PERDURE_RECORDINGS'), os.environ.get('PERDURE_RECORDING_MODE')]\n"
         "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
     )
-    monkeypatch.setattr(child, "LIBRARY", tmp_path / "root" / "perdure")
+    monkeypatch.setattr(child, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.syspath_prepend(str(root))
     return tmp_path / "seen.json"
 
 

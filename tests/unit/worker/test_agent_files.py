@@ -9,7 +9,7 @@ import pytest
 
 from perdure import HttpServerConfig, StdioServerConfig
 from perdure.contracts.budgets import Budgets
-from worker.agents import AgentLoadError, load, load_agents
+from perdure.worker.agents import AgentLoadError, load, load_agents
 
 TOOLS = """
 from perdure import Agent, Toolset, hook, tool, tool_method

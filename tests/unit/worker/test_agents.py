@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.agents import AgentLoadError, load_agents
+from perdure.worker.agents import AgentLoadError, load_agents
 
 GOOD = "from perdure import Agent\nagent = Agent(name='{name}', model='openai/x')\n"
 
@@ -71,7 +71,7 @@ def test_a_worker_that_cannot_start_ends_with_one_line_and_the_right_code(
 ) -> None:
     good = written(tmp_path, GOOD.format(name="good"))
     ended = subprocess.run(
-        [sys.executable, "-m", "worker", *(good if argument == "GOOD" else argument for argument in arguments)],
+        [sys.executable, "-m", "perdure.worker", *(good if argument == "GOOD" else argument for argument in arguments)],
         env={"PATH": "/usr/bin:/bin", "PERDURE_METRICS_ADDRESS": "", **environment},
         cwd=Path(__file__).parents[3],
         capture_output=True,

@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Agent, Secret, Setting, Toolset, tool, tool_method
 from perdure.agents.needs import UnmetNeedError
-from worker.agents import check_needs
+from perdure.worker.agents import check_needs
 
 
 @tool(needs={"token": Secret("VAULT_TOKEN"), "tries": Setting("VAULT_TRIES", default=3)})
@@ -71,7 +71,7 @@ def started(folder: Path, *modes: tuple[str, str]) -> tuple[int, str]:
     module = folder / "clerks.py"
     module.write_text(MODULE)
     ended = subprocess.run(
-        [sys.executable, "-m", "worker", "--agents", str(module)],
+        [sys.executable, "-m", "perdure.worker", "--agents", str(module)],
         env={"PATH": "/usr/bin:/bin", "PERDURE_METRICS_ADDRESS": "", "TEMPORAL_ADDRESS": "127.0.0.1:1", **dict(modes)},
         cwd=Path(__file__).parents[3],
         capture_output=True,

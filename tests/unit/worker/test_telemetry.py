@@ -13,15 +13,15 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
 
-from activities.bodies import Bodies, CallContext, masked
-from activities.metrics import Metrics, PeopleCollector
 from perdure import Tool, tool
+from perdure.activities.bodies import Bodies, CallContext, masked
+from perdure.activities.metrics import Metrics, PeopleCollector
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
 from perdure.store import StoreUnavailableError
 from perdure.store.records import PeopleWaitedFor
-from worker.health import AddressError, Health, bind, serving
-from worker.telemetry import JsonFormatter, SdkMetrics, brief, metrics_page, registry
+from perdure.worker.health import AddressError, Health, bind, serving
+from perdure.worker.telemetry import JsonFormatter, SdkMetrics, brief, metrics_page, registry
 
 
 def record(message: str, error: BaseException | None = None) -> logging.LogRecord:

@@ -6,7 +6,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
 from perdure.contracts.reacting import React
 from perdure.contracts.reactions import Boundary
-from workflows import options
+from perdure.workflows import options
 
 
 @pytest.mark.parametrize(("boundary", "patient"), [("end", False), ("step", True)])

@@ -4,7 +4,7 @@ import pytest
 
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.tools import CallTool
-from workflows import visibility
+from perdure.workflows import visibility
 
 LIMIT = 400
 """Bytes of a summary's payload, as the server's own configuration has it."""

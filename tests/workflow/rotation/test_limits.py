@@ -9,13 +9,13 @@ from temporalio.service import RPCError
 from perdure import Agent, ask_user
 from perdure.contracts.turns import StopReason
 from perdure.testing import Script, ScriptedProvider, call, say
+from perdure.workflows.visibility import STATE
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, PAID, PAY, pay, several, update, waiting
 from tests.workflow.backgrounds import awaiting, lead, look, starts, statuses, steps
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, in_order, played, results_in
 from tests.workflow.rotation.rotations import rotated
-from workflows.visibility import STATE
 
 UPDATES, SIGNALS, EVENTS = 20, 50, 750
 """Each fewer than by default; the events in the proportion of a default server to those at which it suggests an end."""
