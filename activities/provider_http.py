@@ -6,7 +6,10 @@ module: aiohttp's, and httpx's for an operator who has switched the other off. O
 touched; what an agent's own code does with litellm is its own business.
 """
 
+import asyncio
+import functools
 import os
+import select
 import ssl
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -16,6 +19,8 @@ from typing import Any, cast
 
 import httpx
 import litellm
+from aiohttp import TCPConnector
+from aiohttp.client_proto import ResponseHandler
 from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities.error_replies import error_object
@@ -75,6 +80,35 @@ class _HttpxTransport(httpx.AsyncHTTPTransport):
         return await _exchange(super().handle_async_request, request)
 
 
+class _Connection(ResponseHandler):
+    """A connection that is kept for the next request only while its provider has left it open.
+
+    The event loop may not have seen yet that the provider has closed it. The request would be lost, and would use up a
+    try although nobody has read it. httpcore and urllib3 look at their sockets in the same way.
+    """
+
+    def is_connected(self) -> bool:
+        """Whether a request may be sent; nothing lies in the socket of a connection that waits for one."""
+        return super().is_connected() and self.transport is not None and not _is_readable(self.transport)
+
+
+def _is_readable(transport: asyncio.BaseTransport) -> bool:
+    link = transport.get_extra_info("socket")
+    if link is None or link.fileno() < 0:
+        return False
+    looking = select.poll()
+    looking.register(link.fileno(), select.POLLIN)
+    return bool(looking.poll(0))
+
+
+class Connector(TCPConnector):
+    """aiohttp's connections, looked at before they are used again."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._factory = cast("Any", functools.partial(_Connection, loop=self._loop))
+
+
 _litellms_transport = cast("Callable[..., Any]", http_handler.AsyncHTTPHandler.create_async_transport)
 
 
@@ -82,6 +116,7 @@ def install() -> None:
     """Have litellm make guarded transports from now on; clients that it has made before keep theirs."""
     for module, guarded_transport in ((aiohttp_transport, _AiohttpTransport), (http_handler, _HttpxTransport)):
         setattr(module, guarded_transport.__bases__[0].__name__, guarded_transport)
+    vars(http_handler)["TCPConnector"] = Connector
     http_handler.AsyncHTTPHandler.create_async_transport = staticmethod(_transport)  # type: ignore[assignment]
 
 

@@ -1,0 +1,89 @@
+"""A connection that a provider has closed is not used again, also before the event loop has seen it close."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import pytest
+from litellm.llms.custom_httpx import http_handler
+
+from perdure.activities.provider_http import Connector
+
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+PATIENCE = 30.0
+
+
+class Closing:
+    """A server, on a thread of its own, that closes each connection behind one reply without saying so."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.connections = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/"
+        self.go_on = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def stop(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self.connections += 1
+                connection.recv(65_536)
+                connection.sendall(REPLY)
+                self.go_on.wait(PATIENCE)
+                connection.close()
+                self.closed.set()
+
+
+@pytest.fixture
+def server() -> Iterator[Closing]:
+    server = Closing()
+    yield server
+    server.stop()
+
+
+async def ask_twice(server: Closing, connector: aiohttp.TCPConnector) -> str:
+    """The second reply; between the two the server closes, and the event loop does not get to see it."""
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.post(server.url) as reply:
+            assert await reply.text() == "ok"
+        server.go_on.set()
+        assert server.closed.wait(PATIENCE)
+        async with session.post(server.url) as reply:
+            return await reply.text()
+
+
+async def test_a_closed_connection_costs_no_request(server: Closing) -> None:
+    assert await ask_twice(server, Connector()) == "ok"
+    assert server.connections == 2
+
+
+async def test_aiohttp_by_itself_loses_the_request(server: Closing) -> None:
+    """The reason for a connector of our own: without one, a try would be used up that nobody has read."""
+    with pytest.raises((aiohttp.ServerDisconnectedError, ConnectionError, aiohttp.ClientOSError)):
+        await ask_twice(server, aiohttp.TCPConnector())
+
+
+async def test_an_open_connection_is_used_again(server: Closing) -> None:
+    """Looking costs no connection: the calls of a job share theirs."""
+    async with aiohttp.ClientSession(connector=Connector()) as session:
+        async with session.post(server.url) as reply:
+            assert await reply.text() == "ok"
+        assert session.connector is not None
+        (kept,) = session.connector._conns.values()
+        assert kept[0][0].is_connected()
+        server.go_on.set()
+
+
+async def test_litellm_makes_connections_that_are_looked_at() -> None:
+    transport: Any = http_handler.AsyncHTTPHandler.create_async_transport()
+    session = transport._get_valid_client_session()
+    assert isinstance(session.connector, Connector)
+    await session.close()
