@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from perdure import Agent
+from perdure import Agent, hook
 from perdure.activities import heartbeat
+from perdure.contracts.events import Event
 from perdure.contracts.retries import RetryPolicy
 from perdure.store import Store
 from perdure.testing import Script, ScriptedProvider, faults, say
+from perdure.testing.script import ChatRequest, Reply
 from perdure.workflows import options
 from tests.house import House
+from tests.workflow.test_compaction import Reader, reader, summaries
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
 PRICES = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}
@@ -64,6 +67,45 @@ async def test_a_call_that_is_lost_less_often_goes_on(house: House) -> None:
         result = await house.run()
         assert provider.request_count == 10
     assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_summary_that_is_lost_again_and_again_ends_its_turn(house: House) -> None:
+    """The conversation stays as it is, and the next message goes on."""
+
+    def model(request: ChatRequest) -> Reply:
+        return Reader(9, *[faults.hang()] * 20)(request)
+
+    async with ScriptedProvider(model) as provider, house.worker(reader(), runner=UnsandboxedWorkflowRunner()):
+        house.use(provider)
+        await house.run()
+        before = await house.store.transcript(house.session)
+        ended = await (await house.client.compact(house.session)).result()
+        assert 0 < len(summaries(provider)) <= 5
+    assert (ended.stop_reason, ended.reason_code) == ("error", "runtime.worker_lost")
+    assert "lost 5 times in a row while it carried out compact" in (ended.error or "")
+    assert await house.store.transcript(house.session) == before
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_hook_whose_worker_is_lost_again_and_again_ends_the_turn(house: House) -> None:
+    begun: list[str] = []
+
+    @hook("generation_end")
+    async def stuck(event: Event) -> None:
+        begun.append(event.type)
+        await asyncio.Event().wait()
+
+    script = Script(replies=(say("fine"),))
+    async with (
+        ScriptedProvider(script) as provider,
+        house.worker(agent(hooks=[stuck]), runner=UnsandboxedWorkflowRunner()),
+    ):
+        house.use(provider)
+        result = await house.run()
+    assert (result["stop_reason"], result["reason_code"]) == ("error", "runtime.worker_lost")
+    assert "lost 5 times in a row while it carried out react" in result["error"]
+    assert 0 < len(begun) <= 5
 
 
 class OddError(Exception):
