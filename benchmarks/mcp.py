@@ -45,7 +45,9 @@ async def measured(folder: str) -> int:
     tools = {tool.name: tool for tool in await servers.declarations(agent)}
 
     def call(name: str, **arguments: str | float) -> Awaitable[object]:
-        return servers.call(config, tools[name], arguments, caller=Caller("s", "c"), on_progress=print)
+        return servers.call(
+            config, tools[name], arguments, unspoken=frozenset(), caller=Caller("s", "c"), on_progress=print
+        )
 
     ours = await milliseconds(lambda: call("peer__echo", text="hi"))
     began = time.perf_counter()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from examples.demo.agent import CHECKOUT, SCRATCH
 from examples.demo.script import answer
-from perdure.cli.child import worker_command, worker_environment
+from perdure.cli.child import worker_command
 from perdure.cli.errors import CliError
 from perdure.cli.live import show
 from perdure.cli.render import Line, Tone
@@ -128,15 +128,16 @@ async def started(folder: Path) -> AsyncIterator[Stage]:
     settings = Settings(store_url=f"sqlite:///{folder / 'store.db'}")
     async with EmbeddedServer(options) as server, ScriptedProvider(answer) as provider:
         os.environ |= {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_CONFIG_FILE": os.devnull}
-        environment = worker_environment(
-            CHECKOUT,
-            OPENAI_BASE_URL=provider.url,
-            OPENAI_API_BASE=provider.url,
-            OPENAI_API_KEY="sk-scripted-model-of-the-demo",
-            PERDURE_STORE_URL=settings.store_url,
-            PERDURE_METRICS_ADDRESS="",
-            PERDURE_SHUTDOWN_GRACE="2",
-        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(CHECKOUT),
+            "OPENAI_BASE_URL": provider.url,
+            "OPENAI_API_BASE": provider.url,
+            "OPENAI_API_KEY": "sk-scripted-model-of-the-demo",
+            "PERDURE_STORE_URL": settings.store_url,
+            "PERDURE_METRICS_ADDRESS": "",
+            "PERDURE_SHUTDOWN_GRACE": "2",
+        }
         workers = Workers(folder, environment)
         try:
             say(f"  server  {server.address}, the real Temporal server, for this demo only")

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,9 +128,11 @@ async def test_a_namespace_that_is_not_there_is_told_by_every_call(house: House)
             with pytest.raises(ServerRefusedError, match=create):
                 await call(client)
     for arguments in (["run", "tester", "go"], ["follow", "job"], ["cancel", "job"]):
-        result = await perdure(*arguments)
-        assert result.exit_code == 1, result.output
-        assert "has no namespace nowhere" in result.stderr
+        # A process of its own: following handles Ctrl+C, which only a main thread can.
+        command = [sys.executable, "-m", "perdure.cli", *arguments]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stdout
+        assert "has no namespace nowhere" in done.stderr
 
 
 async def test_a_client_without_tls_is_told_that_the_server_speaks_it(user: Environment, tmp_path: Path) -> None:

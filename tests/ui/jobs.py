@@ -18,7 +18,7 @@ from perdure.testing.script import Answers
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.bodies import Body, happened
 
-RETRY = RetryPolicy(max_retries=3, max_time=timedelta(hours=1))
+RETRY = RetryPolicy(max_retries=3, max_time=timedelta(hours=1), jitter=timedelta(0))
 PROMPT = "Where does Lyon lie?\nAnd where Nantes?"
 WAIT = {"retry-after": "1800"}
 RIVER = {"type": "object", "properties": {"river": {"type": "string"}}}
