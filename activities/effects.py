@@ -137,7 +137,8 @@ class Effects:
             if claim.runs < MAX_RUNS:
                 return Verdict("run_again", _joined("the tool is idempotent", why))
             why = _joined(why, often)
-        told = _joined(REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN].text, why)
+        unknown = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN]
+        told = f"{_joined(unknown.cause, why)}; {unknown.advice}"
         return Verdict("given_up", why or "the tool may have run, and is not idempotent", told)
 
     async def _effect(self, tool: Body, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:

@@ -31,9 +31,10 @@ from tests.workflow.killing import lines_of, read, result_of
 AGENTS = "tests.workflow.agents_for_effects"
 SAFE = CALLS[0]
 
-LOST = "the worker was lost while the tool ran; its effect is unknown"
-CANNOT_TELL = f"{LOST}: a check could not tell whether it happened: the post office keeps no list"
-FAILED = f"{LOST}: the check whether it happened failed: ConnectionError: no answer from the port"
+LOST = "the worker was lost while the tool ran, so its effect is unknown"
+ADVICE = "; look at what it did before it runs again"
+CANNOT_TELL = "a check could not tell whether it happened: the post office keeps no list"
+FAILED = "the check whether it happened failed: ConnectionError: no answer from the port"
 
 
 def answer(request: ChatRequest) -> Reply:
@@ -73,14 +74,14 @@ def after(runs: int, idempotent: int, unsafe: dict[str, str] | None, found: str 
         "pay": row("pay", unsafe),
         "pay_async": row("pay_async", unsafe),
         **booked,
-        "send": row("send", unsafe and unknown(CANNOT_TELL)),
-        "ship": row("ship", unsafe and unknown(FAILED)),
+        "send": row("send", unsafe and unknown(f"{LOST}: {CANNOT_TELL}{ADVICE}")),
+        "ship": row("ship", unsafe and unknown(f"{LOST}: {FAILED}{ADVICE}")),
     }
 
 
 UNCLAIMED = after(runs=1, idempotent=1, unsafe=None, found=None)
-NOT_BEGUN = after(runs=0, idempotent=1, unsafe=unknown(LOST), found=None)
-BEGUN = after(runs=1, idempotent=2, unsafe=unknown(LOST), found="by the reconciler")
+NOT_BEGUN = after(runs=0, idempotent=1, unsafe=unknown(LOST + ADVICE), found=None)
+BEGUN = after(runs=1, idempotent=2, unsafe=unknown(LOST + ADVICE), found="by the reconciler")
 RECORDED = after(runs=1, idempotent=1, unsafe=None, found=None)
 
 TABLE = dict(zip(POINTS, (UNCLAIMED, NOT_BEGUN, BEGUN, BEGUN, BEGUN, RECORDED), strict=True))
@@ -229,8 +230,8 @@ async def test_a_killed_worker_runs_no_body_too_often_and_the_model_reads_the_tr
         "pay_async": ("given_up", "the tool may have run, and is not idempotent"),
         "book": ("result_found", "its reconciler found that it happened"),
         "book_async": ("result_found", "its reconciler found that it happened"),
-        "send": ("given_up", CANNOT_TELL.removeprefix(f"{LOST}: ")),
-        "ship": ("given_up", FAILED.removeprefix(f"{LOST}: ")),
+        "send": ("given_up", CANNOT_TELL),
+        "ship": ("given_up", FAILED),
     }
 
 

@@ -27,7 +27,8 @@ from tests.unit.store.given import SESSION, answer, finish, generate, open_turn,
 
 Judged = tuple[Claim, Verdict | None]
 
-LOST = "the worker was lost while the tool ran; its effect is unknown"
+LOST = "the worker was lost while the tool ran, so its effect is unknown"
+ADVICE = "; look at what it did before it runs again"
 CHECK = "the check whether it happened failed: "
 
 
@@ -47,7 +48,7 @@ class Ledger:
         attempt = Attempt(call, called.declaration, claimant, Mock(replays=replays), Mock())
 
         async def work() -> Judged:
-            async with beating():
+            async with beating(is_bounded=False):  # as the activity of tools does
                 running, secrets = RunningCalls(), frozenset({"key-of-the-worker"})
                 judge = Effects(store=self.store, bodies=self.bodies, running=running, secrets=secrets)
                 return await judge.claimed(called, attempt)
@@ -112,7 +113,7 @@ async def test_an_unsafe_tool_is_given_up(ledger: Ledger) -> None:
     """S-31."""
     verdict = await ledger.after_a_loss(search())
 
-    assert (verdict.decision, verdict.code, verdict.told) == ("given_up", "tool.effect_unknown", LOST)
+    assert (verdict.decision, verdict.code, verdict.told) == ("given_up", "tool.effect_unknown", LOST + ADVICE)
 
 
 async def test_attempts_that_never_reached_the_body_use_up_no_run_of_it(ledger: Ledger) -> None:
@@ -123,14 +124,14 @@ async def test_attempts_that_never_reached_the_body_use_up_no_run_of_it(ledger: 
 
 
 @pytest.mark.parametrize(
-    ("called", "code", "told"),
+    ("called", "code", "cause", "advice"),
     [
-        (search(idempotent=True), "tool.effect_unknown", f"{LOST}: "),
-        (search(says(DidNotHappen())), "tool.execution_error", "search did not happen; "),
+        (search(idempotent=True), "tool.effect_unknown", f"{LOST}: ", ADVICE),
+        (search(says(DidNotHappen())), "tool.execution_error", "search did not happen; ", ""),
     ],
 )
 async def test_a_body_that_loses_its_worker_each_time_is_given_up(
-    ledger: Ledger, called: Tool[..., Any], code: str, told: str
+    ledger: Ledger, called: Tool[..., Any], code: str, cause: str, advice: str
 ) -> None:
     """It may be what kills them."""
     runs = [await ledger.attempt(called) for _ in range(MAX_RUNS)]
@@ -140,7 +141,7 @@ async def test_a_body_that_loses_its_worker_each_time_is_given_up(
 
     assert last is not None
     assert (last.decision, last.code) == ("given_up", code)
-    assert last.told == f"{told}its worker was lost in each of 5 runs, so it is not run again"
+    assert last.told == f"{cause}its worker was lost in each of 5 runs, so it is not run again{advice}"
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -175,7 +176,7 @@ async def test_without_an_answer_the_effect_is_unknown_and_the_model_reads_why(
     verdict = await ledger.after_a_loss(search(says(effect)))
 
     assert (verdict.decision, verdict.code) == ("given_up", "tool.effect_unknown")
-    assert (verdict.told, verdict.reason) == (f"{LOST}: {why}", why)
+    assert (verdict.told, verdict.reason) == (f"{LOST}: {why}{ADVICE}", why)
 
 
 async def never(query: str) -> Any:
@@ -191,7 +192,7 @@ def blocks(query: str, context: ToolContext) -> Any:
 async def test_a_reconciler_has_the_time_out_of_the_tool(ledger: Ledger, reconcile: Callable[..., Any]) -> None:
     verdict = await ledger.after_a_loss(search(reconcile, timeout=timedelta(milliseconds=50)))
 
-    assert verdict.told == f"{LOST}: {CHECK}ToolTimeoutError: it took longer than 0.05 s"
+    assert verdict.told == f"{LOST}: {CHECK}ToolTimeoutError: it took longer than 0.05 s{ADVICE}"
 
 
 async def cancels_itself(query: str) -> Any:
@@ -201,7 +202,7 @@ async def cancels_itself(query: str) -> Any:
 async def test_a_reconciler_that_cancels_itself_has_given_no_answer(ledger: Ledger) -> None:
     verdict = await ledger.after_a_loss(search(cancels_itself))
 
-    assert verdict.told == f"{LOST}: {CHECK}RuntimeError: it cancelled itself"
+    assert verdict.told == f"{LOST}: {CHECK}RuntimeError: it cancelled itself{ADVICE}"
 
 
 async def test_a_reconciler_sees_what_the_body_saw(ledger: Ledger) -> None:
@@ -220,7 +221,7 @@ async def test_a_reconciler_sees_what_the_body_saw(ledger: Ledger) -> None:
 async def test_a_reconciler_whose_worker_is_lost_time_and_again_is_not_asked_for_ever(ledger: Ledger) -> None:
     verdict = await ledger.after_a_loss(search(says(Happened("no"))), number=MAX_ATTEMPTS + 1)
 
-    assert verdict.told == f"{LOST}: after 25 attempts nobody checks any more whether it happened"
+    assert verdict.told == f"{LOST}: after 25 attempts nobody checks any more whether it happened{ADVICE}"
 
 
 async def test_a_replayed_call_is_replayed_again(ledger: Ledger) -> None:
