@@ -34,12 +34,14 @@ class Preset:
     Attributes:
         told: The model is told of each failure, so that each uses a step.
         cap: No wait is longer.
+        spread: Most that a wait may be of what the provider asks for.
     """
 
     policy: RetryPolicy
     waits: tuple[tuple[float, float], ...]
     cap: float = 1e9
     told: bool = False
+    spread: float = 1.0
 
 
 PRESETS = {
@@ -47,8 +49,9 @@ PRESETS = {
         # With more than its 300 s, of which all waits take 263 and a busy machine the rest.
         RetryPolicy.dreadnode().model_copy(update={"max_time": timedelta(hours=1)}),
         ((1, 2), (2, 3), (4, 5), (8, 9), (16, 17), (32, 33), (64, 65), (128, 129)),
+        spread=1.1,
     ),
-    "dawn": Preset(RetryPolicy.dawn(), ((1, 1.5), (2, 2.5)), cap=10),
+    "dawn": Preset(RetryPolicy.dawn(), ((1, 1.5), (2, 2.5)), cap=10, spread=1.1),
     "activegraph": Preset(RetryPolicy.activegraph(), ((0.5, 0.5), (1, 1)), cap=8),
     "perstack": Preset(RetryPolicy.perstack(), ((0, 0),) * 5, told=True),
 }
@@ -144,6 +147,9 @@ ODD_ANSWERS: dict[str, Reply] = {
 }
 """Answers that real models give and that do not fail a call; the turn goes on, and the model reads what was wrong."""
 
+LIMITED = frozenset(name for name in FATES if re.match(r"429|503|529|rate limit|overload", name))
+"""Faults behind which the calls of a key take turns: their cases have keys of their own, and wait for nobody."""
+
 CASES = tuple(product(FATES, WIRES, PRESETS))
 ODD_CASES = tuple(product(ODD_ANSWERS, WIRES))
 
@@ -165,7 +171,8 @@ def expected_waits(fate: Fate, preset: Preset) -> Sequence[tuple[float, float]]:
     """Least and most seconds of each wait."""
     if fate.expected("openai") not in RETRIED:
         return ()
-    return [(min(max(low, fate.asks), preset.cap), min(max(high, fate.asks), preset.cap)) for low, high in preset.waits]
+    least, most = fate.asks, fate.asks * preset.spread
+    return [(min(max(low, least), preset.cap), min(max(high, most), preset.cap)) for low, high in preset.waits]
 
 
 def script(request: ChatRequest) -> Reply:
@@ -177,23 +184,32 @@ def script(request: ChatRequest) -> Reply:
 
 
 def agents(provider: ScriptedProvider, nobody: ScriptedProvider) -> list[Agent]:
-    """One for each wire and preset; one more whose calls are given up soon, and one whose provider does not listen."""
+    """For each wire and preset one; one more whose calls are given up soon, one whose provider does not listen, and one
+    for each fault that limits a key.
+    """
     made: list[Agent] = []
-    for wire, (preset, what), kind in product(WIRES, PRESETS.items(), ("", "-slow", "-nobody")):
+    kinds = ("", "-slow", "-nobody", *map(kind_of, sorted(LIMITED)))
+    for wire, (preset, what), kind in product(WIRES, PRESETS.items(), kinds):
         where = nobody if kind == "-nobody" else provider
         base = where.anthropic_url if wire == "anthropic" else where.url
+        name = f"{wire}-{preset}{kind}"
         made.append(
             Agent(
-                name=f"{wire}-{preset}{kind}",
+                name=name,
                 model=f"{wire}/scripted",
                 retry=what.policy,
                 tools=(look,),
                 # Long enough that a busy machine has sent the request by then: it is counted.
                 generation_timeout=timedelta(seconds=4 if kind == "-slow" else 60),
-                generate_params={"api_base": base},
+                generate_params={"api_base": base, "api_key": f"${{{variable_of(name)}}}"},
             )
         )
     return made
+
+
+def variable_of(agent: str) -> str:
+    """The variable with the key of an agent."""
+    return f"MATRIX_{re.sub('[^A-Z0-9]', '_', agent.upper())}"
 
 
 def look() -> str:
@@ -203,9 +219,15 @@ def look() -> str:
 
 def agent_of(name: str, wire: str, preset: str) -> str:
     """The agent of a case."""
+    return f"{wire}-{preset}{kind_of(name)}"
+
+
+def kind_of(name: str) -> str:
+    """What the name of an agent ends with that meets this fault."""
     fate = FATES.get(name)
-    kind = "" if fate is None else "-slow" if fate.slow else "" if fate.sent else "-nobody"
-    return f"{wire}-{preset}{kind}"
+    if name in LIMITED:
+        return f"-{name.replace(' ', '-')}"
+    return "" if fate is None else "-slow" if fate.slow else "" if fate.sent else "-nobody"
 
 
 @asynccontextmanager
@@ -224,7 +246,10 @@ async def run(house: House, skipping: WorkflowEnvironment) -> dict[tuple[str, st
     slow = [case for case in cases if agent_of(*case).endswith("-slow")]
     results: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     async with providers() as (provider, nobody):
-        async with house.worker(*agents(provider, nobody), client=skipping.client, runner=production_runner()):
+        made = agents(provider, nobody)
+        for agent in made:
+            house.environment.setenv(variable_of(agent.name), f"sk-of-{agent.name}")
+        async with house.worker(*made, client=skipping.client, runner=production_runner()):
             results |= await _played(house, skipping, [case for case in cases if case not in slow])
             results |= await _played(house, skipping, slow)
         asked = Counter(str(seen.request.messages[0]["content"]) for seen in provider.requests)
