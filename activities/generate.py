@@ -26,7 +26,7 @@ from perdure.activities.attempts import Attempts, CallFailedError
 from perdure.activities.bounds import Counted, NotAffordableError, ceiling, text_only
 from perdure.activities.conversations import Conversations, WireMessage, wire
 from perdure.activities.definitions import Definitions
-from perdure.activities.errors import MAX_MESSAGE, permanent, store_failures
+from perdure.activities.errors import permanent, runtime_error, store_failures
 from perdure.activities.heartbeat import beating
 from perdure.activities.metrics import Metrics
 from perdure.activities.model import Answer, PromptAssemblyError, assembling, system_prompt
@@ -35,7 +35,7 @@ from perdure.activities.stops import matches
 from perdure.activities.storing import until_stored
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationContent, GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
@@ -148,9 +148,9 @@ class GenerateActivity:
         if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
             return error
         paid = (await self._attempts.paid(request)).plus(answer.usage, answer.cost_usd)
-        message = f"step {request.step}, {definition.model}: the answer could not be stored: {error.message}"
-        detail = ErrorDetail(code=error.type, title="generation", message=message[:MAX_MESSAGE])
-        return permanent(detail, paid)
+        advice = REASONS[ReasonCode.RUNTIME_STORE_REFUSED].advice.replace("SESSION", request.session)
+        message = f"step {request.step}, {definition.model}: the answer could not be stored: {error.message}; {advice}"
+        return permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, message), paid)
 
     async def _ceiling(
         self, request: Generate, definition: AgentDefinition, sent: list[WireMessage], *, before: int
