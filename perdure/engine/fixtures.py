@@ -30,6 +30,8 @@ NOT_SENT = frozenset(
     {
         "name",
         "description",
+        "label",
+        "tags",
         "instructions",  # stand in the messages
         "max_steps",
         "generation_timeout",

@@ -101,6 +101,11 @@ hooked_continue = agent("hooked-continue", hooks=[second(Continue(["one", "two"]
 hooked_broken = agent("hooked-broken", hooks=[broken])
 hooked_counting = agent("hooked-counting", hooks=[second(Continue("more"))], budgets=Budgets(behavior_calls=2))
 
+# Behind a refusal the calls of a key take turns: these have keys of their own, and no other turn waits for theirs.
+refused = agent("refused", generate_params={"api_key": "${REFUSED_KEY}"})
+unreached = agent("unreached", generate_params={"api_key": "${UNREACHED_KEY}"})
+retrying = agent("retrying", generate_params={"api_key": "${RETRYING_KEY}"})
+
 helper = agent("helper")
 one_step = agent("one-step", max_steps=1)
 one_call = agent("one-call", budgets=Budgets(llm_calls=1))

@@ -174,6 +174,8 @@ class Stage:
         """Run every scenario to its end, and kill the worker at each boundary if it is to be killed."""
         async with self._model as model:
             self._house.use(model)
+            for name in ("REFUSED_KEY", "UNREACHED_KEY", "RETRYING_KEY"):
+                self._house.environment.setenv(name, f"sk-of-{name}")
             worker = self._worker()
             async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as group:
                 for name, scenario in self._table.items():

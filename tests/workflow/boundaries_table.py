@@ -22,11 +22,16 @@ LISTED = '= {"todos": [{"id": 0, "title": "look", "completed": false}]}'
 
 
 def condition(
-    name: str, one: AnyCondition, *replies: Reply, transcript: tuple[str, ...], ends: str | None = None
+    name: str,
+    one: AnyCondition,
+    *replies: Reply,
+    transcript: tuple[str, ...],
+    ends: str | None = None,
+    agent: str = "tester",
 ) -> tuple[str, Scenario]:
     """A turn that the condition finishes, under its name in the table."""
     request = {"stop_conditions": [one.named(name).model_dump(mode="json")]}
-    return name, Scenario(replies, ends or f"finished by {name}", transcript, request=request)
+    return name, Scenario(replies, ends or f"finished by {name}", transcript, request=request, agent=agent)
 
 
 CONDITIONS = dict(
@@ -59,6 +64,7 @@ CONDITIONS = dict(
             stop.generation_count(3, retries=True),
             *(WORK.after(faults.status(503)), WORK),
             transcript=WORKED * 2,
+            agent="retrying",
         ),
         condition("step_count", stop.step_count(2), WORK, WORK, transcript=WORKED * 2),
         condition(
@@ -93,9 +99,9 @@ async def end_its_time(house: House, session: str) -> None:
     await house.temporal.get_workflow_handle(session).execute_update("extend", limits)
 
 
-def failing(code: str, *fault: Fault, said: tuple[str, ...] = (), paid: int = 1) -> Scenario:
+def failing(code: str, *fault: Fault, said: tuple[str, ...] = (), paid: int = 1, agent: str = "tester") -> Scenario:
     """A turn that the failure of its second model call ends."""
-    return Scenario((WORK, DONE.after(*fault)), f"error: {code}", (*WORKED, *said), steps=1, paid=paid)
+    return Scenario((WORK, DONE.after(*fault)), f"error: {code}", (*WORKED, *said), steps=1, paid=paid, agent=agent)
 
 
 AGAIN = "Answer again, with JSON only that fits the schema."
@@ -118,8 +124,8 @@ REASONS = {
     "against the policy": failing("llm.content_filtered", faults.policy_violation()),
     "refused": failing("llm.refused", faults.refusal("no"), paid=2),
     "too long": failing("llm.context_overflow", faults.context_overflow(), faults.context_overflow()),
-    "rate limited": failing("llm.rate_limited", faults.rate_limited(), faults.rate_limited()),
-    "not reached": failing("llm.network_error", faults.status(503), faults.close_before_reply()),
+    "rate limited": failing("llm.rate_limited", faults.rate_limited(), faults.rate_limited(), agent="refused"),
+    "not reached": failing("llm.network_error", faults.status(503), faults.close_before_reply(), agent="unreached"),
     "empty": failing("llm.empty_response", faults.empty_answer(), faults.empty_answer(), paid=3),
     "cut off": failing("llm.truncated", faults.truncated("it"), faults.truncated("it"), paid=3),
     "no JSON": Scenario(
@@ -136,9 +142,9 @@ REASONS = {
     ),
     "a tool fails": Scenario((WORK, CRASH), "error: tool.execution_error", (*WORKED, *CRASHED)),
     "ten tools fail": Scenario(
-        (WORK, call(*CRASH.calls * 10)),
+        (WORK, *[CRASH] * 10),
         "error: tool.execution_error",
-        (*WORKED, " ".join(["crash()"] * 10), *["! tool.execution_error"] * 10),
+        (*WORKED, *CRASHED * 10),
         agent="feeding",
     ),
     "max_tool_turns": Scenario((WORK, WORK), "error: tool.max_turns_exhausted", WORKED * 2, agent="turning"),

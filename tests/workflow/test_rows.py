@@ -174,8 +174,8 @@ async def test_a_store_that_refuses_is_a_row_titled_runtime(house: House, monkey
     await ended(house, agent(), DONE)
     told = await shown_everywhere(house, ["runtime"])
     assert told["code"] == "runtime.store_refused"
-    assert "step 1, openai/scripted: the answer could not be stored: the store refused" in told["message"]
-    assert f"perdure resume {house.session}" in told["message"]
+    assert "step 1, openai/scripted: the answer could not be stored: the store refused" in str(told["message"])
+    assert f"perdure resume {house.session}" in str(told["message"])
 
 
 async def test_a_turn_whose_workflow_was_terminated_has_a_row_titled_runtime(house: House) -> None:

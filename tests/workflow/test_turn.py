@@ -27,6 +27,7 @@ async def test_a_turn_with_a_tool_call_finishes_with_a_result_that_names_every_f
         "agent": "tester",
         "stop_reason": "finished",
         "reason_code": None,
+        "exception": None,
         "error": None,
         "output": "three words",
         "steps": 2,

@@ -20,6 +20,8 @@ AGENT = AgentDefinition(name="a", model="b/c", tools=(LOOK,))
 UNSENT: dict[str, Any] = {
     "name": "other",
     "description": "Other.",
+    "label": "Other",
+    "tags": ("other",),
     "max_steps": 3,
     "generation_timeout": timedelta(seconds=1),
     "retry": RetryPolicy.dawn(),
