@@ -6,6 +6,7 @@ and a held commit goes on, for the worker that comes after the one that was kill
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -265,7 +266,7 @@ async def outcome(house: House, session: str, scenario: Scenario, told: Json = N
     (turn,) = await house.store.turns(session)
     below = await house.store.sessions(caller=session)
     return Outcome(
-        record=turn.result.model_dump(mode="json") if turn.result is not None else None,
+        record=_without_durations(turn.result.model_dump(mode="json")) if turn.result is not None else None,
         told=told,
         messages=tuple(map(_undated, await house.store.transcript(session))),
         events=_timeless(await house.store.events(session), ordered=not scenario.is_parallel),
@@ -292,8 +293,13 @@ def _timeless(envelopes: tuple[Envelope, ...], *, ordered: bool) -> list[Json]:
     assert numbers == list(range(1, len(envelopes) + 1)), f"the log is numbered {numbers}"
     lines: list[Json] = [one.line() for one in envelopes]
     left_out = TIMES if ordered else TIMES | {"seq"}
-    kept = [{name: value for name, value in line.items() if name not in left_out} for line in lines]
+    kept = [_without_durations({name: line[name] for name in line.keys() - left_out}) for line in lines]
     return kept if ordered else sorted(kept, key=_place)
+
+
+def _without_durations(fields: Json) -> Json:
+    """The same without how long a chain of retries took, which stands in the text of its last failure."""
+    return json.loads(re.sub(r"(\d calls) in [0-9.]+ s", r"\1", json.dumps(fields)))
 
 
 def _place(line: Json) -> tuple[int, str, str]:
