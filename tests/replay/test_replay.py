@@ -1,6 +1,7 @@
 """Every stored history replays against today's code, also those of earlier releases; a changed workflow does not."""
 
 import base64
+import gc
 import json
 import re
 from importlib.metadata import version
@@ -23,6 +24,12 @@ STORED = sorted(HISTORIES.rglob("*.json"))
 CURRENT = HISTORIES / version("perdure")
 
 RUNNERS = {"production": production_runner, "strict": strict_runner}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_rubbish_of_other_tests() -> None:
+    """What earlier tests of this process left is collected here: inside a sandbox, to log of it would be refused."""
+    gc.collect()
 
 
 def name_of(path: Path) -> str:
