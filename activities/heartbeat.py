@@ -34,7 +34,10 @@ STUCK_SECONDS = 60.0
 """An event loop that has not moved for so long is taken for dead: its calls are left to other workers."""
 
 MOST_LOST = 5
-"""Attempts in a row that are lost with their workers before the call is taken for what ends them."""
+"""Attempts in a row that begin and are lost with their workers before the call is taken for what ends them.
+
+One that never began, as a frozen worker had taken it from the queue, says nothing about the call.
+"""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -52,36 +55,35 @@ class _Beat:
         self.note = ""
         self.loop = asyncio.get_running_loop()
         self.due = 0.0
-        self.lost = _lost(info.heartbeat_details, info.attempt)
+        self.lost = _lost(info.heartbeat_details)
         self._attempt = info.attempt
         self._token = info.task_token
         self._converter = activity.payload_converter()
         self._worker = _worker()
 
-    def send(self, *more: object) -> None:
+    def begin(self) -> None:
+        """Leave word that a further attempt has begun, in case that it is lost before its first beat is due."""
+        if self._attempt > 1:
+            self.send()
+
+    def send(self, *, running: bool = True) -> None:
         """Beat; from any thread, as the SDK's own function needs the event loop."""
         if self._worker is None:
             return
-        details = [*filter(None, [self.note]), *more]
-        if self._attempt > 1 and not more:
-            details.append(_ended(self.lost, self._attempt - 1))
-        payloads = self._converter.to_payloads(details) if details else []
+        state = {"lost_attempts": self.lost, "running_attempt": self._attempt if running else 0}
+        payloads = self._converter.to_payloads([*filter(None, [self.note]), state])
         self._worker().record_activity_heartbeat(ActivityHeartbeat(task_token=self._token, details=payloads))
 
     def end(self) -> None:
         """Leave word that this attempt was not lost, for the next one: the server keeps what the last beat said."""
-        self.send(_ended(self.lost, self._attempt))
+        self.note = ""
+        self.send(running=False)
 
 
-def _ended(lost: int, attempt: int) -> dict[str, int]:
-    return {"lost_attempts": lost, "ended_attempt": attempt}
-
-
-def _lost(details: Sequence[Any], attempt: int) -> int:
-    """How many attempts before this one were lost: those of which no beat says that they have ended."""
+def _lost(details: Sequence[Any]) -> int:
+    """How many attempts in a row began and were lost: the last beat of such a one says that it runs."""
     told = [cast("dict[str, int]", part) for part in details if isinstance(part, dict)]
-    known = told[0] if told else _ended(0, 0)
-    return known["lost_attempts"] + max(attempt - 1 - known["ended_attempt"], 0)
+    return told[0]["lost_attempts"] + bool(told[0]["running_attempt"]) if told else 0
 
 
 def _worker() -> Callable[[], Any] | None:
@@ -178,6 +180,7 @@ async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> 
         detail = _lost_too_often(beat.lost)
         raise permanent(detail) if on_lost is None else await on_lost(detail)
     token = _running.set(beat)
+    beat.begin()
     _pulse.add(beat)
     try:
         yield
