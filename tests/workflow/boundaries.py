@@ -267,7 +267,7 @@ async def outcome(house: House, session: str, scenario: Scenario, told: Json = N
     below = await house.store.sessions(caller=session)
     return Outcome(
         record=_without_durations(turn.result.model_dump(mode="json")) if turn.result is not None else None,
-        told=told,
+        told=_without_durations(told),
         messages=tuple(map(_undated, await house.store.transcript(session))),
         events=_timeless(await house.store.events(session), ordered=not scenario.is_parallel),
         steps=[
