@@ -114,9 +114,9 @@ _litellms_transport = cast("Callable[..., Any]", http_handler.AsyncHTTPHandler.c
 
 def install() -> None:
     """Have litellm make guarded transports from now on; clients that it has made before keep theirs."""
-    for module, guarded_transport in ((aiohttp_transport, _AiohttpTransport), (http_handler, _HttpxTransport)):
-        setattr(module, guarded_transport.__bases__[0].__name__, guarded_transport)
-    vars(http_handler)["TCPConnector"] = Connector
+    ours = ((aiohttp_transport, _AiohttpTransport), (http_handler, _HttpxTransport), (http_handler, Connector))
+    for module, guarded_class in ours:
+        setattr(module, guarded_class.__bases__[0].__name__, guarded_class)
     http_handler.AsyncHTTPHandler.create_async_transport = staticmethod(_transport)  # type: ignore[assignment]
 
 
