@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NoReturn, cast
@@ -34,6 +34,7 @@ from litellm.litellm_core_utils.llm_response_utils import (  # pyright: ignore[r
 )
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: ignore[reportMissingTypeStubs]
 from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[reportMissingTypeStubs]
+from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities import provider_http
 from perdure.activities.conversations import WireMessage
@@ -59,6 +60,9 @@ from perdure.engine.outputs import whole_characters
 from perdure.engine.structured import is_strict
 from perdure.engine.tool_modes import as_text, calls_in, offered
 from perdure.engine.transcript import openai_tools
+
+PRICES = frozenset(CustomPricingLiteLLMParams.model_fields)
+"""Names of litellm's price settings, which an agent may give in its generate_params."""
 
 SILENCE_SECONDS = 600.0
 """litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
@@ -363,9 +367,9 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
                 raise
             raise unusable from None
     try:
-        answer = _answer(response, may_be_cut)
+        answer = _answer(response, definition, may_be_cut)
     except UnusableAnswerError as error:
-        error.paid = Paid().plus(_usage(getattr(response, "usage", None)), _cost(response))
+        error.paid = Paid().plus(_usage(getattr(response, "usage", None)), _cost(response, definition))
         raise
     if mode == "api" or not definition.tools or answer.finish_reason == CUT_OFF:
         return answer
@@ -389,7 +393,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
         **({"tools": tools} if tools else {}),
         **_response_format(definition),
     }
-    given = filled_for_call(definition.generate_params, os.environ)
+    given = filled_for_call(_without_prices(definition.generate_params), os.environ)
     twice = sorted(own.keys() & given.keys())
     if twice:
         msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"
@@ -449,7 +453,7 @@ def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ..
     return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
 
 
-def _answer(response: Any, may_be_cut: bool) -> Answer:  # noqa: ANN401 - litellm's types are not typed
+def _answer(response: Any, definition: AgentDefinition, may_be_cut: bool) -> Answer:  # noqa: ANN401 - litellm's
     choice = response.choices[0]
     message = choice.message
     extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
@@ -482,7 +486,7 @@ def _answer(response: Any, may_be_cut: bool) -> Answer:  # noqa: ANN401 - litell
         thinking=kept_thinking(getattr(message, "thinking_blocks", None)),
         finish_reason=finish_reason,
         usage=_usage(getattr(response, "usage", None)),
-        cost_usd=_cost(response),
+        cost_usd=_cost(response, definition),
     )
 
 
@@ -502,9 +506,32 @@ def _count(tokens: Any) -> int:  # noqa: ANN401
     return min(max(int(tokens or 0), 0), MOST_TOKENS)
 
 
-def _cost(response: Any) -> Decimal | None:  # noqa: ANN401
-    """US dollars by litellm's price map; None if it does not know the model, which is not the same as free."""
+def _cost(response: Any, definition: AgentDefinition) -> Decimal | None:  # noqa: ANN401
+    """US dollars by the agent's own prices, or by litellm's map; None if nobody knows the price, which is not free."""
+    own = {name: price for name, price in definition.generate_params.items() if name in PRICES}
     cost = getattr(response, "_hidden_params", {}).get("response_cost")
-    return (
-        None if cost is None else max(Decimal(f"{cost:.15g}"), Decimal(0))
-    )  # the product of a float; further digits are noise
+    if own:
+        with contextlib.suppress(Exception):  # litellm raises plain ones where a price is missing
+            cost = litellm.completion_cost(
+                completion_response=response,
+                model=definition.model,
+                custom_pricing=True,
+                router_model_id=_name_of_prices(definition.model, json.dumps(own, sort_keys=True)),
+            )
+    if cost is None:
+        return None
+    return max(Decimal(f"{cost:.15g}"), Decimal(0))  # the product of a float; further digits are noise
+
+
+def _without_prices(params: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The settings without prices: litellm would charge every other agent with this model by them as well."""
+    return {name: value for name, value in params.items() if name not in PRICES}
+
+
+@functools.cache
+def _name_of_prices(model: str, own: str) -> str:
+    """The name under which litellm's map has the model with these prices, and no other agent's call looks."""
+    name = f"perdure:{model}:{own}"
+    entry = {"litellm_provider": model.partition("/")[0], **facts_about(model), **json.loads(own)}
+    litellm.register_model({name: entry}, persist_across_reloads=False)
+    return name

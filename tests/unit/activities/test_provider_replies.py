@@ -255,6 +255,24 @@ async def test_what_an_unreadable_reply_has_cost_is_known_where_its_price_is(mon
     assert raised.value.paid.cost_usd == Decimal("0.057")
 
 
+async def test_an_agents_own_price_is_charged_to_no_other_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order they call the same model; nobody's call is free because another's has a price."""
+    take(Way.HANDLER, monkeypatch)
+    async with ScriptedProvider(always=faults.status(200, body=completion())) as provider:
+
+        async def cost(**prices: JsonValue) -> Decimal | None:
+            params = {"api_base": provider.url, **prices}
+            agent = AgentDefinition(name="a", model="openai/priced-once", generate_params=params)
+            return (await model.complete(agent, [{"role": "user", "content": "hi"}])).cost_usd
+
+        dear, cheap = (
+            {"input_cost_per_token": price, "output_cost_per_token": price * 10} for price in (0.001, 0.000_1)
+        )
+        costs = [await cost(**dear), await cost(), await cost(**cheap), await cost(**dear), await cost()]
+        assert not any(name in json.dumps(request.body) for request in provider.requests for name in dear)
+    assert costs == [Decimal("0.057"), None, Decimal("0.0057"), Decimal("0.057"), None]
+
+
 async def test_of_thinking_is_kept_what_the_provider_wants_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole characters, and nothing that is nested however deep."""
     take(Way.ANTHROPIC, monkeypatch)
