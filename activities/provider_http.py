@@ -88,8 +88,12 @@ class _Connection(ResponseHandler):
     """
 
     def is_connected(self) -> bool:
-        """Whether a request may be sent; nothing lies in the socket of a connection that waits for one."""
-        return super().is_connected() and self.transport is not None and not _is_readable(self.transport)
+        """Whether a request may be sent; a connection that waits for one has nothing to read, here or in its socket.
+
+        What follows a reply must not be taken for the reply to the next request (RFC 9112, section 6.3).
+        """
+        is_idle = super().is_connected() and not self.should_close
+        return is_idle and self.transport is not None and not _is_readable(self.transport)
 
 
 def _is_readable(transport: asyncio.BaseTransport) -> bool:

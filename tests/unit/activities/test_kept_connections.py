@@ -1,4 +1,4 @@
-"""A connection that a provider has closed is not used again, also before the event loop has seen it close."""
+"""A connection is not used again if its provider has closed it, or has sent what nobody asked for."""
 
 import socket
 import threading
@@ -11,6 +11,7 @@ import pytest
 from litellm.llms.custom_httpx import http_handler
 
 from perdure.activities.provider_http import Connector
+from tests.house import eventually
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 PATIENCE = 30.0
@@ -25,18 +26,25 @@ class Closing:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/"
         self.go_on = threading.Event()
+        self.send_stray = threading.Event()
+        self.stray = b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def stop(self) -> None:
         self._listening.close()
 
     def _serve(self) -> None:
+        left_open: list[socket.socket] = []
         with suppress(OSError):
             while True:
                 connection, _ = self._listening.accept()
                 self.connections += 1
                 connection.recv(65_536)
                 connection.sendall(REPLY)
+                if self.stray and self.connections == 1 and self.send_stray.wait(PATIENCE):
+                    connection.sendall(self.stray)
+                    left_open.append(connection)
+                    continue
                 self.go_on.wait(PATIENCE)
                 connection.close()
                 self.closed.set()
@@ -80,6 +88,27 @@ async def test_an_open_connection_is_used_again(server: Closing) -> None:
         (kept,) = session.connector._conns.values()
         assert kept[0][0].is_connected()
         server.go_on.set()
+
+
+@pytest.mark.parametrize("stray", [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nstray", b"stray"])
+async def test_a_reply_that_nobody_asked_for_is_no_reply_to_the_next_request(server: Closing, stray: bytes) -> None:
+    """RFC 9112 §6.3: a client must not process what follows a reply as another reply."""
+    server.stray = stray
+    async with aiohttp.ClientSession(connector=Connector()) as session:
+        async with session.post(server.url) as reply:
+            assert await reply.text() == "ok"
+        assert session.connector is not None
+        (((kept, _),),) = session.connector._conns.values()
+        server.send_stray.set()
+
+        async def has_read_it() -> bool:
+            return bool(kept.should_close)
+
+        await eventually(has_read_it)
+        async with session.post(server.url) as reply:
+            assert await reply.text() == "ok"
+        server.go_on.set()
+    assert server.connections == 2
 
 
 async def test_litellm_makes_connections_that_are_looked_at() -> None:
