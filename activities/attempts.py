@@ -299,10 +299,13 @@ class Attempts:
             await self._store.append_events(request.session, [event_of(request, key, event)])
 
 
-def _without(block: JsonValue, secrets: Collection[str]) -> JsonValue:
-    """A block of thinking without secrets."""
-    texts = block if isinstance(block, dict) else {}
-    return {name: without_known(text, secrets) if isinstance(text, str) else text for name, text in texts.items()}
+def _without(value: JsonValue, secrets: Collection[str]) -> JsonValue:
+    """Reasoning without secrets."""
+    if isinstance(value, dict):
+        return {name: _without(part, secrets) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without(part, secrets) for part in value]
+    return without_known(value, secrets) if isinstance(value, str) else value
 
 
 def paid_in(retries: Iterable[GenerationRetry]) -> Paid:

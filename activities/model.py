@@ -45,9 +45,9 @@ from perdure.activities.provider_replies import (
     RedirectedError,
     UnusableAnswerError,
     UnusableReplyError,
-    kept_thinking,
 )
-from perdure.activities.providers import marked, without_thinking
+from perdure.activities.providers import marked
+from perdure.activities.reasoning import reasoning_of, with_reasoning
 from perdure.activities.references import filled_for_call, names_of_call
 from perdure.activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
@@ -386,7 +386,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     own: dict[str, Any] = {
         "model": definition.model,
-        "messages": marked(definition, without_thinking(definition, sent)),
+        "messages": marked(definition, with_reasoning(definition.model, sent)),
         "timeout": SILENCE_SECONDS,
         "num_retries": 0,
         "max_retries": 0,
@@ -483,7 +483,7 @@ def _answer(response: Any, definition: AgentDefinition, may_be_cut: bool) -> Ans
     return Answer(
         text=text,
         calls=calls,
-        thinking=kept_thinking(getattr(message, "thinking_blocks", None)),
+        thinking=reasoning_of(definition.model, message, message.tool_calls or ()),
         finish_reason=finish_reason,
         usage=_usage(getattr(response, "usage", None)),
         cost_usd=_cost(response, definition),

@@ -7,11 +7,9 @@ own words are still there. Replies of other wires pass the bounds only.
 
 import json
 import re
-from typing import cast
 
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.values import JsonValue
-from perdure.engine.outputs import whole_characters
 
 Object = dict[str, JsonValue]
 
@@ -47,9 +45,6 @@ _CUT_OFF = frozenset({"model_context_window_exceeded", "model_length"})
 
 _FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
 """Reasons with which OpenRouter, Zhipu, DeepSeek and vLLM say that they broke the answer off."""
-
-
-_OF_THINKING = ("type", "thinking", "signature", "data")
 
 
 class UnusableAnswerError(Exception):
@@ -298,14 +293,3 @@ def _has_mark(value: JsonValue) -> bool:
     if isinstance(value, dict):
         return any(map(_has_mark, value.values()))
     return any(map(_has_mark, value)) if isinstance(value, list) else value == _MARK
-
-
-def kept_thinking(blocks: object) -> tuple[JsonValue, ...]:
-    """Blocks of thinking with what the provider wants back of them, as texts of whole characters, and nothing else."""
-    kept: list[JsonValue] = []
-    for block in cast("list[object]", blocks) if isinstance(blocks, list) else ():
-        found = cast("dict[str, object]", block) if isinstance(block, dict) else {}
-        texts = {name: text for name in _OF_THINKING if isinstance(text := found.get(name), str)}
-        if "type" in texts:
-            kept.append({name: whole_characters(text) for name, text in texts.items()})
-    return tuple(kept)

@@ -1,4 +1,4 @@
-"""What is changed in a conversation on its way to one provider: marks for its cache, and blocks that it refuses.
+"""The marks with which a conversation goes to a provider that keeps the beginning of a prompt.
 
 A provider that is asked to keeps the beginning of a prompt: the next call then costs less. The last system message is
 marked, and with it the tools before it; so are the last two messages that are no answers. The next step finds the
@@ -13,8 +13,6 @@ from perdure.contracts.values import JsonValue
 MARKED_MESSAGES = 2
 """With the system message these are three of the four marks that Anthropic takes."""
 
-_REFUSES_BLOCKS = frozenset({"openai", "azure"})
-
 _MARK: JsonValue = {"type": "ephemeral"}
 
 
@@ -26,16 +24,6 @@ def marked(definition: AgentDefinition, messages: list[WireMessage]) -> list[Wir
     said = [at for at, one in enumerate(messages) if one.get("role") not in {"system", "assistant"}]
     places = {*system[-1:], *said[-MARKED_MESSAGES:]}
     return [_with_mark(one) if at in places else one for at, one in enumerate(messages)]
-
-
-def without_thinking(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
-    """The messages without blocks of another provider's model, which answered before this one: OpenAI refuses them."""
-    if definition.model.partition("/")[0] not in _REFUSES_BLOCKS:
-        return messages
-    return [
-        {name: part for name, part in one.items() if name != "thinking_blocks"} if "thinking_blocks" in one else one
-        for one in messages
-    ]
 
 
 def _takes_marks(model: str) -> bool:

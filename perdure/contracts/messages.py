@@ -41,7 +41,7 @@ class AssistantMessage(Value):
     Attributes:
         content: The text; empty when the model only calls tools.
         tool_calls: The calls, in the model's order.
-        thinking: Provider blocks that must be sent back unchanged (Anthropic's signed thinking blocks).
+        thinking: The model's reasoning as far as its provider wants it back unchanged: blocks that name their model.
         value: What the content holds as JSON, of an answer that fits the agent's output schema.
     """
 

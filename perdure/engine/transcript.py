@@ -21,7 +21,7 @@ def openai_messages(messages: Sequence[Message], instructions: str = "") -> list
     """
     prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
     wired = (wire(message) for message in in_chat_order(messages))
-    return prompt + [{name: part for name, part in one.items() if name != "thinking_blocks"} for one in wired]
+    return prompt + [{name: part for name, part in one.items() if name != "reasoning"} for one in wired]
 
 
 def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
@@ -68,7 +68,7 @@ def _assistant(message: AssistantMessage) -> WireMessage:
     elif not message.content:
         wired["content"] = ""
     if message.thinking:
-        wired["thinking_blocks"] = list(message.thinking)
+        wired["reasoning"] = list(message.thinking)
     return wired
 
 

@@ -283,7 +283,8 @@ async def test_of_thinking_is_kept_what_the_provider_wants_back(monkeypatch: pyt
     )
     body = json.dumps(message(*blocks)).replace('"@"', deep(5_000))
     got = await asked(Way.ANTHROPIC, body)
+    of = {"model": "anthropic/scripted"}
     assert got.thinking == (
-        {"type": "thinking", "thinking": "half \ufffd a character", "signature": "sig\ufffd"},
-        {"type": "redacted_thinking", "data": "abc\ufffd"},
+        {"type": "thinking", "thinking": "half \ufffd a character", "signature": "sig\ufffd", **of},
+        {"type": "redacted_thinking", "data": "abc\ufffd", **of},
     )

@@ -260,7 +260,7 @@ CONVERSATION: list[WireMessage] = [
     {
         "role": "assistant",
         "content": "Let me see.",
-        "thinking_blocks": [{"type": "thinking"}],
+        "reasoning": [{"type": "thinking"}],
         "tool_calls": [
             {"id": "a_0", "function": {"name": "pay", "arguments": '{"amount": 7, "note": "a < b"}'}},
             {"id": "a_1", "function": {"name": "git-look", "arguments": '{"at": null}'}},
@@ -284,7 +284,7 @@ def test_a_conversation_in_text_has_no_calls_and_reads_like_one_in_this_mode(mod
     roles = "system user assistant user assistant user assistant user user"
     assert [message["role"] for message in told] == roles.split()
     assert all("tool_calls" not in message and "tool_call_id" not in message for message in told)
-    assert told[2]["thinking_blocks"] == [{"type": "thinking"}]
+    assert told[2]["reasoning"] == [{"type": "thinking"}]
     assert read(mode, str(told[2]["content"])) == ("Let me see.", WANTED)
     assert read(mode, str(told[4]["content"])) == ("", [("pay", {})])
     assert told[3]["content"] == (

@@ -77,7 +77,7 @@ def test_an_empty_answer_keeps_a_text_and_an_answer_of_calls_has_none() -> None:
 
 def test_blocks_of_one_provider_go_to_models_but_not_to_other_programs() -> None:
     message = AssistantMessage(content="hm", thinking=({"type": "thinking", "signature": "s"},))
-    assert wire(message)["thinking_blocks"] == [{"type": "thinking", "signature": "s"}]
+    assert wire(message)["reasoning"] == [{"type": "thinking", "signature": "s"}]
     assert openai_messages([message]) == [{"role": "assistant", "content": "hm"}]
 
 
