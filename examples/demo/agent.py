@@ -4,6 +4,7 @@ They read nothing outside the checkout and nothing hidden in it, and write only 
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,19 @@ def search_text(text: str, folder: RelativePath, context: ToolContext) -> list[s
 
 
 @tool(catch=[OSError])
+def count_matches(text: str, folder: RelativePath, context: ToolContext) -> dict[str, int]:
+    """Count the lines with a text in each file of a folder; files without one are left out."""
+    note(context, "count_matches")
+    hits = Counter(
+        relative(path)
+        for path in files(folder)
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if text in line
+    )
+    return dict(hits.most_common(MOST))
+
+
+@tool(catch=[OSError])
 def write_report(text: str, context: ToolContext) -> str:
     """Write the report; the answer is where it was written."""
     note(context, "write_report")
@@ -73,7 +87,7 @@ agent = Agent(
         You look around in the checkout of a Python project with your tools and write a short report about it.
         Write the report with write_report, then say in one sentence what you found.
     """,
-    tools=[list_files, read_file, count_lines, search_text, write_report],
+    tools=[list_files, read_file, count_lines, search_text, count_matches, write_report],
     max_steps=30,
 )
 

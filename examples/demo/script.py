@@ -22,8 +22,8 @@ def answer(request: ChatRequest) -> Reply:
             return reply.after(faults.status(429, headers={"retry-after": "2"}, body=_RATE_LIMIT))
         case 2:
             reply = call(
-                ("search_text", {"text": "def ", "folder": FOLDER}),
-                text="There is no such page; I search the code instead.",
+                ("count_matches", {"text": "def ", "folder": FOLDER}),
+                text="There is no such page; I look at the code instead.",
             )
             return reply.after(faults.hang())  # the worker is killed here, and another one asks again
         case 3:
@@ -40,8 +40,9 @@ _RATE_LIMIT: JsonValue = {
 
 def report(request: ChatRequest) -> str:
     """A report made of what the tools returned."""
-    lines, functions = _results(request)[1], _list(request, 3)
-    rows = [f"- {name}: {sum(hit.startswith(f'{name}:') for hit in functions)} functions" for name in _modules(request)]
+    lines = _results(request)[1]
+    functions: dict[str, int] = json.loads(_results(request)[3])
+    rows = [f"- {name}: {functions.get(name, 0)} functions" for name in _modules(request)]
     return "\n".join([f"# {FOLDER}", "", *rows, "", f"README.md has {lines} lines.", ""])
 
 

@@ -68,6 +68,11 @@ def test_the_demo_shows_all_it_promises_and_stays_scripted_whatever_is_set(tmp_p
         r"The job in the UI: http://127\.0\.0\.1:\d+/namespaces/default/workflows/demo-",
     ):
         assert re.search(f"^{line}", text, re.MULTILINE), f"{line}\n{text}"
+    reported = dict(re.findall(r"^  - (perdure/engine/\S+): (\d+) functions$", text, re.MULTILINE))
+    engine = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "perdure/engine").rglob("*.py")}
+    assert reported == {
+        name: str(sum("def " in line for line in source.splitlines())) for name, source in engine.items()
+    }
 
 
 class Call(ToolContext):
