@@ -1,4 +1,4 @@
-"""The activity ``ask``: tell people what a turn is about to wait for. The waiting itself needs no activity."""
+"""The activity ``ask`` writes what a turn is about to wait for, and what was decided. Waiting needs no activity."""
 
 from temporalio import activity
 
@@ -7,7 +7,7 @@ from perdure.activities.heartbeat import beating
 from perdure.activities.recorded_turns import RecordedTurns
 from perdure.activities.recordings import FixtureMissingError, Recordings
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.events import NewEvent, UserInputRequired
+from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.contracts.names import Activity
 from perdure.contracts.people import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
@@ -23,22 +23,25 @@ class PeopleActivity:
 
     @activity.defn(name=Activity.ASK)
     async def ask(self, asking: AskPeople) -> RecordedDecisions | None:
-        """Write each request into the event log, where those who follow the turn see it. Safe to run twice.
+        """Write each request and decision into the event log, for those who follow the turn. Safe to run twice.
 
         In a replay, give what was decided: nobody is asked.
         """
+        told: list[UserInputRequired | UserInputReceived] = [
+            *(UserInputRequired(**dict(request)) for request in asking.requests),
+            *(UserInputReceived(**dict(decided)) for decided in asking.decided),
+        ]
         events = [
             NewEvent(
-                key=f"{asking.turn}/{request.request_id}/user_input_required",
-                turn=asking.turn,
-                step=asking.step,
-                event=UserInputRequired(**dict(request)),
+                key=f"{asking.turn}/{event.request_id}/{event.type}", turn=asking.turn, step=asking.step, event=event
             )
-            for request in asking.requests
+            for event in told
         ]
         async with beating(), store_failures():
             await self._store.require(asking.store)
             await self._store.append_events(asking.session, events)
+            if not asking.requests:
+                return None
             try:
                 return await self._recorded.decisions(asking)
             except FixtureMissingError as error:

@@ -186,7 +186,7 @@ class AgentTurn(Extending):
         self.state = hooks.generation_failed(self._state)
 
     async def _ask(self, action: AskPeople) -> None:
-        """Tell people what the turn is about to wait for; a stop is seen by the next action. A replay asks nobody."""
+        """Tell people what the turn waits for, or readers what was decided. A replay asks nobody."""
         asking = workflow.start_activity(
             stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
         )
@@ -195,7 +195,8 @@ class AgentTurn(Extending):
         except ActivityError as error:  # only of a replay that parts from its recording
             self.state = after.failure(self._state, failures.detail(error, "people"))
             return
-        self.state = after.asking(self._state)
+        if action.requests:
+            self.state = after.asking(self._state)
         if recorded is not None:
             self.state = people.replayed(self._state, recorded)
 

@@ -140,8 +140,10 @@ def _awaited(state: TurnState, action: AwaitDelegates) -> list[BackgroundDelegat
 
 
 def asking_summary(action: AskPeople) -> str:
-    """The summary of the ``ask`` activity: what people are asked."""
-    return _in_one_row(", ".join(request.question or f"approve {request.tool}" for request in action.requests))
+    """The summary of the ``ask`` activity: what people are asked, or have decided."""
+    asked = (request.question or f"approve {request.tool}" for request in action.requests)
+    decided = (f"{decided.tool} {decided.decision} by {decided.by or 'nobody'}" for decided in action.decided)
+    return _in_one_row(", ".join([*asked, *decided]))
 
 
 def hooks_summary(action: React) -> str:

@@ -26,7 +26,7 @@ from perdure.contracts.decisions import (
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CompactionTrigger
-from perdure.contracts.people import InputReceipt, InputRequest
+from perdure.contracts.people import DecidedRequest, InputRequest
 from perdure.contracts.reactions import AnyReaction, Boundary
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
@@ -252,11 +252,10 @@ class UserInputRequired(InputRequest):
     type: Literal["user_input_required"] = "user_input_required"
 
 
-class UserInputReceived(InputReceipt):
+class UserInputReceived(DecidedRequest):
     """What became of it: who answered, approved or denied it, or that it expired."""
 
     type: Literal["user_input_received"] = "user_input_received"
-    tool: str
 
 
 class HookEnd(Value):

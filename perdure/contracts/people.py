@@ -109,20 +109,6 @@ class InputRequest(Value):
     expires_at: datetime | None = None
 
 
-class AskPeople(Value):
-    """The input of the activity ``ask``: the requests that the turn is about to wait for.
-
-    Attributes:
-        store: The id of the store that the turn lives in.
-    """
-
-    session: str
-    turn: int
-    step: int
-    requests: tuple[InputRequest, ...]
-    store: str = ""
-
-
 class InputReceipt(Value):
     """What was decided about an input request: the result of the updates, and kept with the call's result.
 
@@ -136,6 +122,28 @@ class InputReceipt(Value):
     by: str = ""
     at: datetime
     digest: str = ""
+
+
+class DecidedRequest(InputReceipt):
+    """A receipt with the name of the tool whose call it is about."""
+
+    tool: str
+
+
+class AskPeople(Value):
+    """The input of the activity ``ask``: the requests that the turn is about to wait for, or what was decided.
+
+    Attributes:
+        store: The id of the store that the turn lives in.
+        decided: Decisions that no other activity is about to write: the log has them before the calls run.
+    """
+
+    session: str
+    turn: int
+    step: int
+    requests: tuple[InputRequest, ...] = ()
+    store: str = ""
+    decided: tuple[DecidedRequest, ...] = ()
 
 
 def _is_deeper(value: JsonValue, levels: int) -> bool:

@@ -20,7 +20,11 @@ def following(
     if stopped and state.ending is None:
         stop = after.cancel if mail.cancel is not None else after.deadline
         state = stop(state, mail)
+    before = state
     state, mail = people.hear(state, mail, now)
+    telling = people.tell_decided(before, state)
+    if telling is not None:
+        return state, mail, telling
     state = hooks.settle(after.step_ended(state, mail, now), mail, now)
     action = step.next_action(state, mail)
     if not isinstance(action, CommitTurn) or not state.running:

@@ -7,7 +7,16 @@ from datetime import datetime
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.people import AskPeople, InputReceipt, InputRequest, Reply, Settled, readings, said
+from perdure.contracts.people import (
+    AskPeople,
+    DecidedRequest,
+    InputReceipt,
+    InputRequest,
+    Reply,
+    Settled,
+    readings,
+    said,
+)
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
@@ -56,6 +65,26 @@ def ask_or_wait(state: TurnState) -> AskPeople | WaitForPeople:
         return AskPeople(session=state.session, store=state.store, turn=state.turn, step=state.step, requests=asked)
     expiring = any(call.needs == "approval" for call in state.asking)
     return WaitForPeople(until=state.expires_at if expiring else None)
+
+
+def tell_decided(before: TurnState, after: TurnState) -> AskPeople | None:
+    """The decisions that :func:`hear` has taken and that readers would not see until a call runs; None without any.
+
+    A call may wait long for a worker that has its tool. The next generation writes what it reads by itself.
+    """
+    if not after.pending and not after.asking:
+        return None
+    receipts = {call.call_id: call.approval for call in (*after.pending, *after.builtins)}
+    receipts |= {outcome.call_id: outcome.decided for outcome in after.failed}
+    waiting = {call.call_id for call in after.asking}
+    decided = tuple(
+        DecidedRequest(tool=call.tool, **dict(receipt))
+        for call in before.asking
+        if call.call_id not in waiting and (receipt := receipts.get(call.call_id)) is not None
+    )
+    if not decided:
+        return None
+    return AskPeople(session=after.session, store=after.store, turn=after.turn, step=after.step, decided=decided)
 
 
 def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mailbox]:
