@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.credentials import credentials_in
 
@@ -24,7 +25,7 @@ PREFIX = "PERDURE_"
 RecordingMode = Literal["off", "record", "replay"]
 
 
-class SettingsError(Exception):
+class SettingsError(PerdureError):
     """An environment variable has a value that cannot be used; the message names it."""
 
 

@@ -8,6 +8,7 @@ from perdure.client.errors import (
     ServerUnreachableError,
     SessionIdleError,
     TemporalConfigError,
+    UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
 )
@@ -17,6 +18,7 @@ from perdure.store.errors import NotFoundError, StoreError
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
 _USAGE = (
     UnknownSessionError,
+    UnknownAgentError,
     UnknownArtifactError,
     RequestRefusedError,
     SessionIdleError,

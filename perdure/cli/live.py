@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import re
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from datetime import timedelta
@@ -24,6 +22,7 @@ from perdure.contracts.event_types import event_type, is_called
 from perdure.contracts.events import AgentEnd, AgentError, Envelope, Names
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
+from perdure.contracts.values import to_json_line
 from perdure.store import StoreUnavailableError
 
 SECOND_PRESS = timedelta(seconds=3)
@@ -51,8 +50,6 @@ _COLOURS: dict[Tone, dict[str, str | bool]] = {
     Tone.WARNING: {"fg": "yellow"},
     Tone.BAD: {"fg": "red"},
 }
-
-_STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
 
@@ -109,8 +106,7 @@ def show(line: Line) -> None:
 
 def print_json(value: object) -> None:
     """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    click.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    click.echo(to_json_line(value))
 
 
 class Printer:
@@ -144,7 +140,7 @@ class Printer:
         if self.types and not is_called(envelope.event, {*self.types, "heartbeat"}):
             return
         if self.as_json:
-            print_json({**envelope.line(self.names), **({"replayed": True} if envelope.replayed else {})})
+            click.echo(envelope.to_json(self.names))
             return
         rows = lines(envelope)
         # What ended the turn was shown when it happened; calls beside it may have failed since.

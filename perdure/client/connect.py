@@ -6,13 +6,14 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import TypedDict, Unpack
 
 import temporalio.client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
 from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
-from temporalio.service import RPCError
+from temporalio.service import RPCError, TLSConfig
 
 from perdure.client.errors import TemporalConfigError
 from perdure.client.failures import PlainFailureConverter
@@ -23,6 +24,17 @@ DEFAULT_ADDRESS = "localhost:7233"
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 """How long a first connection may take before the server counts as unreachable."""
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What :meth:`perdure.client.Client.connect` may be told; each option replaces its own environment variable."""
+
+    address: str
+    namespace: str
+    tls: bool | TLSConfig
+    api_key: str
+    store_url: str
+    task_queue: str
 
 
 _COMPACT = PydanticPayloadConverter(ToJsonOptions(exclude_unset=True))
@@ -53,8 +65,10 @@ def _quiet_runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=quiet))
 
 
-def load_config() -> ClientConnectConfig:
+def load_config(**options: Unpack[ConnectOptions]) -> ClientConnectConfig:
     """Where Temporal's own environment configuration leads (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
+
+    Each option replaces what the environment says; ``tls=True`` keeps the certificates that it names.
 
     Raises:
         TemporalConfigError: It cannot be read.
@@ -66,18 +80,26 @@ def load_config() -> ClientConnectConfig:
         msg = f"Temporal's configuration cannot be read: {str(error).splitlines()[0]}; check the TEMPORAL_* variables"
         raise TemporalConfigError(msg) from None
     config.setdefault("target_host", DEFAULT_ADDRESS)
+    if "address" in options:
+        config["target_host"] = options["address"]
+    if "namespace" in options:
+        config["namespace"] = options["namespace"]
+    if "api_key" in options:
+        config["api_key"] = options["api_key"]
+    if "tls" in options and not (options["tls"] is True and config.get("tls")):
+        config["tls"] = options["tls"]
     return config
 
 
-async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client:
-    """Connect by Temporal's own environment configuration.
+async def connect(*, runtime: Runtime | None = None, **options: Unpack[ConnectOptions]) -> temporalio.client.Client:
+    """Connect by Temporal's own environment configuration, or by what is named here.
 
     Raises:
         TemporalConfigError: The configuration cannot be read, or the address is none.
         ServerUnreachableError: Nothing answers at the address, or no Temporal server that this client can talk to.
         ServerRefusedError: The server does not accept the credentials.
     """
-    config = load_config()
+    config = load_config(**options)
     runtime = runtime or _quiet_runtime()
     address = config.get("target_host", DEFAULT_ADDRESS)
     try:
@@ -85,7 +107,8 @@ async def connect(*, runtime: Runtime | None = None) -> temporalio.client.Client
             **config, data_converter=DATA_CONVERTER, runtime=runtime, connect_timeout=CONNECT_TIMEOUT
         )
     except ValueError as error:
-        msg = f"TEMPORAL_ADDRESS: {address!r} is no HOST:PORT ({error})"
+        name = "address" if "address" in options else "TEMPORAL_ADDRESS"
+        msg = f"{name}: {address!r} is no HOST:PORT ({error})"
         raise TemporalConfigError(msg) from error
     except OSError as error:
         msg = f"a file of Temporal's configuration cannot be read: {error}; check the TEMPORAL_* variables"

@@ -4,13 +4,12 @@ import itertools
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import temporalio.client
-from pydantic import ValidationError
 
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
-from perdure.client.requests import turn_request
+from perdure.client.requests import turn_request, validate
 from perdure.client.runs import Runs
 from perdure.client.turn import Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
@@ -71,7 +70,7 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the answer.
         """
-        return await self._reply(session, Update.ANSWER, lambda: AnswerRequest(request=request, value=value, by=by))
+        return await self._reply(session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by})
 
     async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
         """Let a tool call run; with the request's ``digest``, only if its arguments are what it was made of.
@@ -81,7 +80,9 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the approval.
         """
-        return await self._reply(session, Update.APPROVE, lambda: ApproveRequest(request=request, by=by, digest=digest))
+        return await self._reply(
+            session, Update.APPROVE, ApproveRequest, {"request": request, "by": by, "digest": digest}
+        )
 
     async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
         """Refuse a tool call, or to answer a question: the model gets an error result with the reason.
@@ -91,15 +92,12 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the denial.
         """
-        return await self._reply(session, Update.DENY, lambda: DenyRequest(request=request, by=by, reason=reason))
+        return await self._reply(session, Update.DENY, DenyRequest, {"request": request, "by": by, "reason": reason})
 
-    async def _reply(self, session: str, update: Update, make: Callable[[], _Body]) -> InputReceipt:
-        try:
-            body = make()
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise RequestRefusedError(f"{field}: {first['msg']}") from error
+    async def _reply(
+        self, session: str, update: Update, kind: type[_Body], fields: Mapping[str, object]
+    ) -> InputReceipt:
+        body = validate(kind, fields)
         request_id, attempts = uuid.uuid4().hex, itertools.count()
         try:
             return await deliver(lambda: self._give(session, update, body, request_id, next(attempts)))

@@ -10,6 +10,7 @@ from typing import Unpack
 
 from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.limits import extend_request, sent
+from perdure.client.requests import validate
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
@@ -104,8 +105,8 @@ class Turn:
                 the types, and again after as long. It has the number of the event before it.
 
         Raises:
-            ValueError: There is no such type, or the heartbeat is too short.
-            RequestRefusedError: The log of the session ends before ``after``.
+            RequestRefusedError: The log of the session ends before ``after``, there is no such type, or the heartbeat
+                is too short.
             TurnClosedError: The workflow closed and the turn will never end.
             StoreError: The store did not answer for a minute.
         """
@@ -209,7 +210,7 @@ class Turn:
             ServerUnreachableError: The server does not answer.
         """
         asked_for = self.request_id if self._turn is None else None
-        request = CancelRequest(reason=reason, turn=self._turn, request_id=asked_for)
+        request = validate(CancelRequest, {"reason": reason, "turn": self._turn, "request_id": asked_for})
         try:
             return await self._runs.cancel(self.session, request)
         except WrongTurnError:  # it has ended, and another one runs
