@@ -481,5 +481,4 @@ class Envelope(Value):
         """
         body = json_object(line)
         about = {name: body[name] for name in ("seq", "session", "turn", "step", "at", "replayed") if name in body}
-        rest = {name: value for name, value in body.items() if name not in about}
-        return cls.model_validate({**about, "event": load_event(rest)})
+        return cls.model_validate({**about, "event": load_event(body)})
