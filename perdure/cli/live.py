@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol, get_args
 
@@ -13,7 +15,7 @@ import click
 
 from perdure.cli.asking import Asking, say_what_waits
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
-from perdure.cli.render import Line, Tone, clean, lines
+from perdure.cli.render import Line, Tone, clean, lines, table
 from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
@@ -100,8 +102,33 @@ def refuse_types(types: Collection[str], where: str) -> None:
 
 def show(line: Line) -> None:
     """Print a line without what steers a terminal, in colour on one unless ``NO_COLOR`` is set."""
-    plain = None if not os.environ.get("NO_COLOR") else False
-    click.echo(click.style(clean(line.text), **_COLOURS[line.tone]), color=plain)  # type: ignore[arg-type]
+    click.echo(styled(line), color=None if not os.environ.get("NO_COLOR") else False)
+
+
+def styled(line: Line) -> str:
+    """The line in its colour, without what steers a terminal."""
+    return click.style(clean(line.text), **_COLOURS[line.tone])  # type: ignore[arg-type]
+
+
+def show_paged(rows: Sequence[Line]) -> None:
+    """Print lines; at a terminal that is too low for them, through the pager."""
+    if sys.stdout.isatty() and len(rows) >= shutil.get_terminal_size().lines:
+        plain = False if os.environ.get("NO_COLOR") else None
+        click.echo_via_pager((f"{styled(row)}\n" for row in rows), color=plain)
+        return
+    for row in rows:
+        show(row)
+
+
+def columns() -> int | None:
+    """How wide the terminal is; None where stdout is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequence[Tone] = ()) -> None:
+    """Print rows below their heads; as wide as the terminal, or whole where none is."""
+    for place, line in enumerate(table([[head.upper() for head in heads], *rows], columns())):
+        show(Line(line, Tone.QUIET if place == 0 else tones[place - 1] if tones else Tone.PLAIN))
 
 
 def print_json(value: object) -> None:
