@@ -22,10 +22,12 @@ from perdure.client.tasks import Task
 from perdure.client.tool_metrics import ToolMetrics
 from perdure.client.turn import Turn
 from perdure.contracts.errors import PerdureError
+from perdure.contracts.waits import Cause, TurnWait
 from perdure.settings import SettingsError
 from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
 
 __all__ = [
+    "Cause",
     "Client",
     "ClientError",
     "ConnectOptions",
@@ -48,6 +50,7 @@ __all__ = [
     "Turn",
     "TurnClosedError",
     "TurnOptions",
+    "TurnWait",
     "UnknownAgentError",
     "UnknownArtifactError",
     "UnknownSessionError",

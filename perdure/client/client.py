@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
 
 import temporalio.client
@@ -43,6 +43,7 @@ from perdure.client.stream import EventReader, chosen, events_of_turns, heartbea
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
+from perdure.client.waits import Waits
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN, Update
@@ -53,6 +54,7 @@ from perdure.contracts.turns import (
     TurnRequest,
     TurnStatus,
 )
+from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
@@ -72,6 +74,7 @@ class Client(Extending, Checkpoints, Tasks):
         self.temporal = temporal
         self.settings = settings
         self._runs = Runs(temporal)
+        self._waits = Waits(self._runs)
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._known_agents: set[str] = set()
@@ -404,10 +407,10 @@ class Client(Extending, Checkpoints, Tasks):
         return False
 
     async def status(self, session: str) -> TurnStatus:
-        """Where the running turn stands, asked of the worker that runs it.
+        """Where the running turn stands, asked of the worker that runs it; ``waits_for`` says why if it stands still.
 
         Raises:
-            SessionIdleError: No turn runs, or no worker answers; the store has what ended turns did.
+            SessionIdleError: No turn runs, or no worker answers, which :meth:`waits_for` explains.
             UnknownSessionError: There is no session of that id.
         """
         newest = await self._runs.newest(session)
@@ -418,9 +421,25 @@ class Client(Extending, Checkpoints, Tasks):
             raise SessionIdleError(msg)
         status = await self._runs.status(session)
         if status is None:
-            msg = f"the turn of session {session!r} is not held by any worker yet; ask again in a moment"
+            wait = (await self._waits.of_several([session])).get(session)
+            why = f": it {wait.sentence(datetime.now(UTC))}" if wait is not None else " yet; ask again in a moment"
+            msg = f"the turn of session {session!r} is not held by any worker{why}"
             raise SessionIdleError(msg)
-        return status
+        return await self._waits.told(status)
+
+    async def waits_for(self, session: str) -> TurnWait | None:
+        """Why the running turn stands still, since when, and what to do; None if it goes on, or none runs.
+
+        Temporal is asked, so that the answer needs no worker and no store.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        return await self._waits.of(session)
+
+    async def waits(self, sessions: Collection[str]) -> dict[str, TurnWait]:
+        """The same for several sessions, five at a time; those that go on, or cannot be asked about, are left out."""
+        return await self._waits.of_several(sessions)
 
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]

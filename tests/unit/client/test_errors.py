@@ -95,10 +95,11 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.trajectory": [lambda client: client.trajectory("gone")],
         "Client.transcript": [lambda client: client.transcript("gone")],
         "Client.turns": [lambda client: client.turns("gone")],
+        "Client.waits_for": [lambda client: client.waits_for("gone"), lambda client: client.waits_for("")],
     }
 
 
-SILENT = {"Client.close", "Client.connect", "Client.task"}
+SILENT = {"Client.close", "Client.connect", "Client.task", "Client.waits"}
 """They ask nobody, or are tested by themselves."""
 
 OF_A_TURN: dict[str, Callable[[Turn], Awaitable[object]]] = {
@@ -111,6 +112,7 @@ OF_A_TURN: dict[str, Callable[[Turn], Awaitable[object]]] = {
     "Turn.result": lambda turn: turn.result(),
     "Turn.status": lambda turn: turn.status(),
     "Turn.tool_metrics": lambda turn: turn.tool_metrics(),
+    "Turn.waits_for": lambda turn: turn.waits_for(),
 }
 
 
