@@ -30,7 +30,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.reactions import HookDeclaration
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
-from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, OpenedTurn, OpenTurn, TurnRequest, TurnResult
+from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
 
@@ -346,7 +346,7 @@ def _warn_of_idle_rules(definition: AgentDefinition) -> None:
         )
 
 
-def _with_overrides(definition: AgentDefinition, request: TurnRequest) -> AgentDefinition:
+def _with_overrides(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
     """The definition with what the request asks for this one turn."""
     changes: dict[str, object] = {}
     if request.model is not None:

@@ -20,7 +20,7 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import AssistantMessage
-from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnRequest
+from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReason
 from perdure.store import StepRecord, Store
 
 STEPS = 200
@@ -31,14 +31,14 @@ SLOWER = 2.0
 """How much longer the late fork may take: single writes of a database vary more than that of a model's answer."""
 
 
-def opening(session: str, request: TurnRequest) -> OpenTurn:
+def opening(session: str, request: Continuation) -> OpenTurn:
     """The request as the activity gets it."""
     return OpenTurn(session=session, request=request, request_id=session, run_started_at=datetime.now(UTC))
 
 
 async def long_turn(store: Store) -> None:
     """The turn that is forked."""
-    tip = (await store.open_turn(opening("long", TurnRequest(prompt="go")), AGENT)).tip
+    tip = (await store.open_turn(opening("long", Continuation(prompt="go")), AGENT)).tip
     for number in range(1, STEPS + 1):
         key = Generate(session="long", turn=1, step=number, parent=tip, definition=AGENT.digest())
         answer = AssistantMessage(content="x" * 2_000)
@@ -52,7 +52,7 @@ async def fork(store: Store, step: int, name: str) -> float:
     """The milliseconds of one fork."""
     origin = ResumeFrom(session="long", turn=1, step=step)
     began = time.perf_counter()
-    await store.open_turn(opening(name, TurnRequest(prompt="go on", resume_from=origin)), AGENT)
+    await store.open_turn(opening(name, Continuation(prompt="go on", resume_from=origin)), AGENT)
     return (time.perf_counter() - began) * 1_000
 
 

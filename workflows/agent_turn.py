@@ -2,19 +2,20 @@
 
 Every decision is the engine's; this file does what it says and survives whatever happens meanwhile. What it may
 import is in the architecture page; it reads no clock but Temporal's and draws no random number.
+
+Long, because a turn is one story, and each of its actions and its ends stands here beside the others.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, CancelledError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
 
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.people import AskPeople
@@ -23,9 +24,9 @@ from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
     CancelRequest,
     CommitTurn,
+    Continuation,
     OpenTurn,
     QueuedMessage,
-    TurnRequest,
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
@@ -36,7 +37,7 @@ from perdure.engine.state import Carried, TurnState
 from perdure.workflows import failures, options, reacting, stubs, visibility
 from perdure.workflows.delegates import Background, Children, collected, read
 from perdure.workflows.extending import Extending
-from perdure.workflows.inbox import Opened, Refused, one_line, refuse
+from perdure.workflows.inbox import Opened, Refused, read_input, unreadable
 
 GROWTH = 8
 """A history that has grown by this factor since the server first suggested a fresh one is long."""
@@ -58,16 +59,21 @@ class AgentTurn(Extending):
     """
 
     @workflow.init
-    def __init__(self, request: JsonValue = None) -> None:
+    def __init__(self, *_: JsonValue) -> None:
         super().__init__()
         self._cancelled_by_temporal = False
         self._background = Background()
         self._suggested_at: tuple[int, int] | None = None
 
     @workflow.run
-    async def run(self, request: JsonValue = None) -> TurnResult:
+    async def run(self, *given: JsonValue) -> TurnResult:
         """Carry out the turn, or go on with one that rotated."""
-        asked = _parse(request)
+        try:
+            asked = _parse(given)
+        except ApplicationError as error:
+            self.opened = Refused(error.details[0])
+            await self._handlers_finished()
+            raise
         if asked.carried is None:
             opened = await self._open(asked)
             if isinstance(opened, TurnResult):
@@ -101,7 +107,7 @@ class AgentTurn(Extending):
         assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
         return self.state
 
-    async def _open(self, request: TurnRequest) -> TurnState | TurnResult:
+    async def _open(self, request: Continuation) -> TurnState | TurnResult:
         """Open the turn; a request that was refused or carried out before gives its result at once."""
         info = workflow.info()
         self.opened = None
@@ -209,7 +215,7 @@ class AgentTurn(Extending):
         self.state = after.waiting(self._state, workflow.now() - began)
         self._deadline.watch(self._state)
 
-    def _reply_that_started_it(self, asked: TurnRequest) -> None:
+    def _reply_that_started_it(self, asked: Continuation) -> None:
         """Hear the reply for which the turn was started, which ``open_turn`` has checked.
 
         It is not heard again by a turn that was reset, whose call has run.
@@ -344,7 +350,7 @@ class AgentTurn(Extending):
         longest = zip(now, self._suggested_at, LONGEST_HISTORY, strict=True)
         return any(reached >= min(GROWTH * first, most) for reached, first, most in longest)
 
-    async def _rotation(self, request: TurnRequest, action: engine.Action) -> bool:
+    async def _rotation(self, request: Continuation, action: engine.Action) -> bool:
         """Go on in a fresh history if that is due, between two steps or while people are waited for.
 
         A new run would not hear the ends of delegates: a caller works on beside them until its history has grown long,
@@ -366,7 +372,7 @@ class AgentTurn(Extending):
             self._rotate(request)
         return True
 
-    def _rotate(self, request: TurnRequest) -> NoReturn:
+    def _rotate(self, request: Continuation) -> NoReturn:
         carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
         opened: dict[str, object] = {"queued": (), "history": (), "definition": None}  # the store has them
         workflow.continue_as_new(request.model_copy(update={**opened, "carried": carried.model_dump(mode="json")}))
@@ -411,7 +417,7 @@ class AgentTurn(Extending):
     def _next_turn(self, queued: tuple[QueuedMessage, ...]) -> NoReturn:
         first, *rest = queued
         workflow.continue_as_new(
-            TurnRequest(
+            Continuation(
                 agent=None,
                 prompt=first.prompt,
                 request_id=first.request_id,
@@ -428,7 +434,7 @@ class AgentTurn(Extending):
             message, *rest = self.mail.queued
             self.mail = self.mail.model_copy(update={"queued": tuple(rest)})
             store = self.state.store if self.state else ""
-            opened = await self._open(TurnRequest(prompt=message.prompt, request_id=message.request_id, store=store))
+            opened = await self._open(Continuation(prompt=message.prompt, request_id=message.request_id, store=store))
             if isinstance(opened, TurnState):
                 self.state = opened
                 action = self._next_action()
@@ -437,12 +443,13 @@ class AgentTurn(Extending):
             await self._handlers_finished()
 
 
-def _parse(request: JsonValue) -> TurnRequest:
-    try:
-        asked = TurnRequest.model_validate(request)
-        if asked.carried is not None:
-            Carried.model_validate(asked.carried)
-    except ValidationError as error:
-        message = f'the input is no turn request: {one_line(error)}; send {{"agent": "name", "prompt": "text"}}'
-        raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+def _parse(given: Sequence[JsonValue]) -> Continuation:
+    """Read the input. Only a run before this one, or the caller of a delegate, sends what no other caller may."""
+    what, send = "turn request", '{"agent": "name", "prompt": "text"}'
+    asked = read_input(given, Continuation, what=what, send=send)
+    info, delegated = workflow.info(), asked.delegated
+    caller = info.parent.workflow_id if info.parent is not None else None
+    ours = info.continued_run_id is not None or (delegated is not None and delegated.session == caller)
+    if asked.own_fields and not ours:
+        raise unreadable(f"{asked.own_fields[0]}: only perdure itself sends it", what=what, send=send)
     return asked

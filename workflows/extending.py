@@ -1,6 +1,7 @@
 """The door for other limits: the update ``extend``. They hold from the turn's next action on; its time at once."""
 
-from pydantic import ValidationError
+from collections.abc import Sequence
+
 from temporalio import workflow
 
 from perdure.contracts.errors import ReasonCode
@@ -11,7 +12,7 @@ from perdure.contracts.values import JsonValue
 from perdure.engine.extending import ExtendError, extended
 from perdure.engine.state import TurnState
 from perdure.workflows.deadline import Deadline
-from perdure.workflows.inbox import budget_of, one_line, refuse
+from perdure.workflows.inbox import budget_of, or_nothing, read_input, refuse
 from perdure.workflows.people import Counter
 
 
@@ -23,9 +24,9 @@ class Extending(Counter):
         self._deadline = Deadline()
 
     @workflow.update(name=Update.EXTEND)
-    async def extend(self, request: JsonValue = None) -> BudgetStatus:
+    async def extend(self, *given: JsonValue) -> BudgetStatus:
         """Set limits; those that are not named stay."""
-        asked = _parse(request)
+        asked = _parse(given)
         await workflow.wait_condition(lambda: self.opened is not None)
         # No await stands in between: whatever the turn does with its state, it does it with this one.
         self.state = self._extended(asked)
@@ -33,8 +34,8 @@ class Extending(Counter):
         return budget_of(self.state)
 
     @extend.validator
-    def _check_extend(self, request: JsonValue = None) -> None:
-        asked = _parse(request)
+    def _check_extend(self, *given: JsonValue) -> None:
+        asked = _parse(given)
         if self.state is not None:
             self._extended(asked)
 
@@ -51,13 +52,10 @@ class Extending(Counter):
             raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
 
 
-def _parse(request: JsonValue) -> ExtendRequest:
+def _parse(given: Sequence[JsonValue]) -> ExtendRequest:
     known = ", ".join(LIMITS)
-    try:
-        asked = ExtendRequest.model_validate(request or {})
-    except ValidationError as error:
-        named = f"; the limits are {known}" if error.errors()[0]["type"] == "extra_forbidden" else ""
-        raise refuse(ReasonCode.REQUEST_INVALID, f"the input sets no limits: {one_line(error)}{named}") from None
+    send = f'{{"max_steps": 50}}; the limits are {known}'
+    asked = read_input(or_nothing(given), ExtendRequest, what="change of limits", send=send)
     if not asked.limits:
         message = f'name at least one limit, as in {{"max_steps": 50}}; there are {known}'
         raise refuse(ReasonCode.REQUEST_INVALID, message)

@@ -4,10 +4,13 @@ The handlers only write into the mailbox; the turn reads it. So they never wait 
 """
 
 import contextlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
@@ -29,6 +32,8 @@ from perdure.contracts.values import JsonValue
 from perdure.engine import cancels, people
 from perdure.engine.state import Mailbox, TurnState
 
+Input = TypeVar("Input", bound=BaseModel)
+
 
 def refuse(code: ReasonCode, message: str) -> ApplicationError:
     """A failure that no retry can help, with the facts for machines beside the sentence for people."""
@@ -36,12 +41,44 @@ def refuse(code: ReasonCode, message: str) -> ApplicationError:
     return ApplicationError(message, detail, type=code, non_retryable=True)
 
 
-def one_line(error: ValidationError) -> str:
-    """The first problem of a validation, in one line that names the field."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    problem = first["msg"].removeprefix("Value error, ")
-    return f"{field}: {problem}" if field else problem
+def read_input(
+    given: Sequence[JsonValue], model: type[Input], *, what: str, send: str, extra: Literal["forbid"] | None = None
+) -> Input:
+    """Read the one object that a request, a signal or an update has to be; whoever calls may have sent anything.
+
+    Raises:
+        ApplicationError: The input is something else, and no retry can help.
+    """
+    if len(given) != 1:
+        count = "no argument" if not given else "two arguments" if len(given) == 2 else f"{len(given)} arguments"
+        raise unreadable(f"{count} came, and one object is needed", what=what, send=send)
+    if not isinstance(given[0], dict):
+        raise unreadable(f"{_kind_of(given[0])} came, and an object is needed", what=what, send=send)
+    try:
+        return model.model_validate(given[0], extra=extra)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        raise unreadable(f"{field}: {problem}" if field else problem, what=what, send=send) from None
+
+
+def or_nothing(given: Sequence[JsonValue]) -> Sequence[JsonValue]:
+    """The input, or an empty object in place of none, for what has no field that is needed."""
+    return given if any(given) else ({},)
+
+
+def unreadable(problem: str, *, what: str, send: str) -> ApplicationError:
+    """The failure of input that is not what its receiver reads."""
+    return refuse(ReasonCode.REQUEST_INVALID, f"the input is no {what}: {problem}; send {send}")
+
+
+def _kind_of(value: JsonValue) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "a string"
+    return "a list" if isinstance(value, list) else "a number or a truth value"
 
 
 @dataclass(frozen=True)
@@ -71,23 +108,25 @@ class Inbox:
         self.shown_state = RunState.RUNNING
 
     @workflow.signal(name=Signal.CANCEL)
-    async def cancel_by_signal(self, request: JsonValue = None) -> None:
+    async def cancel_by_signal(self, *given: JsonValue) -> None:
         """Cancel a turn; a request that means none is ignored, because a signal cannot be refused."""
+        request = given[0] if len(given) == 1 else list(given)
         try:
             asked = CancelRequest.model_validate(request or {})
         except ValidationError:  # whoever sends a signal wants the turn to stop
-            asked = CancelRequest(reason=str(request)[:200])
+            reason = request if isinstance(request, str) else json.dumps(request, ensure_ascii=False)
+            asked = CancelRequest(reason=reason[:200])
         with contextlib.suppress(ApplicationError):
             await self._cancel(asked)
 
     @workflow.update(name=Update.CANCEL)
-    async def cancel(self, request: JsonValue = None) -> CancelReceipt:
+    async def cancel(self, *given: JsonValue) -> CancelReceipt:
         """Cancel the turn that runs or one that waits, drop the queue; a request that names another turn is refused."""
-        return await self._cancel(_cancel_request(request))
+        return await self._cancel(_cancel_request(given))
 
     @cancel.validator
-    def _check_cancel(self, request: JsonValue = None) -> None:
-        asked = _cancel_request(request)
+    def _check_cancel(self, *given: JsonValue) -> None:
+        asked = _cancel_request(given)
         if isinstance(self.opened, Opened):
             self._cancelled(asked, self.opened, workflow.now())
 
@@ -111,9 +150,9 @@ class Inbox:
             raise refuse(ReasonCode.REQUEST_TURN_MISMATCH, str(error)) from None
 
     @workflow.update(name=Update.SEND)
-    async def send(self, request: JsonValue = None) -> SendReceipt:
+    async def send(self, *given: JsonValue) -> SendReceipt:
         """Queue a message for the next turn, or steer the running one; the same request id is the same message."""
-        asked = SendRequest.model_validate(request)
+        asked = _message(given)
         request_id = asked.request_id or _update_id()
         # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
         await workflow.wait_condition(lambda: self.opened is not None)
@@ -137,13 +176,8 @@ class Inbox:
         return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
 
     @send.validator
-    def _check_send(self, request: JsonValue = None) -> None:
-        try:
-            asked = SendRequest.model_validate(request)
-        except ValidationError as error:
-            message = f'the input is no message: {one_line(error)}; send {{"prompt": "text"}}'
-            raise refuse(ReasonCode.REQUEST_INVALID, message) from None
-        self._need_room_for(asked)
+    def _check_send(self, *given: JsonValue) -> None:
+        self._need_room_for(_message(given))
 
     def _need_room_for(self, asked: SendRequest) -> None:
         """Refuse a message when too many wait: before it is taken in, and again when others came in with it."""
@@ -194,12 +228,13 @@ class Inbox:
         return budget_of(state)
 
 
-def _cancel_request(request: JsonValue) -> CancelRequest:
-    try:
-        asked = CancelRequest.model_validate(request or {}, extra="forbid")
-    except ValidationError as error:
-        message = f'the input is no cancel: {one_line(error)}; send {{"reason": "why", "turn": 1}}, or {{}}'
-        raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+def _message(given: Sequence[JsonValue]) -> SendRequest:
+    return read_input(given, SendRequest, what="message", send='{"prompt": "text"}')
+
+
+def _cancel_request(given: Sequence[JsonValue]) -> CancelRequest:
+    send = '{"reason": "why", "turn": 1}, or {}'
+    asked = read_input(or_nothing(given), CancelRequest, what="cancel", send=send, extra="forbid")
     if asked.turn is not None and asked.request_id is not None:
         raise refuse(ReasonCode.REQUEST_INVALID, "turn, request_id: name the one or the other")
     return asked

@@ -1,8 +1,7 @@
 """The doors for people: the updates ``answer``, ``approve`` and ``deny``. What they write is heard by the turn."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from pydantic import ValidationError
 from temporalio import workflow
 
 from perdure.contracts.errors import ReasonCode
@@ -11,38 +10,38 @@ from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest,
 from perdure.contracts.values import JsonValue
 from perdure.engine import people
 from perdure.engine.state import Mailbox
-from perdure.workflows.inbox import Inbox, Opened, one_line, refuse
+from perdure.workflows.inbox import Inbox, Opened, read_input, refuse
 
 
 class Counter(Inbox):
     """Where people reply to the turn's input requests. The same reply twice is harmless, and has the same receipt."""
 
     @workflow.update(name=Update.ANSWER)
-    async def answer(self, request: JsonValue = None) -> InputReceipt:
+    async def answer(self, *given: JsonValue) -> InputReceipt:
         """Take an answer to a question."""
-        return await self._take(_answer(request))
+        return await self._take(_answer(given))
 
     @answer.validator
-    def _check_answer(self, request: JsonValue = None) -> None:
-        self._check(_answer(request))
+    def _check_answer(self, *given: JsonValue) -> None:
+        self._check(_answer(given))
 
     @workflow.update(name=Update.APPROVE)
-    async def approve(self, request: JsonValue = None) -> InputReceipt:
+    async def approve(self, *given: JsonValue) -> InputReceipt:
         """Let a tool call run."""
-        return await self._take(_approval(request))
+        return await self._take(_approval(given))
 
     @approve.validator
-    def _check_approve(self, request: JsonValue = None) -> None:
-        self._check(_approval(request))
+    def _check_approve(self, *given: JsonValue) -> None:
+        self._check(_approval(given))
 
     @workflow.update(name=Update.DENY)
-    async def deny(self, request: JsonValue = None) -> InputReceipt:
+    async def deny(self, *given: JsonValue) -> InputReceipt:
         """Refuse a tool call, or an answer: the model gets an error result."""
-        return await self._take(_denial(request))
+        return await self._take(_denial(given))
 
     @deny.validator
-    def _check_deny(self, request: JsonValue = None) -> None:
-        self._check(_denial(request))
+    def _check_deny(self, *given: JsonValue) -> None:
+        self._check(_denial(given))
 
     def _check(self, reply: Reply) -> None:
         """Refuse before anything is written, as far as it can be told: a turn that rotated may not be set up yet."""
@@ -66,21 +65,15 @@ class Counter(Inbox):
             raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
 
 
-def _answer(request: JsonValue) -> Reply:
-    return _read(lambda: AnswerRequest.model_validate(request).reply(), '{"request": "id", "value": "the answer"}')
+def _answer(given: Sequence[JsonValue]) -> Reply:
+    send = '{"request": "id", "value": "the answer"}'
+    return read_input(given, AnswerRequest, what="reply", send=send).reply()
 
 
-def _approval(request: JsonValue) -> Reply:
-    return _read(lambda: ApproveRequest.model_validate(request).reply(), '{"request": "id", "by": "who"}')
+def _approval(given: Sequence[JsonValue]) -> Reply:
+    return read_input(given, ApproveRequest, what="reply", send='{"request": "id", "by": "who"}').reply()
 
 
-def _denial(request: JsonValue) -> Reply:
-    return _read(lambda: DenyRequest.model_validate(request).reply(), '{"request": "id", "by": "who", "reason": "why"}')
-
-
-def _read(parse: Callable[[], Reply], example: str) -> Reply:
-    try:
-        return parse()
-    except ValidationError as error:
-        message = f"the input is no reply: {one_line(error)}; send {example}"
-        raise refuse(ReasonCode.REQUEST_INVALID, message) from None
+def _denial(given: Sequence[JsonValue]) -> Reply:
+    send = '{"request": "id", "by": "who", "reason": "why"}'
+    return read_input(given, DenyRequest, what="reply", send=send).reply()

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-from perdure.client.errors import RequestRefusedError
 from perdure.contracts.events import Envelope, Heartbeat
 
 SHORTEST = timedelta(milliseconds=10)
@@ -15,11 +14,11 @@ def checked(every: timedelta) -> timedelta:
     """The time between two heartbeats.
 
     Raises:
-        RequestRefusedError: It is too short.
+        ValueError: It is too short.
     """
     if every < SHORTEST:
         msg = f"heartbeat: {every.total_seconds():g} s is too short; name {SHORTEST.total_seconds():g} s or more"
-        raise RequestRefusedError(msg)
+        raise ValueError(msg)
     return every
 
 

@@ -37,7 +37,7 @@ from perdure.client.server_errors import is_away, is_missing
 from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update
-from perdure.contracts.turns import CancelReceipt, CancelRequest, TurnRequest, TurnResult, TurnStatus
+from perdure.contracts.turns import CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
 
 POLLER_AGE = timedelta(seconds=75)
 """A worker asks for work at least every 60 seconds; one that has not for longer is gone."""
@@ -112,11 +112,11 @@ class Runs:
         )
         started = response.history.events[0].workflow_execution_started_event_attributes
         try:
-            values = await self.temporal.data_converter.decode_wrapper(started.input, [TurnRequest])
+            values = await self.temporal.data_converter.decode_wrapper(started.input, [Continuation])
         except (ValidationError, ValueError, RuntimeError):  # not a request of ours: the workflow refuses it
             return run_id
         request = values[0] if values else None
-        if not isinstance(request, TurnRequest):
+        if not isinstance(request, Continuation):
             return run_id
         carried = request.carried.get("turn") if isinstance(request.carried, dict) else None
         recorded = carried.get("request_id") if isinstance(carried, Mapping) else None

@@ -47,13 +47,10 @@ async def chosen(
         before: The place of a heartbeat that comes before the first event.
 
     Raises:
-        RequestRefusedError: There is no such type, or the heartbeat is too short.
+        ValueError: There is no such type, or the heartbeat is too short.
     """
-    try:
-        for name in types:
-            event_type(name)
-    except ValueError as error:
-        raise RequestRefusedError(str(error)) from None
+    for name in types:
+        event_type(name)
     some = _of_types(events, types)
     if heartbeat is not None:
         some = with_heartbeats(some, before, checked(heartbeat))

@@ -1,4 +1,7 @@
-"""A turn from the outside: what starts it, what it returns, how it is steered, stopped and looked at."""
+"""A turn from the outside: what starts it, what it returns, how it is steered, stopped and looked at.
+
+Long, because these values are what other services read and send, and each of their fields is explained.
+"""
 
 import re
 from datetime import datetime
@@ -23,7 +26,6 @@ from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import JsonValue, Value, known_fields
-from perdure.contracts.waits import TurnWait
 
 T = TypeVar("T")
 
@@ -168,7 +170,7 @@ class SendReceipt(Value):
 
 
 class TurnRequest(Value):
-    """The input of ``AgentTurn``. Only ``agent`` and ``prompt`` are needed, or ``resume_from`` in place of both.
+    """What callers send to ``AgentTurn``: ``agent`` and ``prompt``, or ``resume_from`` in place of both.
 
     Attributes:
         agent: The agent's name; None is the agent of the session's last turn, or of the turn that is resumed from.
@@ -190,12 +192,8 @@ class TurnRequest(Value):
             no message of the conversation.
         reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
             The prompt is then no message of the conversation.
-        delegated: Whose call the turn carries out; the query is in the caller's ledger. Set by perdure.
-        store: The id of the store that has the session: a worker that looks at another one leaves the turn. Set by
-            perdure where a turn starts another; empty is any store.
-        queued: Messages for the turns after this one. Set by perdure when a turn starts the next.
-        cancelled: Why the turn ends as soon as it is open: it was cancelled while its message waited. Set by perdure.
-        carried: The state of a turn that rotated. Set by perdure, never by a caller.
+        store: The id of the store that has the session: a worker that looks at another one leaves the turn. A turn
+            that starts another names it; empty is any store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -216,11 +214,7 @@ class TurnRequest(Value):
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
     reply: Reply | None = None
-    delegated: Delegated | None = None
-    queued: tuple[QueuedMessage, ...] = ()
-    cancelled: str | None = None
     store: Label = ""
-    carried: JsonValue = None
 
     @field_validator("prompt")
     @classmethod
@@ -237,6 +231,29 @@ class TurnRequest(Value):
             kind, message = "resumed", "cannot be asked together with resume_from; send the one or the other"
             raise PydanticCustomError(kind, message)
         return other
+
+
+class Continuation(TurnRequest):
+    """What perdure itself starts ``AgentTurn`` with: the next turn, the next run of a turn, a delegate's turn.
+
+    Attributes:
+        delegated: Whose call the turn carries out; the query is in the caller's ledger.
+        queued: Messages for the turns after this one.
+        cancelled: Why the turn ends as soon as it is open: it was cancelled while its message waited.
+        carried: The state of a turn that rotated.
+    """
+
+    delegated: Delegated | None = None
+    queued: tuple[QueuedMessage, ...] = ()
+    cancelled: str | None = None
+    carried: JsonValue = None
+
+    @property
+    def own_fields(self) -> tuple[str, ...]:
+        """Names of the fields that no caller sends and that are not at their defaults."""
+        fields = type(self).model_fields
+        own = fields.keys() - TurnRequest.model_fields.keys()
+        return tuple(sorted(name for name in own if getattr(self, name) != fields[name].default))
 
 
 class CancelRequest(Value):
@@ -276,7 +293,7 @@ class OpenTurn(Value):
     """
 
     session: str
-    request: TurnRequest
+    request: Continuation
     request_id: str
     run_started_at: datetime
 
@@ -430,8 +447,6 @@ class TurnStatus(Value):
     """What the turn waits for people for."""
     todos: tuple[Todo, ...] = ()
     """What the agent has on its list."""
-    waits_for: TurnWait | None = None
-    """Why the turn stands still, if it does. The client fills it in: the workflow itself cannot know."""
 
 
 class BudgetStatus(Value):

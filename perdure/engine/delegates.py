@@ -17,7 +17,7 @@ from perdure.contracts.delegates import (
 )
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome
-from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
+from perdure.contracts.turns import Continuation, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, Value, json_object
 from perdure.engine import budgets
 from perdure.engine.budgets import Wanted
@@ -35,7 +35,7 @@ class StartDelegate(Value):
 
     session: str
     call: PlannedCall
-    request: TurnRequest
+    request: Continuation
 
 
 class CallDelegates(Value):
@@ -175,7 +175,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         approval=call.approval,
         background=call.background,
     )
-    request = TurnRequest(
+    request = Continuation(
         agent=settings.agent or state.policy.agent,
         prompt=f"the query of call {call.call_id} of session {state.session}",
         request_id=f"{DELEGATED}{call.call_id}",

@@ -1,9 +1,7 @@
 """What can go wrong between perdure and its transcript store."""
 
-from perdure.contracts.errors import PerdureError
 
-
-class StoreError(PerdureError):
+class StoreError(Exception):
     """Base of everything the store raises."""
 
 

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent / "schemas"
 
 REQUESTS: tuple[type[BaseModel], ...] = (
     turns.TurnRequest,
+    turns.Continuation,
     turns.SendRequest,
     turns.CancelRequest,
     people.AnswerRequest,

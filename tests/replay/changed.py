@@ -17,13 +17,13 @@ class WaitsBeforeItCommits(AgentTurn):
     """One timer more."""
 
     @workflow.init
-    def __init__(self, request: JsonValue = None) -> None:
-        super().__init__(request)
+    def __init__(self, *given: JsonValue) -> None:
+        super().__init__(*given)
 
     @workflow.run
-    async def run(self, request: JsonValue = None) -> TurnResult:
+    async def run(self, *given: JsonValue) -> TurnResult:
         """As recorded."""
-        return await super().run(request)
+        return await super().run(*given)
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         await workflow.sleep(timedelta(seconds=1))
@@ -35,13 +35,13 @@ class GeneratesByAnotherName(AgentTurn):
     """Another activity in the same place."""
 
     @workflow.init
-    def __init__(self, request: JsonValue = None) -> None:
-        super().__init__(request)
+    def __init__(self, *given: JsonValue) -> None:
+        super().__init__(*given)
 
     @workflow.run
-    async def run(self, request: JsonValue = None) -> TurnResult:
+    async def run(self, *given: JsonValue) -> TurnResult:
         """As recorded."""
-        return await super().run(request)
+        return await super().run(*given)
 
     async def _generate(self, action: Generate) -> None:
         await workflow.execute_activity("generate_text", action, start_to_close_timeout=timedelta(seconds=1))
@@ -52,13 +52,13 @@ class CallsToolsOneByOne(AgentTurn):
     """The same activities, not at once."""
 
     @workflow.init
-    def __init__(self, request: JsonValue = None) -> None:
-        super().__init__(request)
+    def __init__(self, *given: JsonValue) -> None:
+        super().__init__(*given)
 
     @workflow.run
-    async def run(self, request: JsonValue = None) -> TurnResult:
+    async def run(self, *given: JsonValue) -> TurnResult:
         """As recorded."""
-        return await super().run(request)
+        return await super().run(*given)
 
     async def _call_tools(self, action: engine.CallTools) -> None:
         for planned, call in zip(self._state.pending, action.calls, strict=True):

@@ -251,8 +251,8 @@ async def test_waiting_messages_that_one_payload_cannot_hold_are_refused(house: 
         ({"prompt": "x" * 131_073}, "prompt: is 131,073 bytes, the limit is 131,072"),
         ({"prompt": "hello", "stear": True}, "stear: Extra inputs are not permitted"),
         ({}, "prompt: Field required"),
-        ("hello", "Input should be a valid dictionary"),
-        (None, "Input should be a valid dictionary"),
+        ("hello", "a string came, and an object is needed"),
+        (None, "null came, and an object is needed"),
     ],
 )
 async def test_a_malformed_message_is_refused_and_changes_nothing(house: House, sent: Any, said: str) -> None:
@@ -469,13 +469,13 @@ async def test_a_message_to_a_turn_that_was_refused_is_refused_with_the_same_sen
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (None, "valid dictionary"),
-        ("hello", "valid dictionary"),
+        (None, "null came, and an object is needed"),
+        ("hello", "a string came, and an object is needed"),
         ({"agent": "tester"}, "prompt: is needed, unless the turn resumes from a checkpoint"),
         ({"agent": "tester", "prompt": "go", "promt": 1}, "promt: Extra inputs are not permitted"),
         ({"agent": "tester", "prompt": "go", "max_steps": 0}, "max_steps: Input should be greater than"),
         ({"agent": "tester", "prompt": "go", "budgets": {"seconds": -1}}, "budgets.seconds: "),
-        ({"agent": "tester", "prompt": "go", "carried": "something"}, "valid dictionary"),
+        ({"agent": "tester", "prompt": "go", "carried": "something"}, "carried: only perdure itself sends it"),
     ],
 )
 async def test_input_that_is_no_request_fails_the_workflow_with_one_sentence(

@@ -5,10 +5,15 @@ import base64
 import json
 from typing import Any
 
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+
 from perdure import Agent
 from perdure.cli.server import find_binary
+from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
-from tests.house import House, eventually
+from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.bodies import Body, happened
 
 AGENT = Agent(name="tester", model="openai/scripted")
@@ -24,11 +29,11 @@ async def temporal(*arguments: str) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-async def workflow(*arguments: str) -> Any:
+async def workflow(*arguments: str, fails: bool = False) -> Any:
     """What a ``temporal workflow`` command prints as JSON."""
     code, output = await temporal("workflow", *arguments, "--output", "json")
-    assert code == 0, output
-    return json.loads(output)
+    assert (code != 0) is fails, output
+    return json.JSONDecoder().raw_decode(output)[0]  # what fails says so behind it
 
 
 async def start(house: House, **request: Any) -> None:
@@ -72,6 +77,83 @@ async def test_a_malformed_input_is_answered_with_a_sentence(house: House) -> No
         code, output = await temporal("workflow", "result", "--workflow-id", house.session)
     assert code != 0
     assert "promt: Extra inputs are not permitted" in output
+
+
+DELEGATED = dict.fromkeys(("session", "call_id", "tool", "definition", "root"), "s") | {"turn": 1, "step": 1}
+
+NO_REQUESTS: dict[str, list[Any]] = {
+    "no argument came, and one object is needed": [],
+    "a list came, and an object is needed": [[{"agent": "tester", "prompt": "go"}]],
+    "a string came, and an object is needed": ["go"],
+    "null came, and an object is needed": [None],
+    "promt: Extra inputs are not permitted": [{"promt": "typo"}],
+    "prompt: Input should be a valid string": [{"prompt": {"text": "go"}}],
+    "queued: only perdure itself sends it": [{"queued": [{"prompt": "more"}]}],
+    "cancelled: only perdure itself sends it": [{"cancelled": ""}],
+    "carried: only perdure itself sends it": [{"carried": {"turn": {}, "mail": {}}}],
+    "delegated: only perdure itself sends it": [{"delegated": DELEGATED}],
+}
+"""What a stranger may send in place of a request, by what is said of it."""
+
+
+async def test_two_arguments_end_as_an_invalid_request(house: House) -> None:
+    """The first thing that a stranger tries."""
+    queue, name = house.settings.task_queue, house.session
+    two = ("--input", '"tester"', "--input", '"go"')
+    async with house.worker(AGENT):
+        await workflow("start", "--type", "AgentTurn", "--task-queue", queue, "--workflow-id", name, *two)
+        shown = await asyncio.wait_for(workflow("result", "--workflow-id", name, fails=True), WAIT_SECONDS)
+    failure = shown["closeEvent"]["workflowExecutionFailedEventAttributes"]["failure"]
+    assert failure["applicationFailureInfo"]["type"] == "request.invalid"
+    assert failure["message"] == (
+        "the input is no turn request: two arguments came, and one object is needed; "
+        'send {"agent": "name", "prompt": "text"}'
+    )
+
+
+async def test_whatever_a_stranger_sends_ends_as_an_invalid_request(house: House) -> None:
+    """No workflow task fails for it, which Temporal would try again for ever; and no session begins."""
+
+    async def started(name: str, given: list[Any]) -> WorkflowHandle[Any, Any]:
+        whole = [{"agent": "tester", "prompt": "go"} | part if isinstance(part, dict) else part for part in given]
+        queue = house.settings.task_queue
+        handle = await house.temporal.start_workflow(AGENT_TURN, args=whole, id=name, task_queue=queue)
+        await handle.signal("cancel", args=["one", "two"])  # which waits for a turn that never opens
+        return handle
+
+    async def refused(said: str, handle: WorkflowHandle[Any, Any]) -> None:
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(handle.result(), WAIT_SECONDS)
+        cause = failed.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, cause.non_retryable) == ("request.invalid", True)
+        assert cause.message == f"the input is no turn request: {said}; " + 'send {"agent": "name", "prompt": "text"}'
+        history = await handle.fetch_history()
+        assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
+
+    handles = [await started(f"{house.session}-{number}", sent) for number, sent in enumerate(NO_REQUESTS.values())]
+    async with house.worker(AGENT):
+        await asyncio.gather(*map(refused, NO_REQUESTS, handles))
+    assert await house.store.sessions() == ()
+
+
+async def test_signals_and_updates_with_other_arguments_leave_the_turn_running(house: House) -> None:
+    body = Body()
+    agent = Agent(name="tester", model="openai/scripted", tools=[body.held()])
+    script = Script(replies=(call(("held", {})), say("done")))
+    async with ScriptedProvider(script) as provider, house.worker(agent):
+        house.use(provider)
+        await start(house)
+        await happened(body.started)
+        two = ("--workflow-id", house.session, "--input", "1", "--input", "2")
+        for update in ("send", "cancel", "answer", "approve", "deny", "extend"):
+            code, output = await temporal("workflow", "update", "execute", "--name", update, *two)
+            assert code != 0, update
+            assert "two arguments came, and one object is needed" in output, update
+        code, output = await temporal("workflow", "signal", "--name", "cancel", *two)
+        assert code == 0, output
+        shown = await asyncio.wait_for(workflow("result", "--workflow-id", house.session), WAIT_SECONDS)
+    assert (shown["result"]["stop_reason"], shown["result"]["session"]) == ("cancelled", house.session)
 
 
 async def test_a_turn_is_cancelled_by_signal_and_then_found_by_its_stop_reason(house: House) -> None:

@@ -9,7 +9,7 @@ from perdure.activities import conversations
 from perdure.activities.conversations import Conversations
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from perdure.contracts.turns import OpenTurn, TurnRequest
+from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.store import Opened, StepRecord, Store
 
 LONG = "x" * 1_000
@@ -27,7 +27,7 @@ KINDS: dict[str, Message] = {
 async def session_with(store: Store, session: str, message: Message) -> str:
     """The tip of a new session that ends with the message."""
     opening = OpenTurn(
-        session=session, request=TurnRequest(prompt="-"), request_id="r", run_started_at=datetime.now(UTC)
+        session=session, request=Continuation(prompt="-"), request_id="r", run_started_at=datetime.now(UTC)
     )
     opened: Opened = await store.open_turn(opening, AgentDefinition(name="helper", model="test/model"))
     step = StepRecord(

@@ -23,7 +23,7 @@ from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.people import AskPeople
 from perdure.contracts.reacting import React
 from perdure.contracts.tools import CallTool
-from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnRequest
+from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReason
 from perdure.store import Store
 
 CONVERTER = DATA_CONVERTER.payload_converter
@@ -35,7 +35,7 @@ ASKED: dict[str, tuple[type[Any], str, object]] = {
     "open_turn": (
         TurnActivities,
         "open_turn",
-        OpenTurn(session="s", request=TurnRequest(prompt="go", store=ELSEWHERE), request_id="r", run_started_at=NOW),
+        OpenTurn(session="s", request=Continuation(prompt="go", store=ELSEWHERE), request_id="r", run_started_at=NOW),
     ),
     "generate": (GenerateActivity, "generate", Generate(**STEP, parent="p", definition="d")),
     "compact": (CompactActivity, "compact", Compact(**STEP, parent="p", definition="d", trigger="manual")),

@@ -19,6 +19,7 @@ from perdure.contracts.turns import (
     CancelReceipt,
     CancelRequest,
     CommitTurn,
+    Continuation,
     OpenedTurn,
     OpenTurn,
     QueuedMessage,
@@ -26,7 +27,6 @@ from perdure.contracts.turns import (
     SendReceipt,
     SendRequest,
     StopReason,
-    TurnRequest,
     TurnResult,
     TurnStatus,
 )
@@ -73,7 +73,7 @@ class StandIn:
     """
 
     @workflow.init
-    def __init__(self, request: TurnRequest) -> None:
+    def __init__(self, request: Continuation) -> None:
         self.request = request
         self.turn: int | None = None
         self.refused = ""
@@ -82,7 +82,7 @@ class StandIn:
         self.cancelled = False
 
     @workflow.run
-    async def run(self, request: TurnRequest) -> TurnResult:
+    async def run(self, request: Continuation) -> TurnResult:
         info = workflow.info()
         carried = request.carried if isinstance(request.carried, dict) else None
         opening = OpenTurn(
@@ -118,7 +118,7 @@ class StandIn:
             await workflow.wait_condition(lambda: self.released)
         if self.queued:
             first, *rest = self.queued
-            workflow.continue_as_new(TurnRequest(prompt=first.prompt, request_id=first.request_id, queued=tuple(rest)))
+            workflow.continue_as_new(Continuation(prompt=first.prompt, request_id=first.request_id, queued=tuple(rest)))
         return result
 
     def refusal(self) -> TurnResult:

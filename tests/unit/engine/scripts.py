@@ -23,7 +23,7 @@ from perdure.contracts.reactions import (
     RetryWithFeedback,
 )
 from perdure.contracts.tools import PlannedCall, ToolPolicy
-from perdure.contracts.turns import OpenedTurn, OpenTurn, TurnRequest
+from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 
 Choice = TypeVar("Choice")
 
@@ -124,7 +124,7 @@ def request(script: Script) -> tuple[OpenTurn, OpenedTurn]:
         )
     if kind == "compact":
         policy = policy.model_copy(update={"compaction": CompactionPolicy()})
-    asked = TurnRequest(agent="a", prompt="go", compact=kind == "compact")
+    asked = Continuation(agent="a", prompt="go", compact=kind == "compact")
     if kind == "delegated":
         above = Delegated(session="up", turn=1, step=1, call_id="c", tool="t", definition="d", root="up")
         asked = asked.model_copy(update={"delegated": above})

@@ -15,7 +15,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.reactions import Fail, HookRule
 from perdure.contracts.tools import WIRE_NAME_PATTERN, PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, StopReason, TurnRequest, TurnResult
+from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
 from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.delegates import CallDelegates, StartDelegate, call_delegates, charged, outcome_of, within
@@ -107,7 +107,7 @@ def test_whatever_is_granted_is_enough_to_ask_a_model_and_no_more_than_is_left(
     action = call_delegates(state, state.pending)
     granted = [start.request.budgets or Budgets() for start in action.starts]
     for one in granted:
-        TurnRequest.model_validate_json(action.starts[0].request.model_dump_json(exclude_unset=True))
+        Continuation.model_validate_json(action.starts[0].request.model_dump_json(exclude_unset=True))
         assert one.llm_calls != 0
         assert one.events != 0
         assert one.cost_usd is None or one.cost_usd > 0
@@ -321,7 +321,7 @@ def test_the_session_of_a_delegate_is_a_session_id_and_its_own(root: str, tool: 
     assert len(names) == 4
     for name in names:
         assert len(name) <= 200
-        TurnRequest(agent="a", prompt="p", request_id=name)
+        Continuation(agent="a", prompt="p", request_id=name)
 
 
 @pytest.mark.parametrize("name", ["helper", "re.searcher", "x" * 100])

@@ -12,7 +12,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import CancelRequest, CommitTurn, OpenedTurn, OpenTurn, StopReason, TurnRequest
+from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
 from perdure.engine import after, people
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, Ending, Mailbox, TurnState
@@ -221,7 +221,7 @@ def test_an_approval_gets_no_more_time_from_the_turn_that_goes_on() -> None:
     """S-66: another reply has started it."""
     until = NOW + EXPIRES
     opening = OpenTurn(
-        session="s", request=TurnRequest(prompt="red"), request_id="r", run_started_at=until + timedelta(hours=1)
+        session="s", request=Continuation(prompt="red"), request_id="r", run_started_at=until + timedelta(hours=1)
     )
     calls = (planned("question", 0), planned("approval", 1))
     policy = TurnPolicy(agent="a", model="p/m", interactive="stop", approvals_expire=EXPIRES)

@@ -19,7 +19,7 @@ from perdure.contracts.events import (
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CommitTurn, OpenTurn, SendRequest, StopReason, TurnRequest
+from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, SendRequest, StopReason
 from perdure.store import RERUN, Claim, LedgerCall, Opened, StepRecord, Store
 
 SESSION = "s"
@@ -37,7 +37,7 @@ def opening(
     turn: int | None = None,
     run_started_at: datetime = STARTED,
 ) -> OpenTurn:
-    request = TurnRequest(prompt=prompt, turn=turn)
+    request = Continuation(prompt=prompt, turn=turn)
     return OpenTurn(session=session, request=request, request_id=request_id, run_started_at=run_started_at)
 
 

@@ -11,7 +11,7 @@ from perdure.contracts.decisions import TodosChanged
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentStart
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from perdure.contracts.turns import OpenTurn, StopReason, TurnRequest
+from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import NotFoundError, Opened, ResumeRefusedError, Store
 from perdure.store.engine import Address
 from tests.unit.store.given import (
@@ -35,7 +35,7 @@ ON = UserMessage(content="go on")
 
 
 def resuming(origin: ResumeFrom, prompt: str = "go on", *, session: str = FORK, request_id: str = "f1") -> OpenTurn:
-    request = TurnRequest(prompt=prompt, resume_from=origin)
+    request = Continuation(prompt=prompt, resume_from=origin)
     return OpenTurn(session=session, request=request, request_id=request_id, run_started_at=LATER)
 
 

@@ -12,7 +12,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry
 from perdure.contracts.generations import Generate
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import OpenTurn, StopReason, TurnRequest
+from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import StepRecord, Store
 from perdure.store.closing import output_of
 from tests.unit.store.given import (
@@ -110,7 +110,7 @@ async def test_a_terminated_turn_is_charged_for_a_delegate(store: Store, told: b
     start = DelegateStart(call_id="c1", tool="search", agent="helper", delegate="s.child")
     await store.append_events(SESSION, [new_event("1/c1/delegate_start", start)])
     child = OpenTurn(
-        session="s.child", request=TurnRequest(prompt="look"), request_id="delegate:c1", run_started_at=STARTED
+        session="s.child", request=Continuation(prompt="look"), request_id="delegate:c1", run_started_at=STARTED
     )
     below = await store.open_turn(child, HELPER)
     asked = Generate(session="s.child", turn=1, step=1, parent=below.tip, definition=HELPER.digest())

@@ -7,12 +7,12 @@ from temporalio.client import WorkflowExecutionStatus
 
 from perdure import Agent, ask_user, tool
 from perdure.client.connect import DATA_CONVERTER
-from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, refusal, update, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
+from tests.workflow.resetting import completed_tasks, reset
 
 
 @tool
@@ -166,15 +166,11 @@ async def test_a_cancel_that_comes_before_the_first_task_of_the_next_run_is_not_
     async with ScriptedProvider(script) as provider:
         house.use(provider)
         async with house.worker(agent()):
-            handle = await house.start()
+            await house.start()
             await provider.wait_for_requests(7)
         # The same run once more, as the server had started it, before any worker is there.
-        first = house.temporal.get_workflow_handle(house.session, run_id=handle.first_execution_run_id)
-        carried = await _input_of_the_next_run(first)
-        await house.temporal.get_workflow_handle(house.session).terminate()
-        again = await house.temporal.start_workflow(
-            AGENT_TURN, carried, id=house.session, task_queue=house.settings.task_queue
-        )
+        first_task, *_ = await completed_tasks(house.temporal.get_workflow_handle(house.session))
+        again = await reset(house, first_task)
         await cancel(again, how)
         async with house.worker(agent()):
             assert (await cancelled(house, again, how)).turn == 1

@@ -1,1 +1,0 @@
-"""A web service over the client."""
