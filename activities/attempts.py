@@ -31,6 +31,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.values import JsonValue
+from perdure.contracts.waits import ProviderRetry
 from perdure.engine.failure_texts import MAX_MESSAGE, Chain, failure_text, final_text, rule_of_end
 from perdure.engine.failures import EXCEPTION, FailureFacts, class_of, classify, is_ambiguous, reason_of
 from perdure.engine.pace import REFUSALS, Sent
@@ -84,13 +85,15 @@ class CallFailedError(Exception):
 class Failure:
     """What an agent's policy makes of a failed call: ``retry`` is None if it is not sent again.
 
-    ``paid`` is then what all tries of the step have cost, and ``last`` what the last one has.
+    ``paid`` is then what all tries of the step have cost, and ``last`` what the last one has. ``next_retry`` is for who
+    asks why the turn waits.
     """
 
     detail: ErrorDetail
     retry: GenerationRetry | None
     paid: Paid = NOTHING_PAID
     last: Paid = NOTHING_PAID
+    next_retry: ProviderRetry | None = None
 
 
 class Attempts:
@@ -260,7 +263,10 @@ class Attempts:
             usage=error.paid.usage,
             cost_usd=error.paid.cost_usd,
         )
-        return Failure(_detail(facts, code, failure_text(place, facts, reason)), retry)
+        coming = ProviderRetry(
+            model=definition.model, attempt=attempt, max_attempts=policy.max_retries, status=facts.status
+        )
+        return Failure(_detail(facts, code, failure_text(place, facts, reason)), retry, next_retry=coming)
 
     async def ended(self, request: StepRequest, failure: Failure) -> ApplicationError:
         """Record the failure as an event; what ends the attempt, until the next one after its wait or for good."""
@@ -273,7 +279,8 @@ class Attempts:
         await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
         message = detail.message + next_try
-        return transient(detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds))
+        detail, wait = detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds)
+        return transient(detail, wait, failure.next_retry)
 
     async def retries(self, request: StepRequest) -> list[GenerationRetry]:
         """The recorded retries of this call, in order, and not those of the step's summary or of another model."""

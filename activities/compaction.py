@@ -4,6 +4,8 @@ Safe to run twice: the summary is stored under the key of its input, and a secon
 calls the model nor pays again. Every message stays in the store; what changes is what models read from here on.
 """
 
+from dataclasses import replace
+
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -164,7 +166,7 @@ class CompactActivity:
             await self._attempts.record(request, "compaction/failed", failed)
             if request.trigger == "threshold":
                 return permanent(detail, failure.paid)  # no end of the turn: it goes on with what it has
-        return await self._attempts.ended(request, Failure(detail, failure.retry, failure.paid))
+        return await self._attempts.ended(request, replace(failure, detail=detail))
 
 
 def _writer(definition: AgentDefinition) -> AgentDefinition:

@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.waits import MissingVersion
 from perdure.engine.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
@@ -36,11 +37,12 @@ def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
     return ApplicationError(detail.message[:MAX_MESSAGE], detail, *more, type=detail.code, non_retryable=True)
 
 
-def transient(detail: ErrorDetail, delay: timedelta, *, benign: bool = False) -> ApplicationError:
-    """A failure after which Temporal runs the activity again, after the delay."""
+def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool = False) -> ApplicationError:
+    """A failure after which Temporal runs the activity again, after the delay; ``more`` says why it waits."""
     return ApplicationError(
         detail.message[:MAX_MESSAGE],
         detail,
+        *more,
         type=detail.code,
         next_retry_delay=delay,
         category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
@@ -61,6 +63,14 @@ def behind(detail: ErrorDetail, error: BaseException) -> ApplicationError:
 def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
     """The detail of a failure that is neither the model's nor a tool's."""
     return ErrorDetail(code=code, title="runtime", message=message[:MAX_MESSAGE])
+
+
+def missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationError:
+    """A worker of another version leaves the call to one that has what the turn began with."""
+    message = (
+        f"this worker has no {missing}; start a worker of the version the turn began with until its turns have ended"
+    )
+    return transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay, missing)
 
 
 def handed_over() -> ApplicationError:

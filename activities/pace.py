@@ -26,6 +26,7 @@ from perdure.activities.metrics import Metrics
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.model_calls import REFERENCE, place_of_calls
+from perdure.contracts.waits import WAITS_FOR_ITS_TURN
 from perdure.engine.pace import Pace, Sent
 
 TELL_SECONDS = 3.0
@@ -66,7 +67,7 @@ class Waiting:
         """As people read it at the pending activity."""
         calls = "1 call is" if self.ahead == 1 else f"{self.ahead} calls are"
         pace = f", it takes {self.rate:.2g} calls a second" if self.rate is not None else ""
-        return f"waits for its turn: {self.provider} limits this key{pace}, {calls} before this one"
+        return f"{WAITS_FOR_ITS_TURN}: {self.provider} limits this key{pace}, {calls} before this one"
 
 
 class Gate:

@@ -18,7 +18,7 @@ from temporalio import activity
 from perdure.activities.bodies import Bodies, within
 from perdure.activities.call_events import call_key
 from perdure.activities.definitions import Definitions
-from perdure.activities.errors import behind, permanent, runtime_error, store_failures, transient
+from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.failures import redact
 from perdure.activities.heartbeat import beating
 from perdure.activities.hooked_events import Hooked, hooked
@@ -34,6 +34,7 @@ from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
 from perdure.contracts.reacting import HookReaction, React, Reacted
 from perdure.contracts.reactions import OF_DELEGATES, AnyReaction, Boundary, Reaction
+from perdure.contracts.waits import MissingVersion
 from perdure.engine.redaction import without_known
 from perdure.store import Store
 
@@ -149,12 +150,8 @@ class ReactActivity:
         agent = self._agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
         if hook is None:
-            message = (
-                f"this worker has no hook {name!r} of agent {definition.name!r}; "
-                "keep a worker of the version the turn began with until its turns have ended"
-            )
-            delay = MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY
-            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay)
+            missing = MissingVersion(agent=definition.name, what="hook", name=name, definition=definition.digest())
+            raise missing_version(missing, MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY)
         return hook
 
     async def _events(self, request: React) -> list[Envelope]:

@@ -21,7 +21,7 @@ from perdure.activities.artifacts import artifacts_in_store, finder, reading_too
 from perdure.activities.bodies import Bodies, CallContext, masked, within
 from perdure.activities.definitions import Definitions
 from perdure.activities.effects import Body, Effects, Verdict, context_of, hidden_of
-from perdure.activities.errors import behind, permanent, runtime_error, store_failures, transient
+from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.heartbeat import beating
 from perdure.activities.mcp.reliance import Caller
 from perdure.activities.mcp.servers import McpServers, is_remote, server_name
@@ -56,6 +56,7 @@ from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.contracts.waits import MissingVersion
 from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
 from perdure.engine.redaction import Hidden, without_hidden, without_known
 from perdure.store import Artifact, Store
@@ -152,11 +153,14 @@ class ToolActivities:
                 return server, declaration
         tool = agent.tool(name) if agent is not None else None
         if declaration is None or tool is None or not takes_the_same(tool.declaration, declaration):
-            message = (
-                f"this worker has no tool {name!r} of agent {definition.name!r} with the schema the turn began with; "
-                "keep a worker of that version until its turns have ended"
+            missing = MissingVersion(
+                agent=definition.name,
+                what="tool",
+                name=name,
+                definition=definition.digest(),
+                changed=tool is not None and declaration is not None,
             )
-            raise transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), MISSING_TOOL_RETRY)
+            raise missing_version(missing, MISSING_TOOL_RETRY)
         return tool, declaration
 
     async def _given_up(self, attempt: Attempt, verdict: Verdict) -> ToolOutcome:

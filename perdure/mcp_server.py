@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from perdure.agents.context import ToolContext
@@ -27,7 +27,8 @@ from perdure.agents.needs import UnmetNeedError, from_environment, problems_of, 
 from perdure.agents.outputs import read_output
 from perdure.agents.return_values import ReturnValue
 from perdure.agents.skills import is_skill_tool
-from perdure.agents.tool import Tool, tool
+from perdure.agents.tool import Tool
+from perdure.agents.tool_lists import tools_of
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
@@ -215,11 +216,7 @@ def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
 
 def _by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
     served: dict[str, Tool[..., Any]] = {}
-    for each in (part for one in given for part in (one.tools if isinstance(one, Toolset) else (one,))):
-        if not callable(each):
-            msg = f"as_mcp takes tools and functions, not {each!r}"
-            raise ToolDefinitionError(msg)
-        one = cast("Tool[..., Any]", each if isinstance(each, Tool) else tool(each))
+    for one in (made for item in given for made in tools_of(item)):
         if (why := _only_in_a_turn(one.declaration)) is not None:
             msg = f"tool {one.name!r} {why}; leave it out"
             raise ToolDefinitionError(msg)

@@ -1,20 +1,23 @@
 """Settings: the only reader of the environment, called once by each main function; the result is frozen.
 
 Address, namespace, TLS and API key of the Temporal server are not here: they come from Temporal's own environment
-configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_PROFILE``, …), read by ``perdure.client``.
+configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_PROFILE``, …), read by ``perdure.client``. What
+no variable says comes from the address file of ``perdure dev``, where that runs.
 """
 
 import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.credentials import credentials_in
+from perdure.dev_file import DevFile, find
 
 DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 """The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
@@ -24,7 +27,7 @@ PREFIX = "PERDURE_"
 RecordingMode = Literal["off", "record", "replay"]
 
 
-class SettingsError(Exception):
+class SettingsError(PerdureError):
     """An environment variable has a value that cannot be used; the message names it."""
 
 
@@ -87,19 +90,43 @@ class Settings(BaseSettings):
         return Path(rest) if scheme.startswith("sqlite") and rest else None
 
 
-def load_settings() -> Settings:
-    """Read the environment.
+def load_settings(*, of_folder: bool = True) -> Settings:
+    """Read the environment and, for what it does not say, the address file of ``perdure dev`` in this folder.
+
+    Args:
+        of_folder: False leaves the address file out.
 
     Raises:
         SettingsError: A variable has a value that cannot be used.
     """
     try:
-        return Settings()
+        return Settings(**folder_settings() if of_folder else {})
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
         msg = f"{name}={first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
         raise SettingsError(msg) from error
+
+
+def folder_settings() -> dict[str, Any]:
+    """The settings that stand in the address file of ``perdure dev`` and in no variable."""
+    found = find()
+    if found is None:
+        return {}
+    told = {"store_url": found.addresses.store_url, "task_queue": found.addresses.task_queue}
+    return {name: value for name, value in told.items() if not is_set(name)}
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable of the environment has this setting."""
+    return f"{PREFIX}{name}".upper() in {variable.upper() for variable in os.environ}
+
+
+def temporal_file() -> DevFile | None:
+    """The address file that leads to Temporal; None if there is none, or a ``TEMPORAL_*`` variable is set."""
+    if any(name.startswith("TEMPORAL_") and value for name, value in os.environ.items()):
+        return None
+    return find()
 
 
 def prepare_recordings(settings: Settings) -> None:

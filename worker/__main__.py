@@ -1,13 +1,17 @@
 """``python -m perdure.worker --agents MODULE …``: a worker for a cluster."""
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 
 import click
 import uvloop
 
+from perdure.activities.mcp.references import names_needed
+from perdure.activities.references import names_of_call
 from perdure.activities.secrets import secret_values
-from perdure.agents.agent import AgentDefinitionError
+from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
@@ -25,15 +29,16 @@ UNREACHABLE = 8
 @click.option("--agents", "modules", multiple=True, metavar="MODULE", help="Module or file with agents; repeatable.")
 @click.option("--task-queue", default=None, help="The task queue to poll; PERDURE_TASK_QUEUE by default.")
 @click.option("--metrics-address", default=None, help="HOST:PORT of /metrics and the probes; empty turns them off.")
-def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None) -> None:
+@click.option("--describe", is_flag=True, hidden=True, help="Load the agents, print them as JSON, and end.")
+def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None, *, describe: bool) -> None:
     """Run a worker until SIGTERM."""
-    sys.exit(_run(modules, task_queue, metrics_address))
+    changes = {"task_queue": task_queue, "metrics_address": metrics_address, "agents": modules or None}
+    sys.exit(_run(changes, describe=describe))
 
 
-def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str | None) -> int:
+def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     try:
         settings = load_settings()
-        changes = {"task_queue": task_queue, "metrics_address": metrics_address, "agents": modules or None}
         settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
         prepare_recordings(settings)
         loaded = load(settings.agents)
@@ -42,6 +47,9 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
             check_needs(agents.values(), settings.task_queue, os.environ)
     except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
         return _fail(error, USAGE)
+    if describe:
+        click.echo(json.dumps([_described(agent) for agent in agents.values()]))
+        return 0
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
     from perdure.worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
 
@@ -52,6 +60,22 @@ def _run(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
         return _fail(error, UNREACHABLE)
     return 0
+
+
+def _described(agent: Agent) -> dict[str, object]:
+    """What ``perdure dev`` tells of an agent before any worker runs."""
+    calls = [(agent.model, agent.generate_params)]
+    calls += [(one.model, one.generate_params or {}) for one in agent.fallback_models]
+    referred = {name for _, params in calls for name in names_of_call(params)}
+    referred |= {name for server in agent.mcp_servers for name in names_needed(server)}
+    return {
+        "name": agent.name,
+        "model": agent.model,
+        "tools": len(agent.tools),
+        "servers": len(agent.mcp_servers),
+        "models_without_key": [model for model, params in calls if "api_key" not in params],
+        "unset": sorted(name for name in referred if not os.environ.get(name)),
+    }
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -1,6 +1,7 @@
 """Load users' agents from modules, files and entry points. What fails says so in one line, before anything polls."""
 
 import importlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def load(sources: Iterable[str]) -> Loaded:
         tools += found
         _add(agents, _agents_of(module), source)
         if not found and not _agents_of(module):
+            _refuse_agents_in_lists(module, source, ())
             msg = f"module {source!r} has no Agent at top level; write 'agent = Agent(name=…, model=…)' in it"
             raise AgentLoadError(msg)
     registered = Registered((agent for agent, _ in agents.values()), tools)
@@ -74,6 +76,8 @@ def load(sources: Iterable[str]) -> Loaded:
         raise AgentLoadError(msg)
     _add_delegates(agents)
     loaded = {name: agent for name, (agent, _) in agents.items()}
+    for module, source in modules:
+        _refuse_agents_in_lists(module, source, loaded.values())
     return Loaded(loaded, Registered(loaded.values(), tools))
 
 
@@ -96,6 +100,20 @@ def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[s
 
 def _agents_of(module: ModuleType) -> tuple[Agent, ...]:
     return tuple({id(value): value for value in vars(module).values() if isinstance(value, Agent)}.values())
+
+
+def _refuse_agents_in_lists(module: ModuleType, source: str, loaded: Iterable[Agent]) -> None:
+    """Refuse agents that nobody could start, because they stand in a list only."""
+    known = {id(agent) for agent in loaded}
+    for variable, value in cast("dict[str, object]", vars(module)).items():
+        if not isinstance(value, list | tuple | dict):
+            continue
+        held = cast("Iterable[object]", cast("object", value.values() if isinstance(value, dict) else value))
+        for item in held:
+            if isinstance(item, Agent) and id(item) not in known:
+                own = re.sub(r"\W", "_", item.name)
+                msg = f"module {source!r} has agent {item.name!r} only inside of {variable!r}, where no worker looks; "
+                raise AgentLoadError(f"{msg}give it a name of its own at top level, such as '{own} = Agent(…)'")
 
 
 def _tools_of(module: ModuleType) -> list[Tool[..., Any]]:

@@ -17,6 +17,7 @@ from perdure.contracts.people import AskPeople
 from perdure.contracts.reacting import React
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
+from perdure.contracts.waits import WAITS_FOR_A_SHARE
 from perdure.engine import delegates
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
@@ -186,7 +187,8 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
         inbox.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
         rows = _delegates([(start.call.tool, start.session) for start in action.starts])
     elif isinstance(action, AwaitDelegates):
-        inbox.activity = "waiting for delegates: " + awaiting_summary(state, action)
+        what = WAITS_FOR_A_SHARE if action.call is None and engine.waits_for_grants(state) else "waiting for delegates"
+        inbox.activity = f"{what}: {awaiting_summary(state, action)}"
         rows = _delegates([(one.tool, one.session) for one in _awaited(state, action)])
     elif isinstance(action, WaitForPeople):
         inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.asking)

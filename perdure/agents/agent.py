@@ -1,6 +1,6 @@
 """Agent: the one value an author writes; a turn runs its frozen definition."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
@@ -15,8 +15,8 @@ from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
 from perdure.agents.skills import declared
-from perdure.agents.tool import Tool, tool
-from perdure.agents.toolset import Toolset
+from perdure.agents.tool import Tool
+from perdure.agents.tool_lists import listed, tools_of
 from perdure.agents.warned import of_agent, warn
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
@@ -183,9 +183,13 @@ class Agent(Value):
     @field_validator("tools", mode="before")
     @classmethod
     def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        if not isinstance(value, list | tuple):
-            return value
-        return tuple(made for item in cast("list[Any]", value) for made in _as_tools(item))
+        items = listed(value, "tools", "tools")
+        try:
+            return tuple(made for item in items for made in tools_of(item))
+        except ToolDefinitionError as error:
+            if all(map(callable, items)):  # the mistake is in a function or in a class
+                raise
+            raise ValueError(str(error)) from None
 
     @field_validator("tools")
     @classmethod
@@ -199,9 +203,9 @@ class Agent(Value):
     @field_validator("delegates", mode="before")
     @classmethod
     def _agents_become_delegates(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        if not isinstance(value, list | tuple):
-            return value
-        return tuple(one if isinstance(one, Delegate) else Delegate(one) for one in cast("list[Any]", value))
+        return tuple(
+            item if isinstance(item, Delegate) else Delegate(item) for item in listed(value, "delegates", "agents")
+        )
 
     @model_validator(mode="after")
     def _can_finish(self) -> Self:
@@ -269,14 +273,13 @@ class Agent(Value):
     @field_validator("hooks", mode="before")
     @classmethod
     def _hooks_are_made(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        if not isinstance(value, list | tuple):
-            return value
-        for item in cast("list[Any]", value):
+        hooks = listed(value, "hooks", "hooks")
+        for item in hooks:
             if not isinstance(item, HookRule | Hook):
                 name = getattr(item, "__name__", repr(item))
                 msg = f"{name} is no hook; decorate the function with @hook('tool_end'), or write a HookRule"
                 raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
-        return tuple(cast("list[Any]", value))
+        return tuple(hooks)
 
     @field_validator("approvals")
     @classmethod
@@ -388,14 +391,3 @@ def _check_rules(definition: AgentDefinition, servers: Sequence[AnyServerConfig]
         if unknown:
             msg = f"agent {definition.name!r}: approvals: a rule for {rule.tool!r} names {', '.join(sorted(unknown))}, "
             raise AgentDefinitionError(msg + "which is no argument of it")
-
-
-def _as_tools(item: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever the author wrote; pydantic refuses what is no tool
-    if isinstance(item, Toolset):
-        return item.tools
-    if isinstance(item, Tool) or not callable(item):
-        return (cast("object", item),)
-    if isinstance(item, type) and issubclass(item, Toolset):
-        msg = f"{item.__name__} is a class of toolsets; write {item.__name__}(…) among the tools"
-        raise ToolDefinitionError(msg)
-    return (tool(cast("Callable[..., object]", item)),)

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
+from types import FunctionType
 from typing import Annotated, NoReturn, Protocol
 
 from pydantic import Field
 
-from perdure.agents.tool import tool
+from perdure.agents.tool import Tool, tool
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.builtins import MAX_AWAITED
 from perdure.contracts.delegates import RUN_IN_BACKGROUND, AgentType, DelegateSettings, tool_name_of
@@ -74,8 +75,7 @@ class Delegate:
                 msg = f"delegates: {self.agent!r} is no name of an agent"
                 raise ValueError(msg)
         elif not hasattr(self.agent, "delegates"):
-            msg = f"delegates: give an agent, its name or Delegate(…) (got {self.agent!r})"
-            raise ValueError(msg)
+            raise ValueError(_no_agent(self.agent))
         for setting in ("interactive", "requires_approval", "background"):
             if not isinstance(getattr(self, setting), bool):
                 msg = f"delegates: {setting} is either true or false (got {getattr(self, setting)!r})"
@@ -103,6 +103,14 @@ class Delegate:
             requires_approval=self.requires_approval,
             delegate=DelegateSettings(agent=self.name, interactive=self.interactive, background=self.background),
         )
+
+
+def _no_agent(given: object) -> str:
+    if isinstance(given, Tool):
+        return f"the tool {given.name!r} stands among the delegates; write tools=[…]"
+    kind = "class" if isinstance(given, type) else type(given).__name__
+    shown = f"the {kind} {given.__name__}" if isinstance(given, type | FunctionType) else repr(given)
+    return f"delegates: give an agent, its name or Delegate(…) (got {shown})"
 
 
 @tool

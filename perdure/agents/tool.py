@@ -197,6 +197,8 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
         known = ", ".join(ToolSettings.__annotations__)
         msg = f"tool {name!r}: there is no setting {', '.join(unknown)}; the settings are {known}"
         raise ToolDefinitionError(msg)
+    if (problem := _problem(body, name)) is not None:
+        raise ToolDefinitionError(problem)
     signature = signature_of(body, name, settings.get("needs", {}))
     if settings.get("interactive"):
         warn(of_question(name, (setting for setting, value in settings.items() if value)))
@@ -211,6 +213,26 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
         settings=settings,
         returns=signature.returns,
     )
+
+
+def _problem(body: object, name: str) -> str | None:
+    """Why no tool can be made of it, and what to write; None if one can."""
+    if isinstance(body, Tool):
+        return f"tool {body.name!r} is a tool already; change its settings with {body.name}.with_(…)"
+    if isinstance(body, type):
+        return f"tool {name!r}: {body.__name__} is a class; decorate a function, or write a Toolset"
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        if not name:
+            return "a generator has no name of its own; write a function with def that returns a list"
+        return (
+            f"tool {name!r} yields, and a model reads one result: return a list, and tell people of each part with "
+            "ToolContext.report_progress"
+        )
+    if name == "<lambda>":
+        return "tool '<lambda>': a lambda has no name; write a function with def, or tool(name='…')(…)"
+    if not hasattr(body, "__qualname__"):
+        return f"a {type(body).__name__} has no name of its own; write a function with def, and decorate it with @tool"
+    return None
 
 
 _DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "interactive", "requires_approval")

@@ -5,10 +5,11 @@ import contextvars
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from types import MethodType, TracebackType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.agents.errors import ToolDefinitionError, ToolUnavailableError
 from perdure.agents.tool import Tool, ToolSettings, make_tool
@@ -19,6 +20,16 @@ R = TypeVar("R")
 
 EVERY_VARIANT = "all"
 """A toolset of this variant offers every method; a method of this variant is in every toolset."""
+
+RESERVED = frozenset({"name", "variant", "lifespan", "tools", "get_tools"})
+"""Documented names of toolsets. Every other name is the author's, but for pydantic's own ``model_…``."""
+
+_READ_BY_AGENTS = frozenset({"tools", "get_tools"})
+
+_OF_PYTHON = frozenset({"_abc_impl", "_setattr_handler"})
+"""Names that Python and pydantic overwrite or call on every class of this kind."""
+
+_ENTERING = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
 
 LEAVING_SECONDS = 10.0
 """Longest time that a process waits for its toolsets to be left."""
@@ -49,7 +60,7 @@ class ToolMethod(Generic[P, R]):
         if not isinstance(instance, Toolset):
             msg = f"{self.function.__qualname__}: tool_method is for classes that inherit from Toolset"
             raise ToolDefinitionError(msg)
-        return instance.tool_of(self)
+        return _tool_of(instance, self)
 
     def bound(self, toolset: "Toolset") -> Tool[P, R]:
         """The tool of an instance."""
@@ -91,28 +102,45 @@ def tool_method(
     return ToolMethod(function, variants, settings)
 
 
+@dataclass
+class _State:
+    """What perdure keeps of an instance: its tools, and who is inside."""
+
+    made: "dict[ToolMethod[..., Any], Tool[..., Any]]" = field(default_factory=dict["ToolMethod[..., Any]", Any])
+    door: asyncio.Lock = field(default_factory=asyncio.Lock)
+    inside: int = 0
+    running: AbstractAsyncContextManager[None] | None = None
+
+
+def _state_of(toolset: "Toolset") -> _State:
+    """The state of an instance; a copy has one of its own."""
+    state: _State | None = getattr(toolset, "__perdure_state__", None)
+    if state is None:
+        state = _State()
+        object.__setattr__(toolset, "__perdure_state__", state)
+    return state
+
+
 class Toolset(BaseModel):
     """Tools that share state: a class whose ``@tool_method`` methods a model can call.
 
     Fields are declared as in any pydantic model, and given by keyword. State that is no setting goes into attributes
-    whose names begin with an underscore; override :meth:`lifespan` to open and close it.
+    whose names begin with an underscore; override :meth:`lifespan` to open and close it. Methods, fields and state may
+    have any name but the five that are defined here.
 
     Attributes:
         name: Stands before the names of its tools, ``name__method``; without one they have the bare names.
         variant: Which of its methods are offered.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, ignored_types=(ToolMethod,))
+    __slots__ = ("__perdure_state__",)  # of no instance's ``__dict__``, where authors' attributes are
+
+    model_config = ConfigDict(
+        extra="forbid", arbitrary_types_allowed=True, ignored_types=(ToolMethod,), protected_namespaces=()
+    )
 
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
     variant: str = EVERY_VARIANT
-
-    _made: dict[str, Tool[..., Any]] = PrivateAttr(default_factory=dict[str, Tool[..., Any]])
-    _door: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
-    _inside: int = PrivateAttr(default=0)
-    _running: AbstractAsyncContextManager[None] | None = PrivateAttr(default=None)
-
-    _ours: ClassVar = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
         """Check the settings.
@@ -127,17 +155,12 @@ class Toolset(BaseModel):
             first = error.errors()[0]
             msg = f"toolset {kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise ToolDefinitionError(msg) from error
-        self._check_variant(self.variant)
+        _check_variant(self, self.variant)
 
     def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
-        """Refuse what would not be entered as we promise."""
+        """Refuse names that would not do what the author means."""
         super().__init_subclass__(**settings)
-        if cls._ours & vars(cls).keys():
-            msg = f"toolset {cls.__name__}: override lifespan(), with @asynccontextmanager, to be entered and left once"
-            raise ToolDefinitionError(msg)
-        if inspect.isasyncgenfunction(vars(cls).get("lifespan")):
-            msg = f"toolset {cls.__name__}: put @asynccontextmanager over lifespan"
-            raise ToolDefinitionError(msg)
+        _check_names(cls)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -149,27 +172,29 @@ class Toolset(BaseModel):
 
     async def __aenter__(self) -> Self:
         """Enter; whoever enters when it is entered already only counts."""
-        async with self._door:
-            if self._inside == 0:
-                self._running = self.lifespan()
-                await self._running.__aenter__()
-            self._inside += 1
+        state = _state_of(self)
+        async with state.door:
+            if state.inside == 0:
+                state.running = self.lifespan()
+                await state.running.__aenter__()
+            state.inside += 1
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave; the last one out closes."""
-        async with self._door:
-            self._inside -= 1
-            if self._inside == 0 and self._running is not None:
-                running, self._running = self._running, None
+        state = _state_of(self)
+        async with state.door:
+            state.inside -= 1
+            if state.inside == 0 and state.running is not None:
+                running, state.running = state.running, None
                 await running.__aexit__(kind, error, trace)
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
         """The tools of its variant, in the order of their definition."""
-        return self._tools_of(self.variant)
+        return _tools_of(self, self.variant)
 
     def get_tools(self, variant: str | None = None) -> tuple[Tool[..., Any], ...]:
         """The tools of a variant; by default of its own.
@@ -178,33 +203,58 @@ class Toolset(BaseModel):
             ToolDefinitionError: There is no such variant.
         """
         variant = self.variant if variant is None else variant
-        self._check_variant(variant)
-        return self._tools_of(variant)
+        _check_variant(self, variant)
+        return _tools_of(self, variant)
 
-    def _tools_of(self, variant: str) -> tuple[Tool[..., Any], ...]:
-        return tuple(
-            self.tool_of(method)
-            for method in self._methods()
-            if variant == EVERY_VARIANT or not {variant, EVERY_VARIANT}.isdisjoint(method.variants)
-        )
 
-    def _check_variant(self, variant: str) -> None:
-        known = {name for method in self._methods() for name in method.variants} | {EVERY_VARIANT}
-        if variant not in known:
-            msg = f"toolset {type(self).__name__} has no variant {variant!r}; it has {', '.join(sorted(known))}"
+def _check_names(kind: type[Toolset]) -> None:
+    """Refuse what a class calls like something that perdure or pydantic reads of it."""
+    own = cast("dict[str, object]", vars(kind))
+    called = {*own, *cast("dict[str, object]", own.get("__annotations__", {}))}
+    if _ENTERING & called:
+        msg = f"toolset {kind.__name__}: override lifespan(), with @asynccontextmanager, to be entered and left once"
+        raise ToolDefinitionError(msg)
+    if inspect.isasyncgenfunction(own.get("lifespan")):
+        msg = f"toolset {kind.__name__}: put @asynccontextmanager over lifespan"
+        raise ToolDefinitionError(msg)
+    state = {name for name in cast("dict[str, object]", own["__private_attributes__"]) if hasattr(BaseModel, name)}
+    for name in sorted(called | state):
+        if isinstance(own.get(name), ToolMethod) and (name in RESERVED or name.startswith("model_")):
+            msg = f"toolset {kind.__name__}: {name} is a name that every toolset has; call the method otherwise, with "
+            raise ToolDefinitionError(f"{msg}@tool_method(name={name!r}) if the model is to read it")
+        if name in _READ_BY_AGENTS | _OF_PYTHON | state:
+            who = "agents read" if name in _READ_BY_AGENTS else "Python and pydantic use"
+            msg = f"toolset {kind.__name__}: {name} is what {who}; choose another name"
             raise ToolDefinitionError(msg)
 
-    def tool_of(self, method: ToolMethod[P, R]) -> Tool[P, R]:
-        """The tool that a method is on this instance."""
-        key = method.function.__qualname__
-        if key not in self._made or self._made[key].toolset is not self:  # a copy has the tools of the first
-            self._made[key] = method.bound(self)
-        return cast("Tool[P, R]", self._made[key])
 
-    def _methods(self) -> list[ToolMethod[..., Any]]:
-        names = dict.fromkeys(name for base in reversed(type(self).__mro__) for name in vars(base))
-        found = (inspect.getattr_static(type(self), name, None) for name in names)
-        return [method for method in found if isinstance(method, ToolMethod)]
+def _tool_of(toolset: Toolset, method: ToolMethod[P, R]) -> Tool[P, R]:
+    """The tool that a method is on an instance."""
+    made = _state_of(toolset).made
+    return cast("Tool[P, R]", made.get(method) or made.setdefault(method, method.bound(toolset)))
+
+
+def _tools_of(toolset: Toolset, variant: str) -> tuple[Tool[..., Any], ...]:
+    return tuple(
+        _tool_of(toolset, method)
+        for method in _methods_of(type(toolset))
+        if variant == EVERY_VARIANT or not {variant, EVERY_VARIANT}.isdisjoint(method.variants)
+    )
+
+
+def _check_variant(toolset: Toolset, variant: str) -> None:
+    kind = type(toolset)
+    known = {name for method in _methods_of(kind) for name in method.variants} | {EVERY_VARIANT}
+    if variant not in known:
+        msg = f"toolset {kind.__name__} has no variant {variant!r}; it has {', '.join(sorted(known))}"
+        raise ToolDefinitionError(msg)
+
+
+def _methods_of(kind: type[Toolset]) -> list[ToolMethod[..., Any]]:
+    authored = [base for base in reversed(kind.__mro__) if base not in {object, BaseModel, Toolset}]
+    names = dict.fromkeys(name for base in authored for name in vars(base))
+    found = (inspect.getattr_static(kind, name, None) for name in names)
+    return [method for method in found if isinstance(method, ToolMethod)]
 
 
 class OpenToolsets:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import click
 
-from perdure.cli.render import clean
+from perdure.cli.render import Line, Tone, clean
 from perdure.client import Client, ClientError
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.people import InputRequest
@@ -56,6 +56,23 @@ def command_for(session: str, request: InputRequest) -> str:
         return f"perdure approve {where}"
     value = request.options[0] if request.options and request.options[0].isprintable() else "VALUE"
     return f"perdure answer {'-- ' if value.startswith('-') else ''}{where} {shlex.quote(value)}"
+
+
+def what_waits(request: InputRequest) -> str:
+    """What a person decides about, in one line."""
+    if request.needs == "approval":
+        return clean(" ".join(f"approve {request.tool} {request.arguments}".split()))
+    options = f" ({' / '.join(request.options)})" if request.options else ""
+    return clean(" ".join(f"{request.question or request.tool}{options}".split()))
+
+
+def request_lines(session: str, request: InputRequest) -> list[Line]:
+    """A request that waits, and the command that replies to it."""
+    until = f" · until {request.expires_at.astimezone():%Y-%m-%d %H:%M}" if request.expires_at is not None else ""
+    return [
+        Line(f"? {what_waits(request)} · {request.request_id}{until}", Tone.WARNING),
+        Line(f"  {command_for(session, request)}", Tone.QUIET),
+    ]
 
 
 def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -> None:

@@ -17,38 +17,17 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.cli.connection import opened_store
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.failures import describe
+from perdure.cli.provider_keys import USUAL_KEYS
 from perdure.cli.setup import missing_attributes
 from perdure.client import Client, ClientError
 from perdure.client.closures import closures
-from perdure.client.connect import load_config, rpc_errors
+from perdure.client.connect import address_source, load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
-from perdure.settings import PREFIX, Settings
+from perdure.settings import PREFIX, Settings, folder_settings
 from perdure.store.engine import Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
 from perdure.store.schema import REVISION
-
-USUAL_KEYS: dict[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "azure": ("AZURE_API_KEY",),
-    "bedrock": ("AWS_ACCESS_KEY_ID",),
-    "cerebras": ("CEREBRAS_API_KEY",),
-    "cohere": ("COHERE_API_KEY",),
-    "deepseek": ("DEEPSEEK_API_KEY",),
-    "fireworks_ai": ("FIREWORKS_AI_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    "groq": ("GROQ_API_KEY",),
-    "huggingface": ("HUGGINGFACE_API_KEY",),
-    "mistral": ("MISTRAL_API_KEY",),
-    "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
-    "openai": ("OPENAI_API_KEY",),
-    "openrouter": ("OPENROUTER_API_KEY",),
-    "perplexity": ("PERPLEXITYAI_API_KEY",),
-    "replicate": ("REPLICATE_API_KEY",),
-    "together_ai": ("TOGETHERAI_API_KEY",),
-    "xai": ("XAI_API_KEY",),
-}
-"""The variables litellm reads the key of a provider from; any one of them will do."""
 
 SHOWN_TURNS = 5
 """Turns that one line names."""
@@ -88,11 +67,12 @@ def read_settings() -> tuple[Settings, list[Finding]]:
     """Our settings, those that cannot be used replaced by their defaults so that the other checks can go on."""
     found: list[Finding] = []
     try:
-        settings = Settings()
+        settings = Settings(**folder_settings())
     except ValidationError as error:
         # Without the value, which may be a secret in the wrong variable.
         wrong = {str(one["loc"][0]): one["msg"].replace(repr(one["input"]), "it") for one in error.errors()}
-        settings = Settings(**{name: Settings.model_fields[name].default for name in wrong})
+        usable = {name: Settings.model_fields[name].default for name in wrong}
+        settings = Settings(**folder_settings() | usable)
         for name, message in wrong.items():
             fix = "correct or unset it; its default is used below"
             found.append(_wrong("settings", f"{PREFIX}{name.upper()}: {message}", fix))
@@ -110,9 +90,12 @@ def read_cluster() -> tuple[Cluster | None, Finding]:
         config = load_config()
     except TemporalConfigError as error:
         return None, _wrong("Temporal settings", *str(error).split("; ", 1))
+    except ServerUnreachableError as error:
+        return None, failed("Temporal settings", error)
     cluster = Cluster(address=config.get("target_host", ""), api_key=config.get("api_key") or "")
     namespace = config.get("namespace", "default")
-    text = f"address {cluster.address}, namespace {namespace}, {'with' if cluster.api_key else 'without'} an API key"
+    key = "with" if cluster.api_key else "without"
+    text = f"address {cluster.address} ({address_source()}), namespace {namespace}, {key} an API key"
     return cluster, Finding(check="Temporal settings", ok=True, text=text)
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from perdure.cli.errors import UnreachableError
 from perdure.client import Client
-from perdure.settings import Settings, load_settings
+from perdure.settings import Settings, is_set, load_settings
 from perdure.store import Store
 
 Result = TypeVar("Result")
@@ -56,8 +56,9 @@ def _check_file(settings: Settings) -> None:
     """Opening would make an empty store here, while the workers write to theirs somewhere else."""
     path = settings.store_path
     if path is not None and not path.exists():
+        source = "from PERDURE_STORE_URL" if is_set("store_url") else "the default of this folder"
         msg = (
-            f"there is no transcript store at {path}; run 'perdure dev' in this folder, "
+            f"there is no transcript store at {path} ({source}); run 'perdure dev' in this folder, "
             "or set PERDURE_STORE_URL to the store of your workers"
         )
         raise UnreachableError(msg)

@@ -1,15 +1,11 @@
 """``perdure dev``: the embedded server, its UI and a worker, together until Ctrl+C."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-import urllib.request
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from http import HTTPStatus
 from pathlib import Path
 
 import click
@@ -22,37 +18,25 @@ from perdure.cli.child import (
     worker_command,
 )
 from perdure.cli.connection import run
-from perdure.cli.errors import CliError
-from perdure.cli.server import (
-    DEFAULT_PORT,
-    DEFAULT_UI_PORT,
-    EmbeddedServer,
-    ServerOptions,
-    check_port,
-    open_log,
-    spawn,
-    stop_process,
-    wait_process,
-)
+from perdure.cli.errors import CliError, MistakeError
+from perdure.cli.loaded_agents import LoadedAgent, load_agents, missing_keys
+from perdure.cli.render import clean
+from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, ServerOptions, check_port, wait_process
+from perdure.cli.watched_files import WatchedFiles
+from perdure.cli.worker_process import WorkerProcess, wait_before_start
 from perdure.client.connect import load_config
-from perdure.settings import Settings, load_settings, prepare_recordings
-
-FOLDER = Path(".perdure")
-"""Where the server, the store and the logs of ``perdure dev`` live, below the working directory."""
-
-READY_TIMEOUT = timedelta(seconds=60)
-"""How long the worker may take until it is ready; loading the model library alone takes about five seconds."""
-
-STOP_MARGIN = timedelta(seconds=10)
-"""What the worker gets beyond its own grace period before it is killed."""
-
-POLL = timedelta(milliseconds=100)
+from perdure.dev_file import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
+from perdure.engine.redaction import redact_text
+from perdure.settings import Settings, known_secrets, load_settings, prepare_recordings
+from perdure.store.engine import Address
 
 
 @click.command("dev")
 @click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be given again.")
+@click.option("--reload", is_flag=True, help="Start the worker anew when a Python file or an agent's file is saved.")
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Of the server.")
 @click.option("--ui-port", type=click.IntRange(1, 65535), default=DEFAULT_UI_PORT, show_default=True, help="Of the UI.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Of the worker's metrics; 9464 by default.")
 @click.option(
     "--db",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -67,8 +51,10 @@ POLL = timedelta(milliseconds=100)
 def command(  # noqa: PLR0913  # one for each option of the command line
     *,
     agents: tuple[str, ...],
+    reload: bool,
     port: int,
     ui_port: int,
+    metrics_port: int | None,
     db: Path,
     headless: bool,
     record: Path | None,
@@ -76,46 +62,243 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 ) -> None:
     """Run the embedded Temporal server, its UI and a worker on this machine. Ctrl+C stops all of them.
 
-    Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
+    Other verbs find the server and the store by themselves, in this folder and below it. A worker that dies is started
+    again. Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
     may be missing, because the server does not wait for the disk.
     """
     worker = worker_command(agents)
-    settings = load_settings()
-    recordings = recording_settings(record, replay)
-    prepare_recordings(settings.model_copy(update=recordings))
+    settings = load_settings(of_folder=False)
+    changes: dict[str, object] = {**recording_settings(record, replay)}
+    if metrics_port is not None:
+        host = settings.metrics_address.rpartition(":")[0] or "127.0.0.1"
+        changes["metrics_address"] = f"{host}:{metrics_port}"
+    settings = settings.model_copy(update=changes)
+    prepare_recordings(settings)
+    sources = agents or settings.agents
     options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
-    run(_dev(options, worker, variables(recordings), settings))
-
-
-async def _dev(options: ServerOptions, command: list[str], changes: dict[str, str], settings: Settings) -> None:
-    stop = _Stop()
-    check_port(options.port, "--port")
-    _check_metrics_port(settings)
-    async with AsyncExitStack() as stack:
-        stack.callback(stop.listen())
-        server = EmbeddedServer(options)
-        if await stop.instead_of(server.start()):
-            return
-        stack.push_async_callback(server.stop)
-        log = FOLDER / "worker.log"
-        with open_log(log) as output:
-            environment = {name: value for name, value in os.environ.items() if not _of_temporal(name)}
-            environment |= changes | own_server(server.address)
-            worker = spawn(command, output=output, env=environment)
-        stack.push_async_callback(_stop_worker, worker, settings, stop)
-        if await stop.instead_of(_ready(worker, settings, log)):
-            return
-        _say_where(server, settings)
-        await _watch(server, worker, log, stop)
-
-
-def _of_temporal(name: str) -> bool:
-    return name.startswith("TEMPORAL_")
+    watched = WatchedFiles.of(sources) if reload else None
+    run(Dev(options, worker, settings, watched).run())
 
 
 def own_server(address: str) -> dict[str, str]:
     """What leads a process to this server, and keeps it from a profile that the user has for a cluster."""
     return {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
+
+
+class Dev:
+    """Server and worker of one ``perdure dev``."""
+
+    def __init__(
+        self, options: ServerOptions, command: Sequence[str], settings: Settings, watched: WatchedFiles | None
+    ) -> None:
+        self._server = EmbeddedServer(options)
+        self._command = command
+        self._settings = settings
+        self._watched = watched
+        self._stop = _Stop()
+        self._saved = asyncio.Event()
+        self._worker: WorkerProcess | None = None
+        self._agents: Sequence[LoadedAgent] = ()
+        self._deaths = 0
+        self._told: tuple[str, list[str]] = ("", [])
+        self._secrets = known_secrets()
+        self._environment = self._worker_environment()
+
+    def _worker_environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+        names = ("store_url", "task_queue", "metrics_address", "recordings", "recording_mode")
+        chosen = {name: getattr(self._settings, name) for name in names}
+        ours = variables({name: value for name, value in chosen.items() if value is not None})
+        return kept | ours | own_server(self._server.address)
+
+    async def run(self) -> None:
+        """Start both, and keep them until a stop is asked for.
+
+        Raises:
+            CliError: The server ended by itself, or the agents or the worker could not be started the first time.
+        """
+        async with AsyncExitStack() as stack:
+            stack.callback(self._stop.listen())
+            try:
+                file = stack.enter_context(held())
+            except AlreadyRunningError as error:
+                raise MistakeError(str(error)) from None
+            check_port(self._server.options.port, "--port")
+            _check_metrics_port(self._settings)
+            if self._watched is not None:
+                watching = asyncio.create_task(self._watch_files(self._watched))
+                stack.callback(watching.cancel)
+            if await self._stop.instead_of(self._load()):
+                return
+            stack.push_async_callback(self._server.stop)
+            if await self._stop.instead_of(self._server.start()):
+                return
+            file.write(self._addresses())
+            stack.push_async_callback(self._stop_worker)
+            if await self._stop.instead_of(self._begin()):
+                return
+            await self._keep_running()
+
+    def _addresses(self) -> DevAddresses:
+        return DevAddresses(
+            pid=os.getpid(),
+            temporal_address=self._server.address,
+            namespace="default",
+            task_queue=self._settings.task_queue,
+            store_url=Address(self._settings.store_url).public_url,
+            ui_url=self._server.ui_url,
+            metrics_address=self._settings.metrics_address,
+        )
+
+    async def _begin(self) -> None:
+        """Start the worker if its agents were loaded, and say where everything is.
+
+        Raises:
+            CliError: The worker does not start, and no file is watched that could mend it.
+        """
+        if self._agents:
+            self._worker = self._new_worker()
+            is_ready = await self._worker.is_ready(self._settings.metrics_address)
+            if not is_ready and self._watched is None:
+                raise CliError(self._death_of(self._worker))
+        self._say_where()
+
+    async def _load(self) -> bool:
+        """Load the agents and name them; where files are watched, a mistake in them is told and waited for.
+
+        Raises:
+            CliError: They do not load, and no file is watched.
+        """
+        try:
+            agents = await load_agents(self._command, self._environment)
+        except CliError as error:
+            if self._watched is None:
+                raise
+            self._say(f"✗ {error.message}")
+            return False
+        self._agents = agents
+        for title, agent in zip(["agents", *[""] * len(agents)], agents, strict=False):
+            self._say(f"{title:8} {agent.line()}")
+        if self._settings.recording_mode != "replay":  # then no model is called
+            for sentence in missing_keys(agents):
+                self._say(f"{'missing':8} {sentence}; set it and start 'perdure dev' again")
+        return True
+
+    def _new_worker(self) -> WorkerProcess:
+        return WorkerProcess(self._command, self._environment, FOLDER / "worker.log")
+
+    async def _stop_worker(self) -> None:
+        if self._worker is not None:
+            await self._worker.stop(self._settings.shutdown_grace, self._stop.insisted)
+
+    async def _keep_running(self) -> None:
+        """Keep a worker running until a stop is asked for.
+
+        Raises:
+            CliError: The server ended by itself.
+        """
+        while True:
+            await self._next_event()
+            if self._stop.asked.is_set():
+                return
+            if (code := self._server.returncode) is not None:
+                raise CliError(f"the Temporal server ended with code {code}; see {self._server.options.log}")
+            if self._saved.is_set():
+                self._saved.clear()
+                await self._stop.instead_of(self._reload())
+            elif self._worker is not None:
+                await self._replace(self._worker)
+
+    async def _next_event(self, patience: timedelta | None = None) -> None:
+        """Wait for a stop, the end of the server or the worker, or a saved file; with patience, until that is up."""
+        waiting = [self._stop.asked.wait(), self._saved.wait(), self._server.wait()]
+        if self._worker is not None:
+            waiting.append(wait_process(self._worker.process))
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        timeout = None if patience is None else patience.total_seconds()
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _replace(self, dead: WorkerProcess) -> None:
+        """Say why the worker died, and start another one: at once, or later if workers die in a row."""
+        reason = f"the worker {dead.death()}"
+        last = [f"  {line}" for line in dead.last_lines()]
+        self._deaths = 0 if dead.was_steady else self._deaths + 1
+        self._worker = None
+        wait = wait_before_start(self._deaths)
+        when = f"in {wait.total_seconds():.0f} s" if wait else "now"
+        if (reason, last) == self._told:
+            self._say("✗ the worker died in the same way again")
+        else:
+            for line in (f"✗ {reason}; its last lines, of {dead.log}:", *(last or ["  none"])):
+                self._say(line)
+        self._told = (reason, last)
+        self._say(f"  another one starts {when}{'' if self._watched is None else ', or at the next save'}")
+        if wait:
+            await self._next_event(wait)
+        if self._stop.asked.is_set() or self._saved.is_set() or self._server.returncode is not None:
+            return
+        self._worker = self._new_worker()
+        await self._stop.instead_of(self._say_ready(self._worker))
+
+    async def _say_ready(self, worker: WorkerProcess) -> None:
+        try:
+            if await worker.is_ready(self._settings.metrics_address):
+                self._say("✓ a worker is ready")
+        except CliError as error:
+            self._say(f"✗ {error.message}")
+
+    async def _reload(self) -> None:
+        """Try the saved files first: the old worker goes on unless they load."""
+        if not await self._load():
+            goes_on = self._worker is not None and not self._worker.has_ended
+            self._say(f"  {'the old worker goes on; ' if goes_on else ''}waiting for the next save")
+            return
+        if self._worker is not None and not self._worker.has_ended:
+            seconds = self._settings.shutdown_grace.total_seconds()
+            self._say(f"the old worker stops; running calls get up to {seconds:.0f} s")
+            await self._stop_worker()
+        self._deaths, self._told = 0, ("", [])
+        self._worker = self._new_worker()
+        await self._say_ready(self._worker)
+
+    async def _watch_files(self, watched: WatchedFiles) -> None:
+        try:
+            async for names in watched.saved():
+                self._say(f"saved: {', '.join(names)}")
+                self._saved.set()
+        except (OSError, RuntimeError) as error:
+            self._say(f"✗ files cannot be watched any more: {error}; set WATCHFILES_FORCE_POLLING=1 and start again")
+
+    def _death_of(self, worker: WorkerProcess) -> str:
+        lines = " | ".join(worker.last_lines())
+        return f"the worker {worker.death()}: {lines or 'it wrote nothing'}; see {worker.log}"
+
+    def _say(self, text: str) -> None:
+        click.echo(clean(redact_text(text, self._secrets)))
+
+    def _say_where(self) -> None:
+        address = Address(self._settings.store_url)
+        rows = [("server", self._server.address), ("UI", self._server.ui_url or "off"), ("store", str(address))]
+        if self._settings.metrics_address:
+            rows.append(("metrics", f"http://{self._settings.metrics_address}/metrics"))
+        rows.append(("logs", str(FOLDER)))
+        for name, value in rows:
+            self._say(f"{name:8} {value}")
+        if address.has_secrets:
+            self._say(f"{FILE} holds no password: set PERDURE_STORE_URL for other verbs, too")
+        wanted = own_server(self._server.address) if _leads_elsewhere(self._server) else {}
+        prefix = "".join(f"{name}={value} " for name, value in wanted.items())
+        if self._worker is None or self._worker.has_ended:
+            self._say("\nno worker runs yet: waiting for the next save")
+        else:
+            name = self._agents[0].name if self._agents else "AGENT"
+            self._say("\nready; run a job from this folder with:")
+            self._say(f"  {prefix}perdure run {name} 'what it is to do'")
+        self._say("Ctrl+C stops everything")
 
 
 class _Stop:
@@ -145,7 +328,7 @@ class _Stop:
             click.echo("stopping: the worker first, then the server; press Ctrl+C again to stop at once")
             self.asked.set()
 
-    async def instead_of(self, work: Coroutine[None, None, None]) -> bool:
+    async def instead_of(self, work: Coroutine[None, None, object]) -> bool:
         """Do the work unless a stop is asked for first; then the work is cancelled, and this is True."""
         task = asyncio.create_task(work)
         asked = asyncio.create_task(self.asked.wait())
@@ -164,89 +347,12 @@ class _Stop:
 def _check_metrics_port(settings: Settings) -> None:
     _, _, port = settings.metrics_address.rpartition(":")
     if port.isdigit():
-        check_port(int(port), "PERDURE_METRICS_ADDRESS")
-
-
-async def _ready(worker: "subprocess.Popen[bytes]", settings: Settings, log: Path) -> None:
-    """Wait until the worker says that it is ready; without its door for metrics, there is nobody to ask."""
-    if not settings.metrics_address:
-        return
-    try:
-        async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
-            while not await _says_ready(settings.metrics_address):
-                if worker.poll() is not None:
-                    raise _ended("worker", worker.returncode, log)
-                await asyncio.sleep(POLL.total_seconds())
-    except TimeoutError:
-        msg = f"the worker was not ready within {READY_TIMEOUT.total_seconds():.0f} s; see {log}"
-        raise CliError(msg) from None
-
-
-async def _says_ready(address: str) -> bool:
-    def ask() -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as reply:
-            return bool(reply.status == HTTPStatus.OK)
-        return False  # an error status is an OSError too
-
-    return await asyncio.to_thread(ask)
-
-
-async def _stop_worker(worker: "subprocess.Popen[bytes]", settings: Settings, stop: _Stop) -> None:
-    seconds = (settings.shutdown_grace + STOP_MARGIN).total_seconds()
-    stopping = asyncio.create_task(stop_process(worker, seconds))
-    insisted = asyncio.create_task(stop.insisted.wait())
-    await asyncio.wait({stopping, insisted}, return_when=asyncio.FIRST_COMPLETED)
-    insisted.cancel()
-    if not stopping.done():
-        worker.kill()
-    await stopping
-
-
-async def _watch(server: EmbeddedServer, worker: "subprocess.Popen[bytes]", log: Path, stop: _Stop) -> None:
-    """Wait until a stop is asked for.
-
-    Raises:
-        CliError: The server or the worker ended by itself.
-    """
-    asked = asyncio.create_task(stop.asked.wait())
-    server_end = asyncio.create_task(server.wait())
-    worker_end = asyncio.create_task(wait_process(worker))
-    waiting = (asked, server_end, worker_end)
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
-    if asked.done() and not asked.cancelled():
-        return
-    if worker.poll() is not None:
-        raise _ended("worker", worker.returncode, log)
-    raise _ended("Temporal server", server.returncode, server.options.log)
-
-
-def _ended(what: str, code: int | None, log: Path | None) -> CliError:
-    last = ""
-    if log is not None and log.is_file():
-        rows = log.read_text(errors="replace").strip().splitlines()
-        last = f": {rows[-1][:300]}" if rows else ""
-    return CliError(f"the {what} ended with code {code}{last}; see {log}")
-
-
-def _say_where(server: EmbeddedServer, settings: Settings) -> None:
-    rows = [("server", server.address), ("UI", server.ui_url or "off"), ("store", settings.store_url)]
-    if settings.metrics_address:
-        rows.append(("metrics", f"http://{settings.metrics_address}/metrics"))
-    rows.append(("logs", str(FOLDER)))
-    for name, value in rows:
-        click.echo(f"{name:8} {value}")
-    wanted = own_server(server.address) if _leads_elsewhere(server) else {}
-    prefix = "".join(f"{name}={value} " for name, value in wanted.items())
-    click.echo(f"\nready; run a job from this folder with:\n  {prefix}perdure run AGENT 'what it is to do'")
-    click.echo("Ctrl+C stops everything")
+        check_port(int(port), "--metrics-port")
 
 
 def _leads_elsewhere(server: EmbeddedServer) -> bool:
-    """Whether ``perdure run`` would go to another server, or to this one with the key of another."""
+    """Whether variables lead ``perdure run`` to another server or namespace, or here with the key of another server."""
     config = load_config()
     local = {server.address, server.address.replace("127.0.0.1", "localhost")}
-    return config.get("target_host") not in local or bool(set(config) - {"target_host"})
+    other = config.get("namespace", "default") != "default" or bool(set(config) - {"target_host", "namespace"})
+    return other or config.get("target_host") not in local

@@ -8,15 +8,18 @@ from perdure.client.errors import (
     ServerUnreachableError,
     SessionIdleError,
     TemporalConfigError,
+    UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
 )
-from perdure.settings import SettingsError
+from perdure.dev_file import find
+from perdure.settings import SettingsError, is_set
 from perdure.store.errors import NotFoundError, StoreError
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
 _USAGE = (
     UnknownSessionError,
+    UnknownAgentError,
     UnknownArtifactError,
     RequestRefusedError,
     SessionIdleError,
@@ -36,7 +39,14 @@ def describe(error: Exception) -> CliError | None:
     if isinstance(error, _UNREACHABLE):
         return CliError(str(error), ExitCode.UNREACHABLE)
     if isinstance(error, StoreError):
-        return CliError(f"the transcript store: {error}; see PERDURE_STORE_URL", ExitCode.UNREACHABLE)
+        return CliError(f"the transcript store: {error}; {_store_hint()}", ExitCode.UNREACHABLE)
     if isinstance(error, ClientError):
         return CliError(str(error), ExitCode.ERROR)
     return None
+
+
+def _store_hint() -> str:
+    found = find()
+    if found is None or is_set("store_url"):
+        return "see PERDURE_STORE_URL"
+    return f"its address comes from {found.path}, which holds no password; set PERDURE_STORE_URL"

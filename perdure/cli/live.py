@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import re
+import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol, get_args
 
@@ -15,7 +15,7 @@ import click
 
 from perdure.cli.asking import Asking, say_what_waits
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
-from perdure.cli.render import Line, Tone, clean, lines
+from perdure.cli.render import Line, Tone, clean, lines, table
 from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
@@ -24,6 +24,7 @@ from perdure.contracts.event_types import event_type, is_called
 from perdure.contracts.events import AgentEnd, AgentError, Envelope, Names
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
+from perdure.contracts.values import to_json_line
 from perdure.store import StoreUnavailableError
 
 SECOND_PRESS = timedelta(seconds=3)
@@ -51,8 +52,6 @@ _COLOURS: dict[Tone, dict[str, str | bool]] = {
     Tone.WARNING: {"fg": "yellow"},
     Tone.BAD: {"fg": "red"},
 }
-
-_STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
 
@@ -103,14 +102,38 @@ def refuse_types(types: Collection[str], where: str) -> None:
 
 def show(line: Line) -> None:
     """Print a line without what steers a terminal, in colour on one unless ``NO_COLOR`` is set."""
-    plain = None if not os.environ.get("NO_COLOR") else False
-    click.echo(click.style(clean(line.text), **_COLOURS[line.tone]), color=plain)  # type: ignore[arg-type]
+    click.echo(styled(line), color=None if not os.environ.get("NO_COLOR") else False)
+
+
+def styled(line: Line) -> str:
+    """The line in its colour, without what steers a terminal."""
+    return click.style(clean(line.text), **_COLOURS[line.tone])  # type: ignore[arg-type]
+
+
+def show_paged(rows: Sequence[Line]) -> None:
+    """Print lines; at a terminal that is too low for them, through the pager."""
+    if sys.stdout.isatty() and len(rows) >= shutil.get_terminal_size().lines:
+        plain = False if os.environ.get("NO_COLOR") else None
+        click.echo_via_pager((f"{styled(row)}\n" for row in rows), color=plain)
+        return
+    for row in rows:
+        show(row)
+
+
+def columns() -> int | None:
+    """How wide the terminal is; None where stdout is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequence[Tone] = ()) -> None:
+    """Print rows below their heads; as wide as the terminal, or whole where none is."""
+    for place, line in enumerate(table([[head.upper() for head in heads], *rows], columns())):
+        show(Line(line, Tone.QUIET if place == 0 else tones[place - 1] if tones else Tone.PLAIN))
 
 
 def print_json(value: object) -> None:
     """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    click.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    click.echo(to_json_line(value))
 
 
 class Printer:
@@ -144,7 +167,7 @@ class Printer:
         if self.types and not is_called(envelope.event, {*self.types, "heartbeat"}):
             return
         if self.as_json:
-            print_json({**envelope.line(self.names), **({"replayed": True} if envelope.replayed else {})})
+            click.echo(envelope.to_json(self.names))
             return
         rows = lines(envelope)
         # What ended the turn was shown when it happened; calls beside it may have failed since.

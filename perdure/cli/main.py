@@ -15,6 +15,7 @@ VERBS: dict[str, str] = {
     "follow": "Follow the running or last turn of a session.",
     "cancel": "Cancel the running turn of a session.",
     "extend": "Other limits for the running turn of a session.",
+    "inbox": "What waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
     "approve": "Let a tool call run that waits for it.",
     "deny": "Refuse a tool call, or to answer a question.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar, cast
+from unicodedata import combining, east_asian_width
 
 from perdure.contracts import decisions, events
 from perdure.contracts.builtins import Todo
@@ -57,6 +58,46 @@ def money(amount: Decimal) -> str:
     text = f"{amount:,.4f}".rstrip("0")
     whole, _, decimals = text.partition(".")
     return f"${whole}.{decimals:0<2}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as people say it: ``0.4s``, ``12s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    for unit, size, part, below in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size}{unit}" + (f" {rest}{part}" if rest else "")
+    return f"{whole}s"
+
+
+def width_of(text: str) -> int:
+    """The columns that a text takes at a terminal: wide characters take two, combining ones none."""
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def cut(text: str, columns: int) -> str:
+    """The text in so many columns at most, with a mark where something was cut off."""
+    if width_of(text) <= columns:
+        return text
+    while text and width_of(text) > columns - 1:
+        text = text[:-1]
+    return f"{text}…" if columns > 0 else ""
+
+
+def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """Rows as aligned lines, the last cell cut to what is left of ``columns``; None cuts nothing."""
+    cells = [[clean(" ".join(cell.split())) for cell in row] for row in rows]
+    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+    lines: list[str] = []
+    for row in cells:
+        *aligned, last = row
+        text = "".join(
+            f"{cell}{' ' * (width - width_of(cell))}  " for cell, width in zip(aligned, widths, strict=False)
+        )
+        lines.append((text + (last if columns is None else cut(last, max(columns - width_of(text), 20)))).rstrip())
+    return lines
 
 
 def tally(end: TurnResult | events.AgentEnd) -> str:

@@ -1,18 +1,28 @@
 """``perdure show``: what a session did."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import click
 
+from perdure.cli.asking import request_lines
 from perdure.cli.connection import opened_store, run
 from perdure.cli.export import chain
-from perdure.cli.live import print_json, show
-from perdure.cli.render import Line, Tone, clean, money, tally, todo_lines
+from perdure.cli.live import print_json, show, show_paged
+from perdure.cli.render import Line, Tone, clean, cut, duration, money, tally, todo_lines
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
+from perdure.contracts.events import GenerationEnd, ToolEnd
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
-from perdure.contracts.turns import StopReason
-from perdure.store import StepRecord, TurnRecord
+from perdure.contracts.people import InputRequest
+from perdure.contracts.turns import RunState, StopReason
+from perdure.store import StepRecord, Store, TurnRecord
+
+PAGE = 500
+"""Events read at once."""
+
+SHORT = 100
+"""Columns of a message that ``--short`` shows."""
 
 
 @click.command("show")
@@ -24,33 +34,22 @@ from perdure.store import StepRecord, TurnRecord
     is_flag=True,
     help="The steps as places to resume or fork from, also those that a rewind left behind.",
 )
+@click.option("--short", is_flag=True, help="Each message in one line.")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def command(*, session: str, turn: int | None, as_checkpoints: bool, as_json: bool) -> None:
-    """Show the turns of SESSION: how each ended, its messages, and what each step used.
+def command(*, session: str, turn: int | None, as_checkpoints: bool, short: bool, as_json: bool) -> None:
+    """Show the turns of SESSION: how each ended, its messages, what each step used, and what waits for a person.
+
+    At a terminal, what is longer than the screen goes through the pager ($PAGER).
 
     With --json the object has session, turns (each with its request, times, result and job_status), steps (turn, step,
-    finish_reason, usage, cost_usd, and the messages that were new), messages (those of the steps, in order) and
-    tool_metrics (count, errors, seconds and success_rate of the tool calls, and the same of each tool).
-    With --checkpoints it has session and checkpoints.
+    finish_reason, usage, cost_usd, and the messages that were new), messages (those of the steps, in order), requests
+    (what waits for people) and tool_metrics (count, errors, seconds and success_rate of the tool calls, and the same of
+    each tool). With --checkpoints it has session and checkpoints.
     """
     if as_checkpoints:
         _show_checkpoints(session, turn, as_json=as_json)
         return
-
-    async def main() -> tuple[Sequence[TurnRecord], Sequence[StepRecord], StepRecord | None, ToolMetrics]:
-        async with opened_store() as store:
-            await store.session(session)
-            # In this order: a turn that begins meanwhile is left out whole.
-            turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
-            now = await store.session(session)
-            conversation = chain({step.id: step for step in await store.steps(session)}, now.tip or now.head)
-            parent = conversation[0].parent if conversation else None
-            origin = None if parent is None else await store.step(parent)
-            metrics = await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics()
-            return turns, conversation, origin, metrics
-
-    turns, conversation, origin, metrics = run(main())
-    steps = [step for step in conversation if step.turn in {record.turn for record in turns}]
+    shown = run(_read(session, turn, as_json=as_json))
     if as_json:
         about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
         print_json(
@@ -58,24 +57,82 @@ def command(*, session: str, turn: int | None, as_checkpoints: bool, as_json: bo
                 "session": session,
                 "turns": [
                     {**record.model_dump(mode="json", exclude={"last_step"}), "job_status": record.job_status}
-                    for record in turns
+                    for record in shown.turns
                 ],
-                "steps": [step.model_dump(mode="json", include=about) for step in steps],
-                "messages": [message.model_dump(mode="json") for step in steps for message in step.added],
-                "tool_metrics": metrics.model_dump(mode="json"),
+                "steps": [step.model_dump(mode="json", include=about) for step in shown.steps],
+                "messages": [message.model_dump(mode="json") for step in shown.steps for message in step.added],
+                "requests": [request.model_dump(mode="json") for request in shown.requests],
+                "tool_metrics": shown.metrics.model_dump(mode="json"),
             }
         )
         return
-    if origin is not None and turn is None:
-        show(Line(f"forked from {origin.session}, turn {origin.turn}, step {origin.step}", Tone.HEAD))
-    for record in turns:
-        of_turn = [step for step in steps if step.turn == record.turn]
-        show(turn_line(record, left_behind=not of_turn))
+    show_paged(list(session_lines(shown, short=short)))
+
+
+class Shown(NamedTuple):
+    """What is shown of a session.
+
+    Attributes:
+        origin: The step of another session that this one was forked from.
+        seconds: How long tool calls took, by their ids, and model calls, by turn and step.
+    """
+
+    session: str
+    turns: Sequence[TurnRecord]
+    steps: Sequence[StepRecord]
+    origin: StepRecord | None = None
+    requests: Sequence[InputRequest] = ()
+    metrics: ToolMetrics = ToolMetrics()
+    seconds: Mapping[object, float] = {}
+
+
+async def _read(session: str, turn: int | None, *, as_json: bool) -> Shown:
+    async with opened_store() as store:
+        await store.session(session)
+        # In this order: a turn that begins meanwhile is left out whole.
+        turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
+        now = await store.session(session)
+        conversation = chain({step.id: step for step in await store.steps(session)}, now.tip or now.head)
+        parent = conversation[0].parent if conversation else None
+        numbers = {record.turn for record in turns}
+        return Shown(
+            session=session,
+            turns=turns,
+            steps=[step for step in conversation if step.turn in numbers],
+            origin=await store.step(parent) if parent is not None and turn is None else None,
+            requests=[request for request in await store.open_requests(session) if request.turn in numbers],
+            metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
+            seconds={} if as_json else await _seconds(store, session),
+        )
+
+
+async def _seconds(store: Store, session: str) -> dict[object, float]:
+    found: dict[object, float] = {}
+    after = 0
+    while page := await store.events(session, after=after, limit=PAGE):
+        after = page[-1].seq
+        for envelope in page:
+            if isinstance(envelope.event, ToolEnd):
+                found[envelope.event.call_id] = envelope.event.seconds
+            elif isinstance(envelope.event, GenerationEnd):
+                found[envelope.turn, envelope.step] = envelope.event.seconds
+    return found
+
+
+def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
+    """The turns with their steps, todos and what waits for a person; ``short`` has a line for each message."""
+    if shown.origin is not None:
+        where = f"{shown.origin.session}, turn {shown.origin.turn}, step {shown.origin.step}"
+        yield Line(f"forked from {where}", Tone.HEAD)
+    for record in shown.turns:
+        of_turn = [step for step in shown.steps if step.turn == record.turn]
+        waiting = [request for request in shown.requests if record is shown.turns[-1]]
+        yield turn_line(record, left_behind=not of_turn, waits=bool(waiting))
         for step in of_turn:
-            for line in step_lines(step):
-                show(line)
-        for line in todo_lines(record.result.todos if record.result is not None else ()):
-            show(line)
+            yield from step_lines(step, shown.seconds, short=short)
+        yield from todo_lines(record.result.todos if record.result is not None else ())
+        for request in waiting:
+            yield from request_lines(shown.session, request)
 
 
 def _show_checkpoints(session: str, turn: int | None, *, as_json: bool) -> None:
@@ -104,12 +161,14 @@ def checkpoint_line(one: Checkpoint) -> Line:
     return Line(f"{where} · {messages} · {one.context_tokens:,} tokens{used}{pending}", tone)
 
 
-def turn_line(record: TurnRecord, *, left_behind: bool = False) -> Line:
+def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = False) -> Line:
     """One line on a turn and how it ended; one that a rewind left behind has no place in the conversation."""
     head = f"turn {record.turn} · {record.agent} · {record.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    if record.ended_at is not None:
+        head = f"{head} · {duration((record.ended_at - record.started_at).total_seconds())}"
     result = record.result
     if result is None:
-        return Line(f"{head} · running", Tone.HEAD)
+        return Line(f"{head} · {RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING}", Tone.HEAD)
     why = f" ({result.reason_code}: {clean(' '.join(result.error.split()))})" if result.error else ""
     if result.stopped_by is not None:
         why = f" (stopped by {clean(' '.join(result.stopped_by.split()))})"
@@ -118,30 +177,43 @@ def turn_line(record: TurnRecord, *, left_behind: bool = False) -> Line:
     return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}{behind}", tone)
 
 
-def step_lines(step: StepRecord) -> Iterator[Line]:
+def step_lines(step: StepRecord, seconds: Mapping[object, float], *, short: bool = False) -> Iterator[Line]:
     """The messages of a step, and what its model call used if it was one."""
     for message in step.added:
-        yield from message_lines(message)
+        yield from message_lines(message, seconds, short=short)
     cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
     used = f"{step.usage.total_tokens:,} tokens · {cost}"
     if step.summarised is not None:
         yield Line(f"compacted · {step.summarised} messages · {used}", Tone.QUIET)
-        yield from (Line(f"  {line}", Tone.QUIET) for line in clean(step.messages[0].content).splitlines())
+        yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(step.messages[0].content, short=short))
     elif step.messages and isinstance(step.messages[-1], AssistantMessage):
-        yield Line(f"step {step.step} · {used}", Tone.QUIET)
+        yield Line(f"step {step.step}{_took(seconds, (step.turn, step.step))} · {used}", Tone.QUIET)
 
 
-def message_lines(message: Message) -> Iterator[Line]:
-    """A message of the conversation as lines."""
-    text = clean(message.content)
+def message_lines(message: Message, seconds: Mapping[object, float], *, short: bool = False) -> Iterator[Line]:
+    """A message of the conversation as lines; one for each text and each call if it is to be ``short``."""
     if isinstance(message, UserMessage):
-        yield from (Line(f"> {line}", Tone.HEAD) for line in text.splitlines())
+        yield from (Line(f"> {line}", Tone.HEAD) for line in _rows(message.content, short=short))
     elif isinstance(message, AssistantMessage):
-        yield from (Line(line) for line in text.strip().splitlines())
+        yield from (Line(line) for line in _rows(message.content.strip(), short=short))
         for call in message.tool_calls:
-            yield Line(clean(f"→ {call.name} {' '.join(call.arguments.split())}"))
+            (row,) = _rows(" ".join(call.arguments.split()) or "{}", short=short)
+            yield Line(clean(f"→ {call.name} {row}"))
     else:
         mark, tone = ("✗", Tone.BAD) if message.error is not None else ("✓", Tone.GOOD)
         where = f" · {message.delegate}" if message.delegate is not None else ""
-        yield Line(f"{mark} {message.name}{where}", tone)
-        yield from (Line(f"  {line}", Tone.QUIET) for line in text.splitlines())
+        head = f"{mark} {message.name}{where}{_took(seconds, message.call_id)}"
+        if short:
+            yield Line(" · ".join([head, *_rows(message.content, short=True)]), tone)
+            return
+        yield Line(head, tone)
+        yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(message.content, short=False))
+
+
+def _took(seconds: Mapping[object, float], key: object) -> str:
+    return f" · {duration(seconds[key])}" if key in seconds else ""
+
+
+def _rows(text: str, *, short: bool) -> list[str]:
+    rows = clean(text).splitlines()
+    return [cut(" ".join(text.split()), SHORT)] if short and rows else rows

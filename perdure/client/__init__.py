@@ -1,6 +1,7 @@
 """The client: start, follow, steer and cancel turns from any service."""
 
 from perdure.client.client import Client
+from perdure.client.connect import ConnectOptions
 from perdure.client.errors import (
     ClientError,
     NoWorkerError,
@@ -11,6 +12,8 @@ from perdure.client.errors import (
     SessionIdleError,
     TemporalConfigError,
     TurnClosedError,
+    UnknownAgentError,
+    UnknownArtifactError,
     UnknownSessionError,
     WrongTurnError,
 )
@@ -18,17 +21,28 @@ from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
 from perdure.client.tasks import Task
 from perdure.client.tool_metrics import ToolMetrics
 from perdure.client.turn import Turn
+from perdure.contracts.errors import PerdureError
+from perdure.contracts.waits import Cause, TurnWait
+from perdure.settings import SettingsError
+from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
 
 __all__ = [
+    "Cause",
     "Client",
     "ClientError",
+    "ConnectOptions",
     "NoWorkerError",
+    "PerdureError",
     "RequestRefusedError",
     "ResumeOptions",
     "ServerRefusedError",
     "ServerUnreachableError",
     "SessionBusyError",
     "SessionIdleError",
+    "SettingsError",
+    "StoreError",
+    "StoreUnavailableError",
+    "StoreVersionError",
     "Task",
     "TaskOptions",
     "TemporalConfigError",
@@ -36,6 +50,9 @@ __all__ = [
     "Turn",
     "TurnClosedError",
     "TurnOptions",
+    "TurnWait",
+    "UnknownAgentError",
+    "UnknownArtifactError",
     "UnknownSessionError",
     "WrongTurnError",
 ]

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Unpack
 
 from perdure.client.errors import RequestRefusedError, UnknownSessionError
-from perdure.client.requests import ResumeOptions, session_id, turn_request
+from perdure.client.requests import ResumeOptions, session_id, turn_request, validate
 from perdure.client.turn import Turn
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.turns import TurnRequest
@@ -53,7 +53,7 @@ class Checkpoints(ABC):
             SessionBusyError: A turn of the session runs.
             ServerUnreachableError: The server does not answer.
         """
-        origin = ResumeFrom(turn=turn, step=at)
+        origin = validate(ResumeFrom, {"turn": turn, "step": at})
         request = turn_request(session, {"resume_from": origin, "prompt": prompt, **options})
         await self._known_to_the_store(session)
         return await self._start(session, request)
@@ -82,7 +82,7 @@ class Checkpoints(ABC):
         if into == session:
             msg = f"session {session!r} cannot be forked into itself; resume it there, or name another id"
             raise RequestRefusedError(msg)
-        origin = ResumeFrom(session=session, turn=turn, step=at)
+        origin = validate(ResumeFrom, {"session": session, "turn": turn, "step": at})
         new = session_id(session) if into is None else into
         request = turn_request(new, {"resume_from": origin, "prompt": prompt, **options})
         await self._known_to_the_store(session)

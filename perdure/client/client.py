@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
 
 import temporalio.client
@@ -24,24 +24,26 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.client import labels
 from perdure.client.checkpoints import Checkpoints
 from perdure.client.closures import closures, list_sessions
-from perdure.client.connect import connect, rpc_errors
+from perdure.client.connect import ConnectOptions, connect, rpc_errors
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
     SessionBusyError,
     SessionIdleError,
     TurnClosedError,
+    UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
 )
 from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
-from perdure.client.requests import TurnOptions, session_id, turn_request
+from perdure.client.requests import TurnOptions, session_id, turn_request, validate
 from perdure.client.runs import Run, Runs
 from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
+from perdure.client.waits import Waits
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN, Update
@@ -52,6 +54,7 @@ from perdure.contracts.turns import (
     TurnRequest,
     TurnStatus,
 )
+from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
@@ -71,18 +74,28 @@ class Client(Extending, Checkpoints, Tasks):
         self.temporal = temporal
         self.settings = settings
         self._runs = Runs(temporal)
+        self._waits = Waits(self._runs)
         self._store: Store | None = None
         self._opening = asyncio.Lock()
+        self._known_agents: set[str] = set()
 
     @classmethod
-    async def connect(cls, settings: Settings | None = None) -> Self:
-        """Connect to Temporal by its own environment configuration; ``settings`` None reads ``PERDURE_*``.
+    async def connect(cls, settings: Settings | None = None, **options: Unpack[ConnectOptions]) -> Self:
+        """Connect by the environment: Temporal's own configuration, and ``PERDURE_*`` unless ``settings`` are given.
+
+        Args:
+            settings: In place of ``PERDURE_*``.
+            options: Each in place of what the environment and ``settings`` say: ``address``, ``namespace``, ``tls``
+                and ``api_key`` of the Temporal server, ``store_url`` and ``task_queue``.
 
         Raises:
             ServerUnreachableError: Nothing answers at the address.
+            ServerRefusedError: The server does not accept the credentials.
+            TemporalConfigError: Temporal's configuration cannot be read, or the address is not HOST:PORT.
             SettingsError: An environment variable has a value that cannot be used.
         """
-        return cls(await connect(), settings or load_settings())
+        ours = {name: value for name, value in options.items() if name in Settings.model_fields}
+        return cls(await connect(**options), (settings or load_settings()).model_copy(update=ours))
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,11 +128,34 @@ class Client(Extending, Checkpoints, Tasks):
 
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
+            UnknownAgentError: The store is at hand, and says that no worker has registered the agent.
             SessionBusyError: Another turn of the session runs, or its last hooks do for over 30 s.
             ServerUnreachableError: The server does not answer.
         """
+        new = session is None
         session = session_id(agent) if session is None else session
-        return await self._start(session, turn_request(session, {"agent": agent, "prompt": prompt, **options}))
+        request = turn_request(session, {"agent": agent, "prompt": prompt, **options})
+        if request.definition is None:
+            await self._check_agent(agent, None if new else session)
+        return await self._start(session, request)
+
+    async def _check_agent(self, agent: str, session: str | None) -> None:
+        """See that the agent is registered, or is the one of the session; a store that cannot say so is not asked."""
+        if agent in self._known_agents:
+            return
+        try:
+            self._known_agents.update(registered.name for registered in await self.agents())
+            if session is not None:
+                with contextlib.suppress(NotFoundError):
+                    self._known_agents.add((await (await self.store()).session(session)).agent)
+        except StoreError:
+            return
+        if self._known_agents and agent not in self._known_agents:
+            names = ", ".join(sorted(self._known_agents))
+            msg = (
+                f"no worker has an agent {agent!r}; there are: {names}; start one with 'perdure worker --agents MODULE'"
+            )
+            raise UnknownAgentError(msg)
 
     async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:
         """Have an idle session's conversation summarised: a turn that generates nothing else.
@@ -304,8 +340,8 @@ class Client(Extending, Checkpoints, Tasks):
 
         Raises:
             UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The log of the session ends before ``after``.
-            ValueError: There is no such type, or the heartbeat is too short.
+            RequestRefusedError: The log of the session ends before ``after``, there is no such type, or the heartbeat
+                is too short.
             TurnClosedError: The workflow closed and its turn will never end.
             StoreError: The store did not answer for a minute.
         """
@@ -363,17 +399,18 @@ class Client(Extending, Checkpoints, Tasks):
             WrongTurnError: That turn neither runs nor waits; the message says which do.
             UnknownSessionError: There is no session of that id.
         """
-        if await self._runs.cancel(session, CancelRequest(reason=reason, turn=turn, drop_queue=drop_queue)):
+        request = validate(CancelRequest, {"reason": reason, "turn": turn, "drop_queue": drop_queue})
+        if await self._runs.cancel(session, request):
             return True
         if await self._runs.newest(session) is None:
             await self._known_to_the_store(session)
         return False
 
     async def status(self, session: str) -> TurnStatus:
-        """Where the running turn stands, asked of the worker that runs it.
+        """Where the running turn stands, asked of the worker that runs it; ``waits_for`` says why if it stands still.
 
         Raises:
-            SessionIdleError: No turn runs, or no worker answers; the store has what ended turns did.
+            SessionIdleError: No turn runs, or no worker answers, which :meth:`waits_for` explains.
             UnknownSessionError: There is no session of that id.
         """
         newest = await self._runs.newest(session)
@@ -384,9 +421,25 @@ class Client(Extending, Checkpoints, Tasks):
             raise SessionIdleError(msg)
         status = await self._runs.status(session)
         if status is None:
-            msg = f"the turn of session {session!r} is not held by any worker yet; ask again in a moment"
+            wait = (await self._waits.of_several([session])).get(session)
+            why = f": it {wait.sentence(datetime.now(UTC))}" if wait is not None else " yet; ask again in a moment"
+            msg = f"the turn of session {session!r} is not held by any worker{why}"
             raise SessionIdleError(msg)
-        return status
+        return await self._waits.told(status)
+
+    async def waits_for(self, session: str) -> TurnWait | None:
+        """Why the running turn stands still, since when, and what to do; None if it goes on, or none runs.
+
+        Temporal is asked, so that the answer needs no worker and no store.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        return await self._waits.of(session)
+
+    async def waits(self, sessions: Collection[str]) -> dict[str, TurnWait]:
+        """The same for several sessions, five at a time; those that go on, or cannot be asked about, are left out."""
+        return await self._waits.of_several(sessions)
 
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]

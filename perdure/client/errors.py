@@ -1,8 +1,10 @@
 """What the client raises: each message is one line that names the cause and the next thing to try."""
 
+from perdure.contracts.errors import PerdureError
 
-class ClientError(Exception):
-    """Base of everything the client raises."""
+
+class ClientError(PerdureError):
+    """Base of what the client itself raises. Errors of the store and of settings come with it, as ``PerdureError``."""
 
 
 class ServerUnreachableError(ClientError):
@@ -31,6 +33,10 @@ class SessionIdleError(ClientError):
 
 class UnknownSessionError(ClientError):
     """There is no session, or no turn of the session, of that id."""
+
+
+class UnknownAgentError(ClientError):
+    """No worker has registered an agent of that name in the client's store; the message names those there are."""
 
 
 class UnknownArtifactError(ClientError):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime, timedelta
 
+from perdure.client.errors import RequestRefusedError
 from perdure.contracts.events import Envelope, Heartbeat
 
 SHORTEST = timedelta(milliseconds=10)
@@ -14,11 +15,11 @@ def checked(every: timedelta) -> timedelta:
     """The time between two heartbeats.
 
     Raises:
-        ValueError: It is too short.
+        RequestRefusedError: It is too short.
     """
     if every < SHORTEST:
         msg = f"heartbeat: {every.total_seconds():g} s is too short; name {SHORTEST.total_seconds():g} s or more"
-        raise ValueError(msg)
+        raise RequestRefusedError(msg)
     return every
 
 

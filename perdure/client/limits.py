@@ -3,9 +3,9 @@
 from typing import Unpack
 
 import temporalio.client
-from pydantic import ValidationError
 
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError
+from perdure.client.requests import validate
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.limits import ExtendRequest, Limits
 from perdure.contracts.names import Update
@@ -18,11 +18,7 @@ def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> 
     Raises:
         RequestRefusedError: One of them is none.
     """
-    try:
-        request = ExtendRequest.model_validate({"turn": turn, "end": end, **limits})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestRefusedError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    request = validate(ExtendRequest, {"turn": turn, "end": end, **limits})
     if not request.limits:
         raise RequestRefusedError("name at least one limit, such as max_steps=50")
     return request

@@ -4,29 +4,32 @@ import itertools
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import temporalio.client
-from pydantic import ValidationError
 
+from perdure.client.closures import closures
+from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
-from perdure.client.requests import turn_request
+from perdure.client.requests import turn_request, validate
 from perdure.client.runs import Runs
 from perdure.client.turn import Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
-from perdure.contracts.names import Update
+from perdure.contracts.names import AGENT_TURN, SearchAttribute, Update
 from perdure.contracts.people import (
     AnswerRequest,
     ApproveRequest,
     DenyRequest,
     InputReceipt,
+    OpenRequest,
     Reply,
     digest_of,
     readings,
 )
-from perdure.contracts.turns import TurnRequest
+from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.contracts.values import JsonValue
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
@@ -34,12 +37,17 @@ from perdure.store.errors import NotFoundError
 PAGE = 500
 """Events read at once."""
 
+WAITING = StopReason.WAITING_FOR_INPUT
+
 
 _Body = AnswerRequest | ApproveRequest | DenyRequest
 
 
 class Replies(ABC):
-    """The part of the client that is for people. The same reply twice is harmless, also when the turn is long over."""
+    """The part of the client that is for people: what waits for them, and their replies.
+
+    The same reply twice is harmless, also when the turn is long over.
+    """
 
     temporal: temporalio.client.Client
     _runs: Runs
@@ -71,7 +79,7 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the answer.
         """
-        return await self._reply(session, Update.ANSWER, lambda: AnswerRequest(request=request, value=value, by=by))
+        return await self._reply(session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by})
 
     async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
         """Let a tool call run; with the request's ``digest``, only if its arguments are what it was made of.
@@ -81,7 +89,9 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the approval.
         """
-        return await self._reply(session, Update.APPROVE, lambda: ApproveRequest(request=request, by=by, digest=digest))
+        return await self._reply(
+            session, Update.APPROVE, ApproveRequest, {"request": request, "by": by, "digest": digest}
+        )
 
     async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
         """Refuse a tool call, or to answer a question: the model gets an error result with the reason.
@@ -91,15 +101,45 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the denial.
         """
-        return await self._reply(session, Update.DENY, lambda: DenyRequest(request=request, by=by, reason=reason))
+        return await self._reply(session, Update.DENY, DenyRequest, {"request": request, "by": by, "reason": reason})
 
-    async def _reply(self, session: str, update: Update, make: Callable[[], _Body]) -> InputReceipt:
-        try:
-            body = make()
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise RequestRefusedError(f"{field}: {first['msg']}") from error
+    async def inbox(
+        self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
+    ) -> list[OpenRequest]:
+        """What waits for people now, the oldest request first: over all sessions, or of one.
+
+        Left out are turns whose workflow Temporal has ended, and approvals whose time is over.
+
+        Args:
+            session: Only what this session waits for.
+            agent: Only turns of this agent.
+            tenant: Only turns of this tenant; by the search attribute ``PerdureTenant``.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+            StoreError: The store does not answer.
+        """
+        store, now = await self.store(), datetime.now(UTC)
+        found = [
+            request
+            for request in await store.open_requests(session, agent)
+            if request.expires_at is None or request.expires_at > now
+        ]
+        kept = {request.session for request in found}
+        if not kept:
+            return []
+        kept -= set(await closures(self.temporal, await store.open_runs(kept)))
+        if tenant is not None:
+            waits = f'({SearchAttribute.STATE} = "{WAITING}" OR {SearchAttribute.STOP_REASON} = "{WAITING}")'
+            query = f'WorkflowType = "{AGENT_TURN}" AND {SearchAttribute.TENANT} = {json.dumps(tenant)} AND {waits}'
+            with rpc_errors():
+                kept &= {run.id async for run in self.temporal.list_workflows(query)}
+        return [request for request in found if request.session in kept]
+
+    async def _reply(
+        self, session: str, update: Update, kind: type[_Body], fields: Mapping[str, object]
+    ) -> InputReceipt:
+        body = validate(kind, fields)
         request_id, attempts = uuid.uuid4().hex, itertools.count()
         try:
             return await deliver(lambda: self._give(session, update, body, request_id, next(attempts)))

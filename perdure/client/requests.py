@@ -3,14 +3,16 @@
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
 from perdure.contracts.values import JsonValue
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class TaskOptions(TypedDict, total=False):
@@ -47,6 +49,20 @@ def session_id(agent: str) -> str:
     return f"{slug}-{uuid.uuid4().hex[:8]}"
 
 
+def validate(model: type[Model], fields: Mapping[str, object]) -> Model:
+    """The value of these fields.
+
+    Raises:
+        RequestRefusedError: One of them is not valid; the message names it.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "request"
+        raise RequestRefusedError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
 def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
     """The request with an id of its own, checked before anything is sent.
 
@@ -57,9 +73,4 @@ def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
         msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
         raise RequestRefusedError(msg)
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
-    try:
-        return TurnRequest.model_validate({"prompt": "", "request_id": uuid.uuid4().hex, **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RequestRefusedError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from error
+    return validate(TurnRequest, {"prompt": "", "request_id": uuid.uuid4().hex, **given})

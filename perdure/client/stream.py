@@ -47,10 +47,13 @@ async def chosen(
         before: The place of a heartbeat that comes before the first event.
 
     Raises:
-        ValueError: There is no such type, or the heartbeat is too short.
+        RequestRefusedError: There is no such type, or the heartbeat is too short.
     """
-    for name in types:
-        event_type(name)
+    try:
+        for name in types:
+            event_type(name)
+    except ValueError as error:
+        raise RequestRefusedError(str(error)) from None
     some = _of_types(events, types)
     if heartbeat is not None:
         some = with_heartbeats(some, before, checked(heartbeat))

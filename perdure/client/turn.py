@@ -10,14 +10,17 @@ from typing import Unpack
 
 from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.limits import extend_request, sent
+from perdure.client.requests import validate
 from perdure.client.runs import Close, Runs
 from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
+from perdure.client.waits import Waits
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.limits import Limits
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnResult, TurnStatus
+from perdure.contracts.waits import TurnWait
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 from perdure.store.records import TurnRecord
@@ -104,8 +107,8 @@ class Turn:
                 the types, and again after as long. It has the number of the event before it.
 
         Raises:
-            ValueError: There is no such type, or the heartbeat is too short.
-            RequestRefusedError: The log of the session ends before ``after``.
+            RequestRefusedError: The log of the session ends before ``after``, there is no such type, or the heartbeat
+                is too short.
             TurnClosedError: The workflow closed and the turn will never end.
             StoreError: The store did not answer for a minute.
         """
@@ -198,9 +201,22 @@ class Turn:
         return status.requests if status is not None else ()
 
     async def status(self) -> TurnStatus | None:
-        """Where the running turn stands; None if it has ended or was not opened, or no worker answers."""
+        """Where the running turn stands; None if it has ended or was not opened, or no worker answers.
+
+        Its ``waits_for`` says why the turn stands still, if it does; :meth:`waits_for` says so without a worker too.
+        """
         status = await self._runs.status(self.session)
-        return status if status is not None and status.turn == self._turn else None
+        if status is None or status.turn != self._turn:
+            return None
+        return await Waits(self._runs).told(status)
+
+    async def waits_for(self) -> TurnWait | None:
+        """Why the session's running turn stands still, since when, and what to do; None if it goes on, or none runs.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        return await Waits(self._runs).of(self.session)
 
     async def cancel(self, reason: str = "") -> bool:
         """Have the turn stopped, also one that waits for those before it; False if it had ended, or is ending.
@@ -209,7 +225,7 @@ class Turn:
             ServerUnreachableError: The server does not answer.
         """
         asked_for = self.request_id if self._turn is None else None
-        request = CancelRequest(reason=reason, turn=self._turn, request_id=asked_for)
+        request = validate(CancelRequest, {"reason": reason, "turn": self._turn, "request_id": asked_for})
         try:
             return await self._runs.cancel(self.session, request)
         except WrongTurnError:  # it has ended, and another one runs

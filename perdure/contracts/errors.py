@@ -335,6 +335,10 @@ CUSTOM_CODE = re.compile(r"llm\.[a-z][a-z0-9_]{0,59}")
 """Codes that the model provider of an agent's own module may raise beside those of the table."""
 
 
+class PerdureError(Exception):
+    """Base of what the client, the store and the settings raise; exported from ``perdure.client``."""
+
+
 class ModelError(Exception):
     """A failure of a model provider of one's own, such as a ``litellm.CustomLLM``: the turn ends with this code.
 

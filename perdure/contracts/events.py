@@ -8,7 +8,7 @@ Long, because each of the thirty events is a class with its fields, and their ot
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
@@ -30,7 +30,7 @@ from perdure.contracts.people import DecidedRequest, InputRequest
 from perdure.contracts.reactions import AnyReaction, Boundary
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, json_object, to_json_line
 
 
 class AgentStart(Value):
@@ -467,3 +467,18 @@ class Envelope(Value):
             "at": self.at.isoformat(),
         }
         return {**about, **{name: value for name, value in body.items() if name not in about}}
+
+    def to_json(self, names: Names = "perdure") -> str:
+        """The event as one line of JSON: what ``perdure follow --json`` prints for it."""
+        return to_json_line({**self.line(names), **({"replayed": True} if self.replayed else {})})
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Self:
+        """The event of such a line, if its type goes by our name.
+
+        Raises:
+            ValueError: The line is not the JSON object of an event.
+        """
+        body = json_object(line)
+        about = {name: body[name] for name in ("seq", "session", "turn", "step", "at", "replayed") if name in body}
+        return cls.model_validate({**about, "event": load_event(body)})

@@ -124,6 +124,21 @@ class InputReceipt(Value):
     digest: str = ""
 
 
+class OpenRequest(InputRequest):
+    """An input request that nobody has decided about yet, with the turn that waits for it.
+
+    Attributes:
+        turn: The turn that waits, or that has stopped for it.
+        agent: That turn's.
+        asked_at: Since when it waits.
+    """
+
+    session: str
+    turn: int
+    agent: str
+    asked_at: datetime
+
+
 class DecidedRequest(InputReceipt):
     """A receipt with the name of the tool whose call it is about."""
 

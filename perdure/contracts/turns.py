@@ -26,6 +26,7 @@ from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import JsonValue, Value, known_fields
+from perdure.contracts.waits import TurnWait
 
 T = TypeVar("T")
 
@@ -447,6 +448,8 @@ class TurnStatus(Value):
     """What the turn waits for people for."""
     todos: tuple[Todo, ...] = ()
     """What the agent has on its list."""
+    waits_for: TurnWait | None = None
+    """Why the turn stands still, if it does. The client fills it in: the workflow itself cannot know."""
 
 
 class BudgetStatus(Value):

@@ -1,6 +1,7 @@
 """The base of every contract value, and raw JSON."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -20,7 +21,20 @@ from pydantic import (
 
 from perdure.contracts.synonyms import SYNONYMS, in_our_words
 
-__all__ = ["Authored", "JsonValue", "Tagged", "Value", "is_fields", "json_object", "json_objects", "known_fields"]
+__all__ = [
+    "Authored",
+    "JsonValue",
+    "Tagged",
+    "Value",
+    "is_fields",
+    "json_object",
+    "json_objects",
+    "known_fields",
+    "to_json_line",
+]
+
+_STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that JSON leaves as they are and a terminal obeys."""
 
 _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 """Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
@@ -42,6 +56,12 @@ def known_fields(model: type[BaseModel]) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def to_json_line(value: object) -> str:
+    """One line of JSON; characters that would steer a terminal are escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def is_fields(value: object) -> TypeGuard[dict[str, object]]:
@@ -127,7 +147,7 @@ def json_objects(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
 
-def json_object(text: str) -> dict[str, JsonValue]:
+def json_object(text: str | bytes) -> dict[str, JsonValue]:
     """The JSON object that a text holds.
 
     Raises:

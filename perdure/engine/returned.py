@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from inspect import isasyncgen, isawaitable, iscoroutine
 from typing import Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
@@ -93,6 +94,7 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
     Raises:
         InvalidOutputError: It does not fit the annotation of the body, or has no JSON form.
     """
+    _refuse_unawaited(value)
     if annotated is not None:
         value = annotated.checked(value)
     values = [value]
@@ -100,6 +102,25 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
         listed = list(cast("Collection[object]", value))
         values = listed if any(isinstance(one, Image | File) for one in listed) else values
     return [_part(one, attachments) for one in values]
+
+
+def _refuse_unawaited(value: object) -> None:
+    """Refuse what only an event loop could read, in a value or in its items."""
+    items: Collection[object] = (value,)
+    if isinstance(value, list | tuple | set):
+        items = cast("Collection[object]", value)
+    elif isinstance(value, dict):
+        items = cast("dict[object, object]", value).values()
+    pending = [item for item in items if isawaitable(item)]
+    for coroutine in filter(iscoroutine, pending):
+        coroutine.close()  # so that Python does not warn of it in the worker's log
+    if pending:
+        kind = type(pending[0]).__name__
+        msg = f"the tool returned a {kind} that nobody awaited; write 'async def' and 'return await …'"
+        raise InvalidOutputError(msg)
+    if any(isasyncgen(item) for item in items):
+        msg = "the tool returned an async generator; collect it: return [item async for item in …]"
+        raise InvalidOutputError(msg)
 
 
 def _part(value: object, attachments: Attachments) -> Part:

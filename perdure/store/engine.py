@@ -88,6 +88,24 @@ class Address:
         """The address without its secrets."""
         return self.url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
+    @property
+    def public_url(self) -> str:
+        """The address for other processes of this machine: without its secrets, a file by its absolute path."""
+        url = URL.create(
+            self.url.drivername,
+            username=self.url.username,
+            host=self.url.host,
+            port=self.url.port,
+            database=str(self.file.absolute()) if self.file is not None and self.has_plain_file else self.url.database,
+            query=self.url.query,
+        )
+        return url.difference_update_query(_SECRETS).render_as_string()
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the address holds what :attr:`public_url` leaves out."""
+        return self.url.password is not None or any(name in self.url.query for name in _SECRETS)
+
     def redact(self, text: str) -> str:
         """The text with the address's secrets taken out."""
         for secret in (self.url.password, *(self.url.query.get(name) for name in _SECRETS)):

@@ -1,7 +1,9 @@
 """What can go wrong between perdure and its transcript store."""
 
+from perdure.contracts.errors import PerdureError
 
-class StoreError(Exception):
+
+class StoreError(PerdureError):
     """Base of everything the store raises."""
 
 

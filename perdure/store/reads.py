@@ -7,9 +7,10 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
 from perdure.contracts.delegates import DELEGATED
-from perdure.contracts.events import Envelope
+from perdure.contracts.events import Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.messages import Message
-from perdure.contracts.turns import RunState
+from perdure.contracts.people import OpenRequest
+from perdure.contracts.turns import RunState, StopReason
 from perdure.store import schema
 from perdure.store.closing import find_turn
 from perdure.store.errors import NotFoundError
@@ -175,6 +176,43 @@ def people_waited_for(connection: Connection, without: Collection[str] = ()) -> 
     statement = _people_waited_for(without) if without else PEOPLE_WAITED_FOR
     turns, since = connection.execute(statement).one()
     return PeopleWaitedFor(turns=turns, since=since)
+
+
+def open_requests(
+    connection: Connection, session: str | None = None, agent: str | None = None
+) -> tuple[OpenRequest, ...]:
+    """The input requests that open turns wait for and ended ones have stopped for, those asked first first."""
+    events, sessions, turns = schema.events.c, schema.sessions.c, schema.turns.c
+    chosen = [
+        *([sessions.session == session] if session is not None else []),
+        *([turns.agent == agent] if agent is not None else []),
+    ]
+    of_session = (turns.session == sessions.session) & (turns.turn == sessions.turn)
+    of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
+    asked = (
+        select(*events, turns.agent)
+        .join_from(schema.sessions, schema.turns, of_session)
+        .join(schema.events, of_open_turn)
+        .where(schema.IS_OPEN, schema.IS_INPUT, *chosen)
+        .order_by(events.session, events.seq)
+    )
+    waiting: dict[tuple[str, str], OpenRequest] = {}
+    for row in connection.execute(asked):
+        event = envelope(row).event
+        if isinstance(event, UserInputRequired):
+            request = dict(event) | {"agent": row.agent, "turn": row.turn, "session": row.session, "asked_at": row.at}
+            waiting[row.session, event.request_id] = OpenRequest.model_validate(request, extra="ignore")
+        elif isinstance(event, UserInputReceived):
+            waiting.pop((row.session, event.request_id), None)
+    stopped = _last_turns().where(
+        turns.stop_reason == StopReason.WAITING_FOR_INPUT.value, sessions.open_turn.is_(None), *chosen
+    )
+    for ended in connection.execute(stopped):
+        record = turn_record(ended)
+        about = {"session": record.session, "turn": record.turn, "agent": record.agent, "asked_at": record.ended_at}
+        for left in record.result.requests if record.result is not None else ():
+            waiting[record.session, left.request_id] = OpenRequest.model_validate(dict(left) | about)
+    return tuple(sorted(waiting.values(), key=lambda request: request.asked_at))
 
 
 def _last_turns() -> Select[*tuple[object, ...]]:

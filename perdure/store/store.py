@@ -22,6 +22,7 @@ from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.events import Envelope, Event, NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage
+from perdure.contracts.people import OpenRequest
 from perdure.contracts.turns import CommitTurn, OpenTurn
 from perdure.store import checkpoints, closing, generations, ledger, log, reads
 from perdure.store import opening as openings
@@ -394,6 +395,10 @@ class Store:
     async def people_waited_for(self, without: Collection[str] = ()) -> PeopleWaitedFor:
         """How many turns wait for a person now, and since when; those of the sessions ``without`` are not counted."""
         return await self._read("people_waited_for", lambda connection: reads.people_waited_for(connection, without))
+
+    async def open_requests(self, session: str | None = None, agent: str | None = None) -> tuple[OpenRequest, ...]:
+        """The input requests that nobody has decided about, of this session and of turns of this agent only."""
+        return await self._read("open_requests", lambda connection: reads.open_requests(connection, session, agent))
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
         """A turn by its number.

@@ -1,20 +1,17 @@
 """A scripted model provider: an HTTP server on loopback that speaks OpenAI's and Anthropic's format, with faults.
 
-``python -m perdure.testing.provider --script FILE.json`` serves a script from a process of its own.
+``python -m perdure.testing --script FILE.json`` serves a script from a process of its own.
 """
 
 import asyncio
 import json
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import click
 import h11
 
 from perdure.contracts.values import JsonValue, Value
@@ -284,25 +281,3 @@ def _json(status: int, body: JsonValue, headers: Mapping[str, str] | None = None
     """A text is sent as it is."""
     raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     return Response(status, raw, headers or {})
-
-
-@click.command()
-@click.option("--script", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--port", default=0, show_default="a free one")
-@click.option("--window", type=int, help="Tokens a prompt may have.")
-def main(path: Path, port: int, window: int | None) -> None:
-    """Serve the script of a JSON file; the first line printed is the base URL of OpenAI's format."""
-    script = Script.model_validate_json(path.read_bytes())
-
-    async def serve() -> None:
-        async with ScriptedProvider(script, window=window, port=port) as provider:
-            sys.stdout.write(provider.url + "\n")
-            sys.stdout.flush()
-            await asyncio.Event().wait()
-
-    with suppress(KeyboardInterrupt):
-        asyncio.run(serve())
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from perdure import Agent
 from perdure.cli.main import cli
 from perdure.cli.server import free_port
 from perdure.testing import Script, faults
-from perdure.testing.provider import main
+from perdure.testing.__main__ import main
 from perdure.testing.script import ChatRequest
 from tests.house import House
 
@@ -53,7 +53,7 @@ def test_the_script_of_the_page_is_one() -> None:
 def test_the_commands_of_the_page_have_these_options() -> None:
     dev = cli.get_command(click.Context(cli), "dev")
     assert dev is not None
-    for words, command in (("perdure dev", dev), ("perdure.testing.provider", main)):
-        (line,) = re.findall(rf"^    .*{words} (.*)", PAGE, re.MULTILINE)
+    for words, command in (("perdure dev", dev), ("perdure.testing", main)):
+        (line,) = re.findall(rf"^    .*{words} (--.*)", PAGE, re.MULTILINE)
         options = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--\w+", line)) <= options

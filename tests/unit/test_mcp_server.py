@@ -293,7 +293,7 @@ def guess() -> str:
     ("tools", "named"),
     [
         ((add_up, add_up), "two tools are called 'add-up'"),
-        ((5,), "as_mcp takes tools and functions, not 5"),
+        ((5,), "5 is no tool; write a function"),
         ((tool(interactive=True)(guess),), "tool 'guess' needs a person's answer"),
         ((tool(requires_approval=True)(guess),), "tool 'guess' needs a person's answer or approval"),
     ],

@@ -264,6 +264,8 @@ def check_round_trips(events: Iterable[Envelope]) -> None:
         assert load_event(body) == one.event
         assert not isinstance(one.event, UnknownEvent)
         assert read_event_line(line) == one
+        read = Envelope.from_json(one.to_json())
+        assert (type(read.event), read.to_json()) == (type(one.event), one.to_json())
         assert type(one).model_validate_json(one.model_dump_json()) == one
 
 
@@ -304,6 +306,7 @@ async def test_events_of_another_release_are_read_as_they_are_by_everybody(house
         assert [one.seq for one in events] == list(range(1, len(events) + 1)), name
         assert events[1].event == UnknownEvent(type="tool_dreamt", body=DREAMT), name
         assert UnknownEvent(type="generation_end", body=CHANGED) in [one.event for one in events], name
+    assert [json.loads(one.to_json()) for one in read["follow"]] == lines
     assert [line.pop("replayed") for line in lines] == [True] * len(lines)  # S-47
     assert (code, lines) == (0, [one.line() for one in read["follow"]])
     about = {"seq": 2, "session": house.session, "turn": 1, "step": 1, "at": read["follow"][1].at.isoformat()}

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from perdure import Agent, RetryPolicy, StopReason
-from perdure.client import NoWorkerError, RequestRefusedError, TurnClosedError, tasks
+from perdure.client import NoWorkerError, RequestRefusedError, TurnClosedError, UnknownAgentError, tasks
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
 
@@ -36,24 +36,22 @@ def asked(provider: ScriptedProvider) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_each_goal_of_a_task_is_a_job_in_a_session_of_its_own(house: House) -> None:
-    """S-32: side by side; a job that fails, or is refused, says so in its result and raises nothing."""
+    """S-32: side by side; a job that fails says so in its result; an agent that nobody has is an error at once."""
     async with ScriptedProvider(answer) as provider, house.worker(AGENT):
         house.use(provider)
         task = house.client.task("tester", max_steps=3, tenant="evaluation")
         two, failed, four = await asyncio.gather(task("1 + 1"), task("refused"), task("2 + 2"))
-        unknown = await house.client.task("nobody", name="baseline")("1 + 1")
+        with pytest.raises(UnknownAgentError, match="no worker has an agent 'nobody'; there are: tester;"):
+            await house.client.task("nobody", name="baseline")("1 + 1")
     assert task.name == "tester"
     assert [[message.content for message in one.messages] for one in (two, four)] == [["1 + 1", "2"], ["2 + 2", "4"]]
-    assert len({one.session for one in (two, four, failed, unknown)}) == 4
+    assert len({one.session for one in (two, four, failed)}) == len(await house.client.sessions()) == 3
     assert two.result is not None
     assert (two.result.stop_reason, two.result.output, two.turn) == (StopReason.FINISHED, "2", 1)
     assert two.usage == two.result.usage
     assert failed.result is not None
     assert (failed.result.stop_reason, failed.result.reason_code) == (StopReason.ERROR, "llm.auth_error")
     assert [message.content for message in failed.messages] == ["refused"]
-    assert unknown.result is not None
-    assert (unknown.result.reason_code, unknown.metadata["reason_code"]) == ("request.unknown_agent",) * 2
-    assert unknown.steps == ()
 
 
 async def test_a_call_of_a_task_that_is_cancelled_cancels_its_job(house: House) -> None:

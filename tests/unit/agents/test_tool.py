@@ -92,7 +92,7 @@ def no_schema(thing: pytest.MonkeyPatch) -> str:
         (no_annotation, "tool 'no_annotation': parameter 'text' has no annotation; write for example 'text: str'"),
         (any_number, "cannot be described to a model; use named parameters only"),
         (no_schema, "an annotation has no JSON schema"),
-        (lambda: "x", "tool '<lambda>': name: String should match pattern"),
+        (lambda: "x", "tool '<lambda>': a lambda has no name; write a function with def"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_refused_in_one_line_with_the_fix(function: object, cause: str) -> None:

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -12,7 +13,14 @@ from perdure.cli.server import free_port
 from tests.contract.repository import ROOT
 
 STAND_IN = """
-import http.server, os, pathlib, signal, sys
+import http.server, json, os, pathlib, signal, sys
+if "--describe" in sys.argv and "unloadable" in sys.argv:
+    print("perdure: module 'unloadable' does not import; mend it", file=sys.stderr)
+    sys.exit(2)
+if "--describe" in sys.argv:
+    agent = {"name": "writer", "model": "openai/m", "tools": 1, "servers": 0}
+    print(json.dumps([agent | {"models_without_key": ["openai/m"], "unset": ["WORDS_TOKEN"]}]))
+    sys.exit(0)
 class Ready(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/readyz" else 404)
@@ -24,6 +32,8 @@ temporal = {name: value for name, value in os.environ.items() if name.startswith
 print("the worker says", temporal, sys.argv[1:], flush=True)
 if "broken" in sys.argv:
     sys.exit(4)
+if pathlib.Path("dies").exists():
+    sys.exit(5)
 host, port = os.environ["PERDURE_METRICS_ADDRESS"].split(":")
 http.server.HTTPServer((host, int(port)), Ready).serve_forever()
 """
@@ -51,12 +61,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def dev(command: list[str], environment: dict[str, str], tmp_path: Path) -> Iterator[Dev]:
+def greeting() -> list[str]:
+    """What it said until it was ready."""
+    return []
+
+
+@pytest.fixture
+def dev(command: list[str], environment: dict[str, str], tmp_path: Path, greeting: list[str]) -> Iterator[Dev]:
     with subprocess.Popen(
         command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            greeting.append(line.rstrip("\n"))
             if line.startswith("Ctrl+C"):
                 break
         yield process
@@ -84,12 +101,39 @@ def test_a_signal_stops_the_worker_and_the_server(dev: Dev, number: int, tmp_pat
         assert probe.connect_ex(("127.0.0.1", int(command[-1]))) != 0
 
 
-def test_a_worker_that_dies_ends_it_with_an_error_that_names_the_log(dev: Dev, tmp_path: Path) -> None:
-    os.kill(int((tmp_path / "worker.pid").read_text()), signal.SIGKILL)
-    _, err = dev.communicate(timeout=30)
-    assert dev.returncode == 1
-    assert err.startswith("perdure: the worker ended with code -9")
-    assert err.endswith("see .perdure/worker.log\n")
+def said(dev: Dev, *words: str) -> list[str]:
+    """What it prints until a line has these words, that line included."""
+    assert dev.stdout is not None
+    lines: list[str] = []
+    for line in dev.stdout:
+        lines.append(line.rstrip("\n"))
+        if all(word in line for word in words):
+            return lines
+    pytest.fail(f"{words} was not said: {lines}")
+
+
+def test_a_worker_that_dies_is_told_with_its_own_last_words_and_started_again(dev: Dev, tmp_path: Path) -> None:
+    first = int((tmp_path / "worker.pid").read_text())
+    os.kill(first, signal.SIGKILL)
+    told = said(dev, "a worker is ready")
+    assert told[0].startswith("✗ the worker was killed (SIGKILL)")
+    assert told[1].startswith("  the worker says"), "of this process, and of no other"
+    assert told[2:] == ["  another one starts in 1 s", "✓ a worker is ready"]
+    second = int((tmp_path / "worker.pid").read_text())
+    assert second != first
+    os.kill(second, signal.SIGSEGV)
+    assert said(dev, "another one starts in 2 s")[0].startswith("✗ the worker was ended by SIGSEGV")
+    dev.send_signal(signal.SIGINT)
+    assert (dev.wait(30), is_gone(second)) == (0, True), "a stop does not wait for the next start"
+
+
+def test_a_worker_that_dies_at_every_start_is_told_once(dev: Dev, tmp_path: Path) -> None:
+    (tmp_path / "dies").touch()
+    os.kill(int((tmp_path / "worker.pid").read_text()), signal.SIGTERM)
+    said(dev, "ended with exit code 5")
+    again = said(dev, "another one starts in 8 s")
+    assert again.count("✗ the worker died in the same way again") == 2
+    assert sum("the worker says" in line for line in again) == 1
 
 
 def test_a_worker_that_cannot_start_shows_its_last_words(
@@ -105,8 +149,39 @@ def test_a_worker_that_cannot_start_shows_its_last_words(
         timeout=60,
     )
     assert done.returncode == 1
-    assert "ended with code 4: the worker says" in done.stderr
+    assert "ended with exit code 4: the worker says" in done.stderr
     assert "--agents', 'broken'" in done.stderr
+    assert not (tmp_path / ".perdure" / "dev.json").exists()
+
+
+def test_agents_that_do_not_load_end_it_before_anything_starts(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*command, "--agents", "unloadable"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perdure: module 'unloadable' does not import; mend it\n"
+    assert not (tmp_path / "worker.pid").exists()
+
+
+def test_agents_missing_keys_and_the_address_file(dev: Dev, greeting: list[str], tmp_path: Path) -> None:
+    assert greeting[0] == "agents   writer · openai/m · 1 tool"
+    assert greeting[1].startswith("missing  OPENAI_API_KEY for openai/m (agent writer) is not set")
+    assert greeting[2].startswith("missing  WORDS_TOKEN (agent writer) is not set")
+    assert "  perdure run writer 'what it is to do'" in greeting
+    file = json.loads((tmp_path / ".perdure" / "dev.json").read_text())
+    assert f"server   {file['temporal_address']}" in greeting
+    assert (file["pid"], file["store_url"]) == (dev.pid, f"sqlite:///{tmp_path}/.perdure/store.db")
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(30) == 0
+    assert not (tmp_path / ".perdure" / "dev.json").exists()
 
 
 def test_a_profile_for_a_cluster_does_not_reach_the_embedded_server_and_its_worker(

@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from perdure import Agent
 from perdure.cli import checks, doctor
-from perdure.cli.checks import USUAL_KEYS, Finding, look_at_agents
+from perdure.cli.checks import Finding, look_at_agents
 from perdure.cli.errors import ExitCode
 from perdure.cli.main import cli
+from perdure.cli.provider_keys import USUAL_KEYS
 from perdure.cli.server import EmbeddedServer, free_port
 from perdure.client.errors import ServerUnreachableError
 from perdure.contracts.agents import AgentDefinition

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.client import Client
+from perdure.client import Client, RequestRefusedError
 from perdure.client.heartbeats import with_heartbeats
 from perdure.contracts.events import Envelope, Heartbeat, UserMessageReceived
 from perdure.store import StoreUnavailableError
@@ -102,5 +102,5 @@ async def test_an_ended_turn_is_read_with_its_types_and_a_heartbeat_that_is_too_
     await turn.result()
     chosen = [one.event.type async for one in turn.events(types=["agent_end"], heartbeat=RARELY)]
     assert chosen == ["agent_end"]
-    with pytest.raises(ValueError, match=r"heartbeat: 0.001 s is too short; name 0.01 s or more"):
+    with pytest.raises(RequestRefusedError, match=r"heartbeat: 0.001 s is too short; name 0.01 s or more"):
         await anext(turn.events(heartbeat=timedelta(milliseconds=1)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.client import Client, Turn
+from perdure.client import Client, RequestRefusedError, Turn
 from perdure.contracts.events import Envelope
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("worker")]
@@ -71,6 +71,6 @@ async def test_what_a_callback_raises_is_raised_and_listening_can_be_taken_up_ag
 
 async def test_a_type_that_does_not_exist_is_refused_at_once(client: Client) -> None:
     turn = await client.start("writer", "hold")
-    with pytest.raises(ValueError, match="did you mean 'agent_end'"):
+    with pytest.raises(RequestRefusedError, match="did you mean 'agent_end'"):
         await turn.listen(print, types=["agent_ends"])
     await turn.cancel()

@@ -279,7 +279,7 @@ async def test_a_script_is_served_from_a_process_of_its_own(http: httpx.AsyncCli
     file = tmp_path / "script.json"
     file.write_text(TWO.model_dump_json())
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "perdure.testing.provider", "--script", str(file), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "perdure.testing", "--script", str(file), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     async with asyncio.timeout(30):

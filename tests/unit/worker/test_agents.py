@@ -45,6 +45,25 @@ def test_a_module_that_cannot_be_used_names_cause_and_fix_in_one_line(tmp_path: 
     assert "\n" not in str(refusal.value)
 
 
+LISTED = "from perdure import Agent\nagents = {0}Agent(name='a-1', model='openai/x'){1}\n"
+
+
+@pytest.mark.parametrize("around", [("[", "]"), ("(", ",)"), ("{'a': ", "}")])
+@pytest.mark.parametrize("before", ["", GOOD.format(name="one")])
+def test_an_agent_that_stands_in_a_list_only_is_refused(tmp_path: Path, around: tuple[str, str], before: str) -> None:
+    with pytest.raises(AgentLoadError, match=r"has agent 'a-1' only inside of 'agents', .*such as 'a_1 = Agent\(…\)'$"):
+        load_agents([written(tmp_path, before + LISTED.format(*around))])
+
+
+def test_lists_of_agents_that_are_loaded_are_the_authors(tmp_path: Path) -> None:
+    """Of top level, of delegates, and of another module."""
+    team = "from perdure import Agent\nhelpers = [Agent(name='help', model='openai/x')]\n"
+    team += "lead = Agent(name='lead', model='openai/x', delegates=helpers)\nteam = [lead, *helpers]\n"
+    first = written(tmp_path, team)
+    second = written(tmp_path, f"from {Path(first).stem} import team as ours\n{GOOD.format(name='own')}")
+    assert sorted(load_agents([first, second])) == ["help", "lead", "own"]
+
+
 def test_two_agents_of_one_name_are_refused(tmp_path: Path) -> None:
     same = [written(tmp_path, GOOD.format(name="same")) for _ in range(2)]
     with pytest.raises(AgentLoadError, match="two agents are named 'same'"):

@@ -1,0 +1,1 @@
+"""A web service over the client."""

@@ -1,0 +1,130 @@
+"""What a running turn waits for: the cause, since when, and what to do about it."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Literal
+
+from perdure.contracts.values import Value
+
+WAITS_FOR_ITS_TURN = "waits for its turn"
+"""How a model call at the gate of a limited key begins what it says at its pending activity."""
+
+WAITS_FOR_A_SHARE = "waiting for what delegates may spend"
+"""How the status query names a turn that goes on when a delegate in the background gives back its share."""
+
+
+class Cause(StrEnum):
+    """Why a turn stands still; the first ones weigh most."""
+
+    VERSION = "version"
+    WORKFLOW_TASK = "workflow_task"
+    OTHER_STORE = "other_store"
+    STORE = "store"
+    PAUSED = "paused"
+    WORKER = "worker"
+    FAILURE = "failure"
+    LOST_WORKER = "lost_worker"
+    MCP_STATE = "mcp_state"
+    PROVIDER = "provider"
+    PACE = "pace"
+    OPENING = "opening"
+    COMPACTION = "compaction"
+    PERSON = "person"
+    SHARE = "share"
+    DELEGATE = "delegate"
+
+
+STUCK = frozenset(
+    {Cause.VERSION, Cause.WORKFLOW_TASK, Cause.OTHER_STORE, Cause.STORE, Cause.PAUSED, Cause.WORKER, Cause.FAILURE}
+)
+"""Causes that an operator has to remove: the turn does not go on by itself."""
+
+
+class MissingVersion(Value):
+    """What a worker lacks of the version that a turn began with; the second detail of ``runtime.tool_missing``.
+
+    Attributes:
+        what: ``tool`` or ``hook``.
+        changed: Whether the worker has a tool of that name that takes other arguments.
+        definition: The definition that the turn keeps.
+    """
+
+    agent: str
+    what: Literal["tool", "hook"]
+    name: str
+    definition: str
+    changed: bool = False
+
+    def __str__(self) -> str:
+        """As a sentence says it."""
+        arguments = " with the arguments" if self.changed else ""
+        return f"{self.what} {self.name!r}{arguments} of this version of agent {self.agent!r}"
+
+
+class ProviderRetry(Value):
+    """The retry of a model call that comes next; the second detail of its failure.
+
+    Attributes:
+        status: The HTTP status of the provider's reply; None without one.
+    """
+
+    model: str
+    attempt: int
+    max_attempts: int
+    status: int | None = None
+
+
+class TurnWait(Value):
+    """What a running turn waits for.
+
+    Attributes:
+        cause: Why it stands still, in a word.
+        text: The same for people, without times.
+        advice: What to do, with the commands.
+        since: When the wait began, by the server's clock.
+        attempt: How often the server has tried to go on, where it tries again.
+        next_at: When it tries next.
+        session: The session to look at: the turn's own, or that of a delegate that stands still.
+        missing: For the cause ``version``: what no worker has.
+    """
+
+    session: str
+    cause: Cause
+    text: str
+    advice: str
+    since: datetime | None = None
+    attempt: int | None = None
+    next_at: datetime | None = None
+    missing: MissingVersion | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the turn stands still until somebody acts."""
+        return self.cause in STUCK
+
+    def sentence(self, now: datetime) -> str:
+        """The wait in one sentence: since when, why, what comes next, what to do."""
+        return f"waits{self._since(now)}: {self.text}{self._next(now)}; {self.advice}"
+
+    def brief(self, now: datetime) -> str:
+        """The wait in a few words, for a line that says more than that."""
+        return f"waits{self._since(now)}: {self.text}"
+
+    def _since(self, now: datetime) -> str:
+        return "" if self.since is None else f" since {duration(now - self.since)}"
+
+    def _next(self, now: datetime) -> str:
+        parts = [] if self.attempt is None else [f"attempt {self.attempt}"]
+        if self.next_at is not None:
+            parts.append(f"next in {duration(self.next_at - now)}")
+        return f" ({', '.join(parts)})" if parts else ""
+
+
+def duration(time: timedelta) -> str:
+    """A time for people, in the unit that says most."""
+    seconds = max(0, round(time.total_seconds()))
+    if seconds < 120:
+        return f"{seconds} s"
+    if seconds < 7_200:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3_600} h" if seconds < 172_800 else f"{seconds // 86_400} d"

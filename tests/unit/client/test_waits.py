@@ -1,0 +1,270 @@
+"""Why a turn stands still, from descriptions that the real server gave, and from what they could say besides."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+
+from perdure.client.waits import Seen, explain, untaken_queues
+from perdure.contracts.budgets import Spent
+from perdure.contracts.people import InputRequest
+from perdure.contracts.turns import RunState, TurnStatus
+from perdure.contracts.waits import STUCK, WAITS_FOR_A_SHARE, Cause, TurnWait, duration
+
+FOLDER = Path(__file__).parent / "descriptions"
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+QUEUE = "job-1"
+CANCEL = "perdure cancel job-1"
+
+
+def recorded(name: str) -> tuple[DescribeWorkflowExecutionResponse, datetime]:
+    """What the server said of a turn, and when."""
+    body = json.loads((FOLDER / f"{name}.json").read_text())
+    return ParseDict(body["described"], DescribeWorkflowExecutionResponse()), datetime.fromisoformat(body["now"])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "version",
+            "no worker has tool 'two' of this version of agent 'tester' (attempt 2, next in 5 s); "
+            f"start a worker of the old version, or {CANCEL}",
+        ),
+        (
+            "version_changed",
+            "no worker has tool 'two' with the arguments of this version of agent 'tester' (attempt 2, next in 5 s); "
+            f"start a worker of the old version, or {CANCEL}",
+        ),
+        (
+            "provider",
+            "retry 1 of 8 after HTTP 429 of openai/scripted (next in 30 s); "
+            f"it goes on by itself; {CANCEL} ends the turn",
+        ),
+        (
+            "store",
+            "the store sqlite:///.perdure/store.db cannot be used: database is locked; "
+            "make the store usable for the workers: the turn then goes on by itself",
+        ),
+        (
+            "worker",
+            "no worker polls the task queue 'job-1'; start one with 'perdure worker --agents MODULE', "
+            "or set PERDURE_TASK_QUEUE to the queue of yours",
+        ),
+    ],
+)
+def test_a_recorded_description_gives_the_cause_and_what_to_do(name: str, sentence: str) -> None:
+    described, now = recorded(name)
+    wait = explain(described, Seen(now=now))
+    assert wait is not None
+    assert wait.cause == name.partition("_")[0]
+    assert wait.sentence(now).partition(": ")[2] == sentence
+    assert (wait.session, wait.is_stuck) == ("job-1", wait.cause in STUCK)
+
+
+def payload(value: object) -> dict[str, Any]:
+    return {"metadata": {"encoding": "anNvbi9wbGFpbg=="}, "data": base64.b64encode(json.dumps(value).encode()).decode()}
+
+
+def at(seconds: float) -> str:
+    """So long before now, as the server writes it; a negative time is yet to come."""
+    return (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+def running(name: str = "generate", *, beat: float = 1, note: str = "", **more: Any) -> dict[str, Any]:
+    """An activity that a worker runs since 30 s."""
+    return {
+        "activity_id": "3",
+        "activity_type": {"name": name},
+        "state": "PENDING_ACTIVITY_STATE_STARTED",
+        "attempt": 1,
+        "scheduled_time": at(30),
+        "last_started_time": at(30),
+        "last_heartbeat_time": at(beat),
+        "last_worker_identity": "7@host",
+        "heartbeat_details": {"payloads": [payload(part) for part in (note, {"lost_attempts": 0}) if part]},
+        **more,
+    }
+
+
+def failed(code: str, message: str = "it is away; do this", *, ago: float = -4, **more: Any) -> dict[str, Any]:
+    """An activity whose last attempt has failed, and whose next one is due in so many seconds."""
+    failure = {"message": message, "application_failure_info": {"type": code}}
+    return {
+        **running(),
+        "state": "PENDING_ACTIVITY_STATE_SCHEDULED",
+        "attempt": 3,
+        "scheduled_time": at(ago),
+        "last_failure": failure,
+        **more,
+    }
+
+
+def described(*activities: dict[str, Any], **more: Any) -> DescribeWorkflowExecutionResponse:
+    body = {
+        "execution_config": {"task_queue": {"name": QUEUE}},
+        "workflow_execution_info": {"execution": {"workflow_id": "job-1"}},
+        "pending_activities": list(activities),
+        **more,
+    }
+    return ParseDict(body, DescribeWorkflowExecutionResponse())
+
+
+def why(*activities: dict[str, Any], seen: Seen | None = None, **more: Any) -> TurnWait | None:
+    return explain(described(*activities, **more), seen or Seen(now=NOW))
+
+
+LOST = {"message": "activity Heartbeat timeout", "timeout_failure_info": {"timeout_type": "TIMEOUT_TYPE_HEARTBEAT"}}
+PACE = "waits for its turn: openai limits this key, it takes 4.8 calls a second, 12 calls are before this one"
+PINNED = {"schedule_to_start_timeout": "60s"}
+WAITING: dict[str, Any] = {"state": "PENDING_ACTIVITY_STATE_SCHEDULED", "scheduled_time": at(20)}
+
+
+@pytest.mark.parametrize(
+    ("activity", "cause", "text"),
+    [
+        (running(paused=True), Cause.PAUSED, "somebody has paused its generate"),
+        (running(beat=7), Cause.LOST_WORKER, "the worker 7@host, which runs its generate, is silent"),
+        (failed("x", last_failure=LOST), Cause.LOST_WORKER, "the worker 7@host was lost while it ran generate"),
+        (running(note=PACE), Cause.PACE, "openai limits this key, it takes 4.8 calls a second, 12 calls are before"),
+        (failed("llm.rate_limited", PACE), Cause.PACE, "openai limits this key"),
+        (running("compact"), Cause.COMPACTION, "the beginning of its conversation is being summarised"),
+        (running("open_turn"), Cause.OPENING, "it is being opened: the store, or an MCP server"),
+        (failed("runtime.store_unavailable"), Cause.STORE, "it is away"),
+        (failed("runtime.store_mismatch"), Cause.OTHER_STORE, "it is away"),
+        (failed("KeyError", "'x'"), Cause.FAILURE, "its generate fails: 'x'"),
+        (running("two", **WAITING, activity_options=PINNED), Cause.MCP_STATE, "the worker that holds the state"),
+        (running(**WAITING), Cause.WORKER, "no worker polls the task queue 'job-1'"),
+        (failed("runtime.store_unavailable", ago=20), Cause.WORKER, "no worker polls the task queue 'job-1'"),
+    ],
+)
+def test_each_cause_at_an_activity_is_told_apart(activity: dict[str, Any], cause: Cause, text: str) -> None:
+    wait = why(activity)
+    assert wait is not None
+    assert (wait.cause, wait.text[: len(text)]) == (cause, text)
+    assert wait.advice
+
+
+@pytest.mark.parametrize(
+    "activity",
+    [
+        running(),
+        running("two", note="3 of 8 files"),
+        running("open_turn", last_started_time=at(1)),
+        running(**{**WAITING, "scheduled_time": at(1)}),
+        failed("runtime.worker_shutdown"),
+    ],
+)
+def test_a_turn_that_goes_on_waits_for_nothing(activity: dict[str, Any]) -> None:
+    assert why(activity) is None
+
+
+def test_of_several_causes_the_worst_is_told() -> None:
+    wait = why(running(note=PACE), failed("runtime.store_unavailable"), running("compact"))
+    assert wait is not None
+    assert wait.cause is Cause.STORE
+
+
+def test_workers_that_have_asked_of_late_may_be_busy() -> None:
+    turn = described(running(**WAITING))
+    (queue,) = untaken_queues(turn, NOW)
+    assert queue == (QUEUE, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+    wait = explain(turn, Seen(now=NOW, polled={queue: NOW - timedelta(seconds=40)}))
+    assert wait is not None
+    assert wait.text == "no worker takes it from the task queue 'job-1'; one asked for work 40 s ago"
+    assert "PERDURE_MAX_ACTIVITIES" in wait.advice
+    assert wait.since == NOW - timedelta(seconds=20)
+
+
+def event(kind: str, ago: float, **more: Any) -> HistoryEvent:
+    return ParseDict({"event_type": f"EVENT_TYPE_{kind}", "event_time": at(ago), **more}, HistoryEvent())
+
+
+def test_a_wait_began_when_the_activity_was_first_asked_for() -> None:
+    scheduled = event("ACTIVITY_TASK_SCHEDULED", 300, activity_task_scheduled_event_attributes={"activity_id": "3"})
+    other = event("ACTIVITY_TASK_SCHEDULED", 10, activity_task_scheduled_event_attributes={"activity_id": "4"})
+    wait = why(failed("KeyError"), seen=Seen(now=NOW, events=(other, scheduled)))
+    assert wait is not None
+    assert wait.since == NOW - timedelta(seconds=300)
+    unknown = why(failed("KeyError"))
+    assert unknown is not None
+    assert unknown.since is None
+
+
+def test_code_that_fails_in_every_worker_is_told_with_its_failure() -> None:
+    task = {"state": "PENDING_WORKFLOW_TASK_STATE_SCHEDULED", "scheduled_time": at(9), "attempt": 4}
+    said = {"failure": {"message": "[TMPRL1100] Nondeterminism error"}}
+    failure = event("WORKFLOW_TASK_FAILED", 60, workflow_task_failed_event_attributes=said)
+    wait = why(seen=Seen(now=NOW, events=(failure,)), pending_workflow_task=task)
+    assert wait is not None
+    assert (wait.cause, wait.attempt) == (Cause.WORKFLOW_TASK, 4)
+    assert wait.text.endswith("[TMPRL1100] Nondeterminism error")
+    done = event("WORKFLOW_TASK_COMPLETED", 60)
+    other = why(seen=Seen(now=NOW, events=(done, failure)), pending_workflow_task=task)
+    assert other is not None
+    assert other.cause is Cause.WORKER
+
+
+def status(activity: str = "", *requests: InputRequest) -> TurnStatus:
+    return TurnStatus(
+        session="job-1",
+        turn=1,
+        agent="a",
+        model="m",
+        state=RunState.RUNNING,
+        step=1,
+        max_steps=5,
+        activity=activity,
+        queued=0,
+        cancelling=False,
+        spent=Spent(),
+        requests=requests,
+    )
+
+
+def test_an_idle_turn_waits_for_a_person_a_delegate_a_share_or_a_pause() -> None:
+    asked = InputRequest(
+        request_id="c1", needs="answer", tool="ask_user", arguments="{}", question="Which?", digest="d"
+    )
+    children = {"pending_children": [{"workflow_id": f"job-1.{number}"} for number in range(4)]}
+
+    def idle(said: TurnStatus | None, *below: TurnWait, **more: Any) -> TurnWait:
+        wait = why(seen=Seen(now=NOW, status=said, below=below), **more)
+        assert wait is not None
+        return wait
+
+    person = idle(status("waiting for an answer", asked), **children)
+    assert (person.cause, person.text) == (Cause.PERSON, "an answer to 'Which?'")
+    assert person.advice == "perdure answer job-1 c1 VALUE"
+    delegate = idle(status("delegates: helper"), **children)
+    assert (delegate.cause, delegate.advice) == (Cause.DELEGATE, "perdure follow job-1.0 shows its work")
+    assert delegate.text == "delegates that work: job-1.0, job-1.1, job-1.2, ..."
+    share = idle(status(f"{WAITS_FOR_A_SHARE}: helper"), **children)
+    assert (share.cause, "perdure extend job-1" in share.advice) == (Cause.SHARE, True)
+    assert idle(status("generate, step 2")).cause is Cause.PROVIDER
+    below = TurnWait(session="job-1.1", cause=Cause.WORKER, text="t", advice="a")
+    stuck = idle(status("delegates: helper"), below, **children)
+    assert (stuck.cause, stuck.text, stuck.session) == (Cause.WORKER, "delegate job-1.1 waits: t", "job-1.1")
+    assert why(seen=Seen(now=NOW)) is None
+
+
+def test_without_a_worker_the_search_attribute_says_that_a_person_is_waited_for() -> None:
+    fields = {"PerdureState": payload("waiting_for_input")}
+    info = {"execution": {"workflow_id": "job-1"}, "search_attributes": {"indexed_fields": fields}}
+    wait = why(workflow_execution_info=info)
+    assert wait is not None
+    assert wait.cause is Cause.PERSON
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-3, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")]
+)
+def test_a_time_is_told_in_the_unit_that_says_most(seconds: float, text: str) -> None:
+    assert duration(timedelta(seconds=seconds)) == text

@@ -1,0 +1,153 @@
+"""A turn that stands still says why, since when, and what to do: each cause, on the real server."""
+
+import asyncio
+import contextlib
+import sqlite3
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Agent, Delegate, RetryPolicy, tool
+from perdure.client import Cause, SessionIdleError, TurnWait
+from perdure.store import Store
+from perdure.testing import ScriptedProvider, call, faults, say
+from tests.house import House, eventually
+from tests.workflow.asking import PAY, asker
+from tests.workflow.delegating import agent, asks, played
+
+
+async def standing(house: House, cause: Cause, session: str = "") -> TurnWait:
+    """Wait until the turn stands still for this cause."""
+
+    async def there() -> TurnWait | None:
+        wait = await house.client.waits_for(session or house.session)
+        return wait if wait is not None and wait.cause is cause else None
+
+    wait: TurnWait = await eventually(there, 40.0)
+    return wait
+
+
+@tool
+def two(number: int = 2) -> str:
+    """Two."""
+    return str(number)
+
+
+def other_two() -> Any:
+    @tool(name="two")
+    def changed(text: str) -> str:
+        """Two."""
+        return text
+
+    return changed
+
+
+def made(**settings: Any) -> Agent:
+    return Agent(**{"name": "tester", "model": "openai/scripted", **settings})
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_turn_whose_tool_no_worker_has_names_it(house: House, gone: bool) -> None:
+    async with ScriptedProvider(lambda request: say("done") if request.index else call(("two", {}))) as provider:
+        house.use(provider)
+        async with house.worker(made(tools=[two])):
+            pass  # its definition is what the turn begins with
+        release = made(tools=[two])
+        handle = await begun(house, release, provider)
+        async with house.worker(made(tools=[] if gone else [other_two()])):
+            wait = await standing(house, Cause.VERSION)
+            status = await house.client.status(house.session)
+        async with house.worker(release):
+            assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "finished"
+    assert status.waits_for is not None
+    assert (status.waits_for.text, wait.is_stuck) == (wait.text, True)
+    arguments = "" if gone else " with the arguments"
+    assert wait.text == f"no worker has tool 'two'{arguments} of this version of agent 'tester'"
+    assert wait.missing is not None
+    assert wait.missing.definition == release.definition.digest()
+
+
+async def begun(house: House, release: Agent, provider: ScriptedProvider) -> Any:
+    """Start a turn whose worker goes away when the model is asked."""
+    handle = await house.start(release.name)
+    async with house.worker(release):
+        await provider.wait_for_requests(1)
+    return handle
+
+
+async def test_a_turn_that_no_worker_takes_names_the_queue(house: House) -> None:
+    """Temporal alone is asked: there is no worker, and the turn is not in the store yet."""
+    await house.start()
+    wait = await standing(house, Cause.WORKER)
+    assert wait.text == f"no worker polls the task queue {house.settings.task_queue!r}"
+    assert wait.since is not None
+    assert wait.is_stuck
+    with pytest.raises(SessionIdleError, match=r"not held by any worker: it waits since .* s: no worker polls"):
+        await house.client.status(house.session)
+    assert await house.client.waits([house.session, "nobody"]) == {house.session: wait}
+
+
+async def test_the_wait_for_a_provider_has_the_retry_and_the_status(house: House) -> None:
+    house.environment.setenv("KEY_OF_WAITS", "sk-of-waits-0123456789")
+    retry = RetryPolicy(base=timedelta(seconds=30), jitter=timedelta(0))
+    async with ScriptedProvider(always=faults.status(429)) as provider:
+        house.use(provider)
+        async with house.worker(made(retry=retry, generate_params={"api_key": "${KEY_OF_WAITS}"})):
+            handle = await house.start()
+            wait = await standing(house, Cause.PROVIDER)
+            assert await house.client.cancel(house.session)
+            assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "cancelled"
+    assert wait.text == "retry 1 of 8 after HTTP 429 of openai/scripted"
+    assert wait.next_at is not None
+    assert not wait.is_stuck
+    assert await house.client.waits_for(house.session) is None
+
+
+async def test_a_caller_whose_delegate_waits_for_a_person_names_the_delegate_and_the_command(house: House) -> None:
+    asking = asker(name="helper", instructions="I am helper.")
+    lead = agent("tester", delegates=[Delegate(asking, interactive=True)])
+    answers = played(tester=lambda _: asks("look"), helper=lambda _: PAY)
+    async with ScriptedProvider(answers) as provider, house.worker(lead, asking):
+        house.use(provider)
+        handle = await house.start()
+        wait = await standing(house, Cause.PERSON)
+        (request,) = await (await house.client.attach(wait.session)).requests()
+        await handle.terminate()
+    assert wait.session.startswith(f"{house.session}.helper.")
+    assert wait.text == f'delegate {wait.session} waits: an approval of pay {{"amount": 7}}'
+    assert wait.advice.startswith(f"perdure approve {wait.session} {request.request_id}")
+
+
+async def test_a_turn_goes_on_while_its_model_thinks_and_waits_while_its_delegate_does(house: House) -> None:
+    lead, helper = agent("tester", delegates=["helper"]), agent("helper")
+    answers = played(tester=lambda _: asks("look"), helper=lambda _: say("1").after(faults.hang()))
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(2)
+        wait = await standing(house, Cause.DELEGATE)
+        (delegate,) = [child.workflow_id for child in (await handle.describe()).raw_description.pending_children]
+        assert await house.client.waits_for(delegate) is None
+        status = await house.client.status(house.session)
+        await handle.terminate()
+    assert wait.text == f"delegates that work: {delegate}"
+    assert status.waits_for is not None
+    assert status.waits_for.cause is Cause.DELEGATE
+
+
+async def test_a_turn_whose_store_is_away_says_so(house: House) -> None:
+    async with (
+        await Store.open(f"{house.settings.store_url}?timeout=0.1") as house.store,
+        ScriptedProvider(lambda _: say("done").after(faults.delay(1.0))) as provider,
+        house.worker(made()),
+    ):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        with contextlib.closing(sqlite3.connect(house.folder / "store.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            wait = await standing(house, Cause.STORE)
+        assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "finished"
+    assert "locked" in wait.text
+    assert wait.is_stuck
