@@ -3,8 +3,9 @@
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
-from perdure import Agent, Compaction, ToolContext, tool
+from perdure import Agent, Compaction, Tool, ToolContext, tool
 
 
 @tool
@@ -29,7 +30,7 @@ def block_for(seconds: float, context: ToolContext) -> str:
     return "blocked"
 
 
-TOOLS = [read_page, wait_for, block_for]
+TOOLS: list[Tool[..., Any]] = [read_page, wait_for, block_for]
 
 WHOLE = Compaction(threshold=None)
 """What grows is measured as it grows: nothing is summarised."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, Unpack, cast
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator, model_validator
 from pydantic_core import core_schema
@@ -14,6 +14,7 @@ from perdure.agents.delegates import Delegate, awaiting, check
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
+from perdure.agents.settings import AgentChanges, AgentSettings
 from perdure.agents.skills import declared
 from perdure.agents.tool import Tool
 from perdure.agents.tool_lists import listed, tools_of
@@ -148,19 +149,19 @@ class Agent(Value):
     fallback_models: tuple[Annotated[Fallback, known_fields(Fallback)], ...] = ()
     cache: CacheMode = "latest"
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+    def __init__(self, **settings: Unpack[AgentSettings]) -> None:
         """Check the settings.
 
         Raises:
             AgentDefinitionError: A setting cannot be used.
         """
         try:
-            settings = in_our_words("Agent", settings)
+            ours: dict[str, Any] = in_our_words("Agent", settings)
         except ValueError as error:
             msg = f"agent {settings.get('name', '?')!r}: {error}"
             raise AgentDefinitionError(msg) from error
         try:
-            super().__init__(**settings)
+            super().__init__(**ours)
             _check_rules(self.definition, self.mcp_servers)
             warn(of_agent(self.definition, self.mcp_servers))
         except ValidationError as error:
@@ -325,14 +326,15 @@ class Agent(Value):
     def _dedent(cls, value: str) -> str:
         return cleandoc(value)
 
-    def clone(self, **changes: Any) -> Self:  # noqa: ANN401 - pydantic checks each field
+    def clone(self, **changes: Unpack[AgentChanges]) -> Self:
         """A copy with other settings, checked like a new agent.
 
         Raises:
             AgentDefinitionError: A setting cannot be used, or there is none of that name.
         """
-        kept = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**{**kept, **in_our_words("Agent", changes)})
+        kept: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        kept.update(in_our_words("Agent", changes))
+        return type(self)(**kept)
 
     @cached_property
     def definition(self) -> AgentDefinition:

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -13,7 +13,7 @@ from perdure.agents.warned import of_hook, warn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.events import Event, ToolEnd
 from perdure.contracts.messages import Message
-from perdure.contracts.reactions import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, HookDeclaration
+from perdure.contracts.reactions import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, AnyReaction, HookDeclaration, HookEvent
 from perdure.contracts.stops import AnyCondition
 from perdure.contracts.values import Value
 
@@ -70,6 +70,18 @@ class HookContext(ABC):
         """
 
 
+Wish = AnyReaction | None
+"""What a hook wants; None leaves the turn alone."""
+
+HookFunction = (
+    Callable[[Any], Wish]
+    | Callable[[Any, HookContext], Wish]
+    | Callable[[Any], Awaitable[Wish]]
+    | Callable[[Any, HookContext], Awaitable[Wish]]
+)
+"""A function that takes an event, and a context if it needs one."""
+
+
 @dataclass(frozen=True)
 class Hook:
     """A function with its declaration. Calling it calls the function, as if it were not decorated."""
@@ -92,12 +104,12 @@ class Hook:
 
 
 def hook(
-    *on: str | type[Value],
+    *on: HookEvent | type[HookedEvent],
     when: AnyCondition | None = None,
     tool: str | None = None,
     name: str | None = None,
     timeout: timedelta = DEFAULT_HOOK_TIMEOUT,
-) -> Callable[[Callable[..., Any]], Hook]:
+) -> Callable[[HookFunction], Hook]:
     """Make a hook of a function: ``@hook("tool_end")``, or ``@hook(ToolEnd)``.
 
     The function takes the event, and a :class:`HookContext` if it has a second parameter. It returns a reaction, or
@@ -118,7 +130,7 @@ def hook(
         raise HookDefinitionError(msg)
     events = [_event(one) for one in on]
 
-    def made(function: Callable[..., Any]) -> Hook:
+    def made(function: HookFunction) -> Hook:
         called = name or str(getattr(function, "__name__", ""))
         _check(function, called)
         reference = f"{function.__module__}:{function.__qualname__}"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import MethodType, TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -142,20 +142,22 @@ class Toolset(BaseModel):
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
     variant: str = EVERY_VARIANT
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
-        """Check the settings.
+    if not TYPE_CHECKING:  # else nobody's type checker would know the fields
 
-        Raises:
-            ToolDefinitionError: A setting cannot be used.
-        """
-        kind = type(self).__name__
-        try:
-            super().__init__(**settings)
-        except ValidationError as error:
-            first = error.errors()[0]
-            msg = f"toolset {kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise ToolDefinitionError(msg) from error
-        _check_variant(self, self.variant)
+        def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+            """Check the settings.
+
+            Raises:
+                ToolDefinitionError: A setting cannot be used.
+            """
+            kind = type(self).__name__
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                first = error.errors()[0]
+                msg = f"toolset {kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+                raise ToolDefinitionError(msg) from error
+            _check_variant(self, self.variant)
 
     def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
         """Refuse names that would not do what the author means."""

@@ -286,5 +286,5 @@ class AgentDefinition(Value):
             max_retries=used.retry.max_retries,
             generation_timeout=used.generation_timeout,
             compaction=CompactionPolicy(above_tokens=above),
-            also_on=self.fallback_models[at - 1].also_on,
+            also_on=tuple(self.fallback_models[at - 1].also_on),
         )

@@ -1,8 +1,9 @@
 """What a turn may spend, and what it has spent."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -65,6 +66,26 @@ class Dimensions(Value):
     depth: int | None = Field(default=None, ge=0)
 
 
+class BudgetLimits(TypedDict, total=False):
+    """The limits of :class:`Dimensions` as people write them."""
+
+    cost_usd: Decimal | float | str | None
+    llm_calls: int | None
+    tool_calls: int | None
+    behavior_calls: int | None
+    events: int | None
+    seconds: timedelta | float | None
+    patches: int | None
+    depth: int | None
+
+
+class BudgetSettings(BudgetLimits, total=False):
+    """What an author may write in ``Budgets(…)``."""
+
+    warn_at: Sequence[Decimal | float | str]
+    scope: Literal["turn", "session"] | None
+
+
 class Budgets(Dimensions, Authored):
     """Limits of one turn beside ``max_steps``; None is no limit, and N allows exactly N.
 
@@ -87,6 +108,10 @@ class Budgets(Dimensions, Authored):
 
     warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)
     scope: Literal["turn", "session"] | None = None
+
+    if TYPE_CHECKING:  # with what pydantic makes Decimals and times of
+
+        def __init__(self, **limits: Unpack[BudgetSettings]) -> None: ...
 
 
 class Spent(Value):

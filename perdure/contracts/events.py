@@ -319,9 +319,15 @@ class Heartbeat(Value):
 
 
 class UnknownEvent(Value):
-    """An event of a type, or with a content, that this release does not know, kept as it is."""
+    """An event of a type, or with a content, that this release does not know, kept as it is.
 
-    type: str
+    Attributes:
+        name: The type that the event was written with. ``type`` is ``unknown``, so that a comparison of the types of
+            events tells a type checker the class.
+    """
+
+    type: Literal["unknown"] = "unknown"
+    name: str
     body: dict[str, JsonValue]
 
 
@@ -401,10 +407,12 @@ PERSTACK_NAMES: dict[str, str] = {
 
 def name_of(event: "AnyEvent", names: Names) -> str:
     """The name of the event's type."""
+    if isinstance(event, UnknownEvent):
+        return event.name
     if names == "perstack":
         found = _PERSTACK_ENDS.get(event.stop_reason) if isinstance(event, AgentEnd) else _PERSTACK.get(event.type)
         return found or event.type
-    if names == "dreadnode" and not isinstance(event, UnknownEvent):
+    if names == "dreadnode":
         return type(event).__name__
     return event.type
 
@@ -414,7 +422,7 @@ def load_event(body: dict[str, JsonValue]) -> "AnyEvent":
     try:
         return _EVENTS.validate_python(body)
     except ValidationError:
-        return UnknownEvent(type=str(body.get("type", "")), body=body)
+        return UnknownEvent(name=str(body.get("type", "")), body=body)
 
 
 class NewEvent(Value):

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.values import Authored, JsonValue
+from perdure.contracts.values import Authored, Items, JsonValue
 
 HELPED = frozenset(
     {
@@ -80,7 +80,7 @@ class Fallback(Authored):
     retry: RetryPolicy | None = None
     generation_timeout: timedelta | None = Field(default=None, gt=timedelta(0))
     generate_params: dict[str, JsonValue] | None = None
-    also_on: tuple[str, ...] = ()
+    also_on: Items[str] = ()
 
     @field_validator("model")
     @classmethod

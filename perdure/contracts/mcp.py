@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from perdure.contracts.values import Authored, Value
+from perdure.contracts.values import Authored, Items, Value
 
 LONGEST_INIT = timedelta(minutes=4)
 """Two tries of connecting fit into the time that the opening of a turn may take."""
@@ -50,8 +50,8 @@ class McpServerConfig(Authored):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")
-    pick: tuple[str, ...] | None = None
-    omit: tuple[str, ...] = ()
+    pick: Items[str] | None = None
+    omit: Items[str] = ()
     init_timeout: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0), le=LONGEST_INIT)
     call_timeout: timedelta = Field(default=timedelta(seconds=300), gt=timedelta(0))
     stateful: bool = False
@@ -79,10 +79,10 @@ class StdioServerConfig(McpServerConfig):
     """
 
     command: str = Field(min_length=1)
-    args: tuple[str, ...] = ()
+    args: Items[str] = ()
     env: dict[str, str] = {}
     cwd: str | None = None
-    required_env: tuple[str, ...] = ()
+    required_env: Items[str] = ()
 
 
 class OAuthConfig(Authored):
@@ -114,7 +114,7 @@ class HttpServerConfig(McpServerConfig):
     oauth: OAuthConfig | None = None
     timeout: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0))
     sse_read_timeout: timedelta = Field(default=timedelta(seconds=300), gt=timedelta(0))
-    required_env: tuple[str, ...] = ()
+    required_env: Items[str] = ()
 
     @model_validator(mode="after")
     def _url_is_one(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import from_json
 
 from perdure.contracts.patterns import is_like
-from perdure.contracts.values import Authored, JsonValue, Value
+from perdure.contracts.values import Authored, Items, JsonValue, Value
 
 MAX_ANSWER_BYTES = 32 * 1024
 """Longest answer of a person, as JSON in UTF-8; it travels in Temporal payloads."""
@@ -79,7 +79,7 @@ class ApprovalPolicy(Authored):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_timedelta="float")
 
-    rules: tuple[ApprovalRule, ...] = ()
+    rules: Items[ApprovalRule] = ()
     expires: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_EXPIRY)
 
     def idle(self, tools: Collection[str]) -> tuple[ApprovalRule, ...]:

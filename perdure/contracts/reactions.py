@@ -65,7 +65,7 @@ FunctionEvent = Literal[
 
 HookEvent = RuleEvent | FunctionEvent
 
-HOOK_EVENTS: tuple[str, ...] = (*get_args(RuleEvent), *get_args(FunctionEvent))
+HOOK_EVENTS: tuple[HookEvent, ...] = (*get_args(RuleEvent), *get_args(FunctionEvent))
 """Every event that a hook can be on. The events of hooks themselves are not among them."""
 
 OF_DELEGATES = frozenset({"delegate_start", "delegate_end"})

@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Self, TypeGuard, cast
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -18,11 +20,13 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
 from perdure.contracts.synonyms import SYNONYMS, in_our_words
 
 __all__ = [
     "Authored",
+    "Items",
     "JsonValue",
     "Tagged",
     "Value",
@@ -32,6 +36,8 @@ __all__ = [
     "known_fields",
     "to_json_line",
 ]
+
+T = TypeVar("T")
 
 _STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that JSON leaves as they are and a terminal obeys."""
@@ -67,6 +73,17 @@ def to_json_line(value: object) -> str:
 def is_fields(value: object) -> TypeGuard[dict[str, object]]:
     """Whether a value is read from its fields, and is not made yet."""
     return isinstance(value, dict)
+
+
+class _Tuple:
+    """What pydantic makes of :data:`Items`."""
+
+    def __get_pydantic_core_schema__(self, items: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(GenericAlias(tuple, (*get_args(items), ...)))
+
+
+Items = Annotated[Sequence[T], _Tuple()]
+"""Items of a field that people fill in: a tuple, which type checkers let an author write as a list."""
 
 
 class Value(BaseModel):

@@ -179,5 +179,5 @@ def read_event_line(line: Mapping[str, JsonValue]) -> Envelope:
     """
     body = line.get("event")
     loaded = load_event(body if isinstance(body, dict) else {})
-    about = Envelope.model_validate({**line, "event": UnknownEvent(type="", body={})})
+    about = Envelope.model_validate({**line, "event": UnknownEvent(name="", body={})})
     return about.model_copy(update={"event": loaded})

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -81,7 +82,7 @@ SCRIPTS: dict[str, Answers] = {
 
 def agents(body: Body) -> list[Agent]:
     """The agent of each job but the one whose worker is killed."""
-    changes: dict[str, dict[str, object]] = {
+    changes: dict[str, dict[str, Any]] = {
         "running": {"tools": [lookup, body.held()], "max_steps": 20},
         "retrying": {"retry": RETRY},
         "tool-error": {"tools": [charge]},

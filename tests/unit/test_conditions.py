@@ -1,6 +1,7 @@
 """How stop conditions are written: as a list or by name, and not without end."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from perdure.contracts.turns import TurnRequest
 ALWAYS: dict[str, object] = {"type": "always"}
 
 
-def agent(conditions: object) -> Agent:
+def agent(conditions: Any) -> Agent:
     return Agent(name="a", model="p/m", stop_conditions=conditions)
 
 

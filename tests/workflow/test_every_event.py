@@ -304,8 +304,8 @@ async def test_events_of_another_release_are_read_as_they_are_by_everybody(house
         await house.run(prompt="more")
     for name, events in read.items():
         assert [one.seq for one in events] == list(range(1, len(events) + 1)), name
-        assert events[1].event == UnknownEvent(type="tool_dreamt", body=DREAMT), name
-        assert UnknownEvent(type="generation_end", body=CHANGED) in [one.event for one in events], name
+        assert events[1].event == UnknownEvent(name="tool_dreamt", body=DREAMT), name
+        assert UnknownEvent(name="generation_end", body=CHANGED) in [one.event for one in events], name
     assert [json.loads(one.to_json()) for one in read["follow"]] == lines
     assert [line.pop("replayed") for line in lines] == [True] * len(lines)  # S-47
     assert (code, lines) == (0, [one.line() for one in read["follow"]])

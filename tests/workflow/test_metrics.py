@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, ApprovalPolicy, ApprovalRule, Compaction, RetryPolicy, ToolContext, tool
+from perdure import Agent, ApprovalPolicy, ApprovalRule, Compaction, RetryPolicy, Tool, ToolContext, tool
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
@@ -88,7 +88,7 @@ def forbidden() -> str:
     return "it ran"
 
 
-TOOLS = [fine, broken, slow, forbidden]
+TOOLS: list[Tool[..., Any]] = [fine, broken, slow, forbidden]
 
 
 async def outcomes_in_log(house: House) -> Counter[tuple[str, str]]:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from perdure.skills import MAX_BYTES, instructions_in, skills_in
 from tests.unit.agents.skill_files import LONG_NAME, REFUSED, TAKEN, front, write
 
 
-def agent(**settings: object) -> Agent:
+def agent(**settings: Any) -> Agent:
     return Agent(name="tester", model="openai/scripted", **settings)
 
 

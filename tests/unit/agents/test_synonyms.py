@@ -169,7 +169,7 @@ def test_no_instructions_and_no_time_out_may_be_none() -> None:
     assert (agent.instructions, agent.generation_timeout) == ("", NO_TIMEOUT)
     assert agent.clone(max_steps=3).generation_timeout == NO_TIMEOUT
     with pytest.raises(AgentDefinitionError, match="agent 'tester': instructions: Input should be a valid string"):
-        Agent(**HEAD, instructions=3)
+        Agent(**HEAD, instructions=3)  # type: ignore[arg-type]
 
 
 class Desk(Toolset):

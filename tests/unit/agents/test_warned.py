@@ -79,8 +79,14 @@ WARNED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: hook("agent_end", "agent_error")(ends),
         "hook 'ends': its Finish is ignored, because the turn has ended by then; return None, or be on an event",
     ),
-    "no reaction": (lambda: hook("tool_end")(says), "hook 'says': the str that it returns is no reaction and ignored"),
-    "a generator": (lambda: hook("tool_end")(tells), "hook 'tells' yields, so its body never runs; use return"),
+    "no reaction": (
+        lambda: hook("tool_end")(says),  # type: ignore[arg-type]
+        "hook 'says': the str that it returns is no reaction and ignored",
+    ),
+    "a generator": (
+        lambda: hook("tool_end")(tells),  # type: ignore[arg-type]
+        "hook 'tells' yields, so its body never runs; use return",
+    ),
     "a tool of no tool's event": (
         lambda: hook("step_end", "agent_start", tool="look")(notes),
         "hook 'notes': tool='look' is not looked at, because step_end, agent_start is about no tool",

@@ -123,7 +123,7 @@ def test_what_is_no_delegate_is_refused_with_what_to_write(given: Any, said: str
 
 def test_hooks_in_a_list_are_refused_with_what_to_write() -> None:
     with pytest.raises(ValueError, match=r"a list stands among the hooks; write \*\[…\] to put each of its hooks in"):
-        Agent(name="x", model="openai/x", hooks=[[watch]])
+        Agent(name="x", model="openai/x", hooks=[[watch]])  # type: ignore[list-item]
 
 
 def test_a_decorated_tool_is_not_decorated_again() -> None:

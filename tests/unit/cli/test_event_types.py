@@ -104,14 +104,14 @@ def ended(reason: StopReason) -> AgentEnd:
         (ended(StopReason.WAITING_FOR_INPUT), "AgentEnd", "stopRunByInteractiveTool"),
         (ended(StopReason.STALLED), "AgentEnd", "agent_end"),
         (Heartbeat(), "Heartbeat", "heartbeat"),
-        (UnknownEvent(type="of_tomorrow", body={"type": "of_tomorrow", "a": 1}), "of_tomorrow", "of_tomorrow"),
+        (UnknownEvent(name="of_tomorrow", body={"type": "of_tomorrow", "a": 1}), "of_tomorrow", "of_tomorrow"),
     ],
 )
 def test_a_line_has_the_names_that_were_asked_for(event: AnyEvent, dreadnode: str, perstack: str) -> None:
     """S-50: the type of the line alone is another one."""
     envelope = Envelope(seq=1, session="s", turn=1, step=1, at=datetime.now(UTC), event=event)
     ours = envelope.line()
-    assert ours["type"] == event.type
+    assert ours["type"] == (event.name if isinstance(event, UnknownEvent) else event.type)
     assert envelope.line("dreadnode") == {**ours, "type": dreadnode}
     assert envelope.line("perstack") == {**ours, "type": perstack}
 

@@ -169,7 +169,7 @@ def test_a_stalled_turn_has_a_line_of_its_own() -> None:
 
 def test_events_that_mean_nothing_to_people_have_no_line() -> None:
     assert shown(events.GenerationStep(tip="t")) == []
-    assert shown(events.UnknownEvent(type="later", body={})) == []
+    assert shown(events.UnknownEvent(name="later", body={})) == []
 
 
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:

@@ -63,7 +63,7 @@ WHOLE = Trajectory(
             event=AgentStart(agent="scout", model="openai/x", prompt="look around", definition="d"),
         ),
         Envelope(
-            seq=2, session="job-1", turn=1, step=0, at=AT, event=UnknownEvent(type="new", body={"type": "new", "x": 1})
+            seq=2, session="job-1", turn=1, step=0, at=AT, event=UnknownEvent(name="new", body={"type": "new", "x": 1})
         ),
     ),
     metadata={"stop_reason": "finished"},
