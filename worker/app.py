@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
+from temporalio import activity
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowRunner
 
@@ -40,6 +41,7 @@ from perdure.agents.inline import InlineAgents
 from perdure.client.closures import closures, people_waited_for
 from perdure.client.connect import connect
 from perdure.client.errors import ClientError
+from perdure.client.worker_stores import WorkerStore, store_queue, worker_stores
 from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings
 from perdure.store import Store
@@ -175,6 +177,33 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
     )
 
 
+@activity.defn(name="store")
+async def _no_work() -> None:
+    """Nothing: a worker needs an activity, and the queue of this one never gets any."""
+
+
+def build_store_worker(client: temporalio.client.Client, settings: Settings, store: Store) -> Worker:
+    """A worker that only tells, as a poller's identity, which store this process uses."""
+    return Worker(
+        client,
+        task_queue=store_queue(settings.task_queue),
+        activities=[_no_work],
+        identity=WorkerStore.of(store).identity,
+        max_concurrent_activities=1,
+        max_concurrent_activity_task_polls=1,
+    )
+
+
+async def _warn_of_other_stores(client: temporalio.client.Client, settings: Settings, store: Store) -> None:
+    own = WorkerStore.of(store)
+    for told in await worker_stores(client, settings.task_queue):
+        if told.store != own.store:
+            logger.warning(
+                "another worker of this task queue uses another store: turns wait for workers of their own store",
+                extra={"worker": told.worker, "its_store": str(told), "store": str(own)},
+            )
+
+
 def _tools(parts: Parts, definitions: Definitions, recordings: Recordings) -> ToolActivities:
     return ToolActivities(
         store=parts.store,
@@ -254,6 +283,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         settle_heap()
         if pinned is not None:
             await stack.enter_async_context(pinned)
+        await _warn_of_other_stores(client, settings, store)
+        await stack.enter_async_context(build_store_worker(client, settings, store))
         await _poll(worker, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
 

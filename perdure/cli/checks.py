@@ -22,7 +22,8 @@ from perdure.cli.setup import missing_attributes
 from perdure.client import Client, ClientError
 from perdure.client.closures import closures
 from perdure.client.connect import address_source, load_config, rpc_errors
-from perdure.client.errors import ServerUnreachableError, TemporalConfigError
+from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
+from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.settings import PREFIX, Settings, folder_settings
 from perdure.store.engine import Address
 from perdure.store.errors import StoreError
@@ -122,6 +123,9 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         return
     yield await _tried("search attributes", _search_attributes(client))
     yield await _tried("worker", _worker(client))
+    with contextlib.suppress(CliError, StoreError):  # told by another check
+        if (stores := await _stores_of_workers(client)) is not None:
+            yield stores
     with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
         if (turns := await _closed_turns(client)) is not None:
             yield turns
@@ -201,6 +205,28 @@ async def _search_attributes(client: Client) -> Finding:
 async def _worker(client: Client) -> Finding:
     await client.check_worker()
     return Finding(check="worker", ok=True, text=f"one polls the task queue {client.settings.task_queue!r}")
+
+
+async def _stores_of_workers(client: Client) -> Finding | None:
+    """Whether the workers use the store that is looked at here; None if no worker tells its store."""
+    queue = client.settings.task_queue
+    async with opened_store(client.settings) as store:
+        own = WorkerStore.of(store)
+    told = await worker_stores(client.temporal, queue)
+    check = "workers' store"
+    try:
+        check_stores(own, told, queue)
+    except StoreMismatchError as error:
+        return failed(check, error)
+    others = [one for one in told if one.store != own.store]
+    if others:
+        text = (
+            f"worker {others[0].worker} uses {others[0]}, and others use {own}: turns wait for workers of their store"
+        )
+        return Finding(
+            check=check, ok=None, text=text, fix="give all workers of a task queue the same PERDURE_STORE_URL"
+        )
+    return Finding(check=check, ok=True, text="the same") if told else None
 
 
 async def _closed_turns(client: Client) -> Finding | None:

@@ -7,6 +7,7 @@ from perdure.client.errors import (
     RequestRefusedError,
     ServerUnreachableError,
     SessionIdleError,
+    StoreMismatchError,
     TemporalConfigError,
     UnknownAgentError,
     UnknownArtifactError,
@@ -24,6 +25,7 @@ _USAGE = (
     RequestRefusedError,
     SessionIdleError,
     SettingsError,
+    StoreMismatchError,
     TemporalConfigError,
 )
 

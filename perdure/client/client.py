@@ -44,6 +44,7 @@ from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.client.waits import Waits
+from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN, Update
@@ -115,10 +116,18 @@ class Client(Extending, Checkpoints, Tasks):
         Raises:
             StoreUnavailableError: It cannot be reached.
             StoreVersionError: It was written by a release with another schema.
+            StoreMismatchError: The workers of the task queue use another one.
         """
         async with self._opening:
             if self._store is None:
-                self._store = await Store.open(self.settings.store_url)
+                queue = self.settings.task_queue
+                store = await Store.open(self.settings.store_url)
+                try:
+                    check_stores(WorkerStore.of(store), await worker_stores(self.temporal, queue), queue)
+                except BaseException:
+                    await store.close()
+                    raise
+                self._store = store
             return self._store
 
     async def start(

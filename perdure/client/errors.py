@@ -39,6 +39,10 @@ class UnknownAgentError(ClientError):
     """No worker has registered an agent of that name in the client's store; the message names those there are."""
 
 
+class StoreMismatchError(ClientError):
+    """The client uses another transcript store than all workers of its task queue; the message names both."""
+
+
 class UnknownArtifactError(ClientError):
     """The session has no artifact of that handle."""
 

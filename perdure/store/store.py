@@ -119,6 +119,11 @@ class Store:
         """The store's own id, as it was when this process opened it; a copy of a database keeps it."""
         return self._id
 
+    @property
+    def public_url(self) -> str:
+        """The store's address without secrets, with an absolute path if it is a file."""
+        return self._address.public_url
+
     async def require(self, wanted: str) -> None:
         """Refuse to work for a turn that lives in another store; a turn that names none may live in any.
 
