@@ -74,7 +74,11 @@ def starting(request: Generate, definition: AgentDefinition, known: int) -> list
         *decided_events(request.turn, request.decided),
         *(event_of(own, f"said/{place}", UserMessageReceived(content=text)) for place, text in enumerate(request.said)),
         *(
-            event_of(own, f"user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
+            event_of(
+                own,
+                f"user_message/{message.request_id}",
+                UserMessageReceived(content=message.prompt, parts=message.parts),
+            )
             for message in request.steered
         ),
         event_of(request, "start", start),

@@ -14,12 +14,13 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.answers import event_of
 from perdure.activities.bounds import with_ceiling
+from perdure.activities.content import Contents, without_places
 from perdure.activities.conversations import WireMessage
 from perdure.activities.errors import permanent, store_failures, transient
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import note
 from perdure.activities.metrics import Metrics
-from perdure.activities.model import Answer, complete
+from perdure.activities.model import Answer, complete, facts_about
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
 from perdure.activities.provider_replies import UnusableAnswerError
 from perdure.activities.recordings import Recordings
@@ -106,6 +107,7 @@ class Attempts:
         self._metrics = metrics
         self._gates = gates
         self._recordings = recordings
+        self._contents = Contents(store)
         self._secrets = frozenset(secrets)
 
     async def call(
@@ -124,11 +126,15 @@ class Attempts:
             CallFailedError: Whatever the provider or its library did.
         """
         gate, entered = self._gates.of(definition), time.monotonic()
+        filled = messages
+        if self._recordings.mode != "replay":
+            filled = await self._contents.fill(request.session, facts_about(definition.model), messages)
         sent = None if self._recordings.mode == "replay" else await self._turn_at(gate, request, definition)
         waited = time.monotonic() - entered
         began = time.monotonic()
         try:
-            answer = await self._recordings.answer(definition, messages, lambda: _called(definition, messages, ceiling))
+            asked = without_places(messages)
+            answer = await self._recordings.answer(definition, asked, lambda: _called(definition, filled, ceiling))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             failure = self.failed(definition, error, time.monotonic() - began, waited=waited)
             if sent is not None:

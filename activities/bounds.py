@@ -2,7 +2,8 @@
 
 The cost of a call is bounded before it is made. No token is shorter than a byte, so what the model reads is at most the
 size of the request in bytes, and what the provider adds for its tools. Where it has read the beginning already and
-said how many tokens that was, only the rest is counted so. What is then left is what the answer may cost.
+said how many tokens that was, only the rest is counted so. An image or a PDF counts the most tokens that a provider
+charges for one. What is then left is what the answer may cost.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
+from perdure.activities.content import most_tokens
 from perdure.activities.conversations import WireMessage
 from perdure.activities.model import facts_about, mode_of, system_prompt
 from perdure.contracts.agents import AgentDefinition
@@ -113,10 +115,12 @@ def with_ceiling(definition: AgentDefinition, tokens: int | None) -> AgentDefini
 
 
 def _most_read(definition: AgentDefinition, messages: Sequence[WireMessage], counted: Counted) -> int:
+    new = messages[counted.messages :]
+    files = most_tokens(new)
     if counted.messages:
-        return counted.tokens + _bytes(messages[counted.messages :]) + ADDED
+        return counted.tokens + _bytes(new) + files + ADDED
     tools = openai_tools(definition.tools)
-    size = _bytes(messages) + _bytes(definition.output_schema)
+    size = _bytes(messages) + files + _bytes(definition.output_schema)
     return size + (_bytes(tools) + ADDED_FOR_TOOLS if tools else ADDED)
 
 

@@ -84,7 +84,7 @@ class GenerateActivity:
             new: tuple[Message, ...] = (
                 *begun.results,
                 *(UserMessage(content=text) for text in request.said),
-                *(UserMessage(content=message.prompt) for message in request.steered),
+                *(UserMessage(content=message.prompt, parts=message.parts) for message in request.steered),
             )
             return await self._call(request, definition, messages, new)
 

@@ -37,6 +37,7 @@ from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[repor
 from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities import provider_http
+from perdure.activities.content import with_content
 from perdure.activities.conversations import WireMessage
 from perdure.activities.failures import cause_chain
 from perdure.activities.provider_replies import (
@@ -386,7 +387,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     own: dict[str, Any] = {
         "model": definition.model,
-        "messages": marked(definition, with_reasoning(definition.model, sent)),
+        "messages": marked(definition, with_content(definition.model, with_reasoning(definition.model, sent))),
         "timeout": SILENCE_SECONDS,
         "num_retries": 0,
         "max_retries": 0,

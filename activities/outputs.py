@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from perdure.agents.files import File
 from perdure.agents.return_values import ReturnValue
+from perdure.contracts.content import MAX_PARTS, ContentError, FilePart, is_image, part_of
 from perdure.contracts.tools import CallTool
 from perdure.engine import returned
 from perdure.engine.outputs import whole_characters
@@ -91,3 +93,16 @@ def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
     for one in sorted(written, key=lambda one: (-len(one), one)):
         data = data.replace(one, b"*" * len(one))
     return data
+
+
+def shown_images(artifacts: Sequence[Artifact]) -> tuple[FilePart, ...]:
+    """What stands for the images of a result, as far as models take them."""
+    images = (one for one in artifacts if is_image(one.content_type))
+    return tuple(part for image in images for part in _shown(image))[:MAX_PARTS]
+
+
+def _shown(image: Artifact) -> Iterator[FilePart]:
+    with contextlib.suppress(ContentError):
+        part = part_of(image.session, "", image.data)
+        if is_image(part.media_type):
+            yield part.model_copy(update={"artifact": image.id})

@@ -34,8 +34,19 @@ def _takes_marks(model: str) -> bool:
 
 def _with_mark(message: WireMessage) -> WireMessage:
     content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": _with_last_marked(content)}
     if not isinstance(content, str) or not content.strip():  # an empty text may not be marked
         return message
     if message.get("role") == "tool":
         return {**message, "cache_control": _MARK}
     return {**message, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}
+
+
+def _with_last_marked(blocks: list[JsonValue]) -> JsonValue:
+    """The blocks with the mark on the last text that has any: not every provider takes one on a file."""
+    for place in reversed(range(len(blocks))):
+        block = blocks[place]
+        if isinstance(block, dict) and block.get("type") == "text" and str(block.get("text")).strip():
+            return [*blocks[:place], {**block, "cache_control": _MARK}, *blocks[place + 1 :]]
+    return blocks

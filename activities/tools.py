@@ -26,7 +26,7 @@ from perdure.activities.heartbeat import beating
 from perdure.activities.mcp.reliance import Caller
 from perdure.activities.mcp.servers import McpServers, is_remote, server_name
 from perdure.activities.metrics import Metrics
-from perdure.activities.outputs import CallResult, artifacts_of, output_id, read
+from perdure.activities.outputs import CallResult, artifacts_of, output_id, read, shown_images
 from perdure.activities.progress import Progress
 from perdure.activities.recordings import FixtureMissingError, Recordings
 from perdure.activities.running_calls import RunningCalls
@@ -223,6 +223,7 @@ class ToolActivities:
             decided=call.approval,
             stop=stop,
             matched=matched,
+            parts=shown_images(artifacts),
         )
         await self._finish(attempt, message, attempt.ended(message, artifacts, seconds), artifacts)
         await self._keep(attempt, message, ended_turn=False, seconds=seconds)
@@ -291,6 +292,7 @@ class ToolActivities:
                 decided=call.approval,
                 stop=fixture.stop,
                 matched=matched,
+                parts=shown_images(artifacts),
             )
         if aborts and message.error is not None:
             await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifacts)

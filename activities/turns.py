@@ -76,6 +76,7 @@ class TurnActivities:
         _check_session(opening.session)
         async with beating(), store_failures(), _asking_for_what_is_there(opening):
             await self._store.require(opening.request.store)
+            await self._check_parts(opening)
             before = await self._replied_to(opening)
             opening, clone = await self.delegations.taken(opening)
             before = before or clone
@@ -114,6 +115,18 @@ class TurnActivities:
             said=opened.said,
             store=opened.store,
         )
+
+    async def _check_parts(self, opening: OpenTurn) -> None:
+        """Refuse a prompt whose images and files are not in the session's store."""
+        for part in opening.request.parts:
+            try:
+                await self._store.artifact(part.artifact, session=opening.session)
+            except NotFoundError:
+                message = (
+                    f"parts: session {opening.session!r} has no artifact {part.artifact!r} in this worker's store; "
+                    "start the turn with perdure's client or with 'perdure run … --attach FILE', which put files there"
+                )
+                raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
         """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""

@@ -421,6 +421,7 @@ class AgentTurn(Extending):
                 agent=None,
                 prompt=first.prompt,
                 request_id=first.request_id,
+                parts=first.parts,
                 queued=tuple(rest),
                 cancelled=first.cancelled,
                 tenant=self.state.tenant if self.state else "",
@@ -434,7 +435,9 @@ class AgentTurn(Extending):
             message, *rest = self.mail.queued
             self.mail = self.mail.model_copy(update={"queued": tuple(rest)})
             store = self.state.store if self.state else ""
-            opened = await self._open(Continuation(prompt=message.prompt, request_id=message.request_id, store=store))
+            opened = await self._open(
+                Continuation(prompt=message.prompt, request_id=message.request_id, store=store, parts=message.parts)
+            )
             if isinstance(opened, TurnState):
                 self.state = opened
                 action = self._next_action()

@@ -1,7 +1,9 @@
-"""What a tool returns beside text: images and files, which become artifacts."""
+"""What a tool returns, and a prompt holds, beside text: images and files, which become artifacts."""
 
 import re
 from typing import Protocol
+
+from perdure.contracts.content import is_image, media_type_of
 
 MAX_BYTES = 10_000_000
 """Largest image or file."""
@@ -24,14 +26,35 @@ class HasPath(Protocol):
 
 
 class Image:
-    """An image that a tool returns, by itself or in a list with text and others. It becomes an artifact.
+    """An image that a tool returns or a prompt holds, by itself or in a list with text and others.
 
     No dataclass and no model, which would be written as JSON wherever it stands.
+
+    Args:
+        data: Its bytes.
+        media_type: By default what the bytes say, or else ``image/png``.
+        path: Where the bytes are read from, in place of ``data``; at once.
+        name: What people call it; by default the file's name, if there is a path.
     """
 
-    def __init__(self, data: bytes, media_type: str = "image/png") -> None:
+    def __init__(
+        self,
+        data: bytes | None = None,
+        media_type: str | None = None,
+        *,
+        path: str | HasPath | None = None,
+        name: str = "",
+    ) -> None:
+        if (data is None) == (path is None):
+            msg = "Image needs either data or path"
+            raise ValueError(msg)
+        if path is not None:
+            data, name = _read(path), name or str(path.__fspath__() if not isinstance(path, str) else path)
+            name = re.split(r"[/\\]", name)[-1]
+        self.name = " ".join(name.split())
         self.data = _checked(data, "Image")
-        self.media_type = _media_type(media_type)
+        known = media_type_of(self.data) or ""
+        self.media_type = _media_type(media_type or (known if is_image(known) else "image/png"))
 
     def __repr__(self) -> str:
         """Without the data."""
@@ -39,7 +62,7 @@ class Image:
 
 
 class File:
-    """A file that a tool returns, by itself or in a list with text and others. It becomes an artifact.
+    """A file that a tool returns or a prompt holds, by itself or in a list with text and others.
 
     Args:
         name: What the model and people call it.
@@ -60,8 +83,7 @@ class File:
             msg = f"File {name!r} needs either data or path"
             raise ValueError(msg)
         if path is not None:
-            with open(path, "rb") as file:  # noqa: PTH123 - this package does not know the file system
-                data = file.read(MAX_BYTES + 1)
+            data = _read(path)
         self.name = " ".join(name.split())
         self.data = _checked(data.encode(errors="replace") if isinstance(data, str) else data, f"File {name!r}")
         self.media_type = _media_type(media_type)
@@ -81,6 +103,11 @@ class File:
             msg = f"{self.name} is no text but {self.media_type}, {len(self.data):,} bytes"
             raise ValueError(msg)
         return self.data.decode()
+
+
+def _read(path: str | HasPath) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - this package does not know the file system
+        return file.read(MAX_BYTES + 1)
 
 
 def _checked(data: object, what: str) -> bytes:

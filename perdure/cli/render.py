@@ -9,6 +9,7 @@ from unicodedata import combining, east_asian_width
 
 from perdure.contracts import decisions, events
 from perdure.contracts.builtins import Todo
+from perdure.contracts.content import FilePart
 from perdure.contracts.decisions import ModelFallback
 from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
@@ -130,10 +131,17 @@ def error_lines(error: ErrorDetail) -> Iterator[Line]:
 def _agent_start(envelope: events.Envelope, event: events.AgentStart) -> Iterator[Line]:
     origin = f" · from {event.resumed_from}" if event.resumed_from is not None else ""
     yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}{origin}", Tone.HEAD)
+    yield from part_lines(event.parts)
+
+
+def part_lines(parts: Sequence[FilePart]) -> Iterator[Line]:
+    """A line for each image and file of a message."""
+    yield from (Line(f"> {clean(part.line)}", Tone.HEAD) for part in parts)
 
 
 def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iterator[Line]:
     yield from (Line(f"> {line}", Tone.HEAD) for line in event.content.splitlines())
+    yield from part_lines(event.parts)
 
 
 def _wait(_: events.Envelope, event: events.GenerationWait) -> Iterator[Line]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.history import read_history
@@ -45,6 +46,7 @@ class Dollars(click.ParamType[Decimal]):
 @click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
 @click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost.")
+@attachments
 @click.pass_context
 def command(  # noqa: PLR0913  # one for each option of the command line
     ctx: click.Context,
@@ -56,6 +58,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     types: tuple[str, ...],
     names: Names,
     detached: bool,
+    attached: tuple[Path, ...],
     path: Path | None,
     model: str | None,
     recording: str | None,
@@ -69,6 +72,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     if detached:
         refuse_types(types, "--detach")
     printer = Printer(as_json=as_json, types=types, names=names)
+    content = read_attached(prompt, attached)
     options = TurnOptions(model=model, max_steps=max_steps, recording=recording)
     if path is not None:
         options["history"] = read_history(path)
@@ -79,7 +83,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
         async with connected() as client:
             await client.check_worker()
             await _check_agent(client, agent)
-            turn = await client.start(agent, prompt, session=session, **options)
+            turn = await client.start(agent, content, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
             return await follow(turn, printer, cancels=True, client=client)

@@ -1,7 +1,10 @@
 """``perdure send``: the next turn of a session, or a word into the running one."""
 
+from pathlib import Path
+
 import click
 
+from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
 from perdure.contracts.events import Names
@@ -15,6 +18,7 @@ from perdure.contracts.events import Names
 @only_types
 @type_names
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@attachments
 @click.pass_context
 def command(  # noqa: PLR0913  # one for each option of the command line
     ctx: click.Context,
@@ -26,6 +30,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     types: tuple[str, ...],
     names: Names,
     detached: bool,
+    attached: tuple[Path, ...],
 ) -> None:
     """Send PROMPT to SESSION and follow the turn that takes it.
 
@@ -35,11 +40,12 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     if detached:
         refuse_types(types, "--detach")
     printer = Printer(as_json=as_json, types=types, names=names)
+    content = read_attached(prompt, attached)
 
     async def main() -> int:
         async with connected() as client:
             await client.check_worker()
-            turn = await client.send(session, prompt, steer=steer)
+            turn = await client.send(session, content, steer=steer)
             if detached:
                 return await detach(turn, as_json=as_json)
             return await follow(turn, printer, cancels=True, client=client)

@@ -9,7 +9,7 @@ from perdure.cli.asking import request_lines
 from perdure.cli.connection import opened_store, run
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
-from perdure.cli.render import Line, Tone, clean, cut, duration, money, tally, todo_lines
+from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, todo_lines
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd
@@ -194,6 +194,7 @@ def message_lines(message: Message, seconds: Mapping[object, float], *, short: b
     """A message of the conversation as lines; one for each text and each call if it is to be ``short``."""
     if isinstance(message, UserMessage):
         yield from (Line(f"> {line}", Tone.HEAD) for line in _rows(message.content, short=short))
+        yield from part_lines(message.parts)
     elif isinstance(message, AssistantMessage):
         yield from (Line(line) for line in _rows(message.content.strip(), short=short))
         for call in message.tool_calls:

@@ -6,7 +6,7 @@ Long, because each public method says what it takes, gives and raises, and a cli
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
@@ -25,6 +25,7 @@ from perdure.client import labels
 from perdure.client.checkpoints import Checkpoints
 from perdure.client.closures import closures, list_sessions
 from perdure.client.connect import ConnectOptions, connect, rpc_errors
+from perdure.client.content import Content, keep_files, read_content
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
@@ -45,6 +46,7 @@ from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.client.waits import Waits
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
+from perdure.contracts.content import FilePart
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN, Update
@@ -131,9 +133,11 @@ class Client(Extending, Checkpoints, Tasks):
             return self._store
 
     async def start(
-        self, agent: str, prompt: str, *, session: str | None = None, **options: Unpack[TurnOptions]
+        self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
     ) -> Turn:
         """Start a turn; with a ``request_id`` that was used before, give the turn that it started.
+
+        A prompt may be a list of texts, ``perdure.Image`` and ``perdure.File``, which are put into the store first.
 
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
@@ -143,10 +147,11 @@ class Client(Extending, Checkpoints, Tasks):
         """
         new = session is None
         session = session_id(agent) if session is None else session
-        request = turn_request(session, {"agent": agent, "prompt": prompt, **options})
+        text, files = await read_content(prompt)
+        request = turn_request(session, {"agent": agent, "prompt": text, **options})
         if request.definition is None:
             await self._check_agent(agent, None if new else session)
-        return await self._start(session, request)
+        return await self._start(session, request.model_copy(update=await self._kept(session, files)))
 
     async def _check_agent(self, agent: str, session: str | None) -> None:
         """See that the agent is registered, or is the one of the session; a store that cannot say so is not asked."""
@@ -230,23 +235,27 @@ class Client(Extending, Checkpoints, Tasks):
         )
         raise SessionBusyError(msg)
 
-    async def send(self, session: str, prompt: str, *, steer: bool = False, request_id: str | None = None) -> Turn:
+    async def send(self, session: str, prompt: Content, *, steer: bool = False, request_id: str | None = None) -> Turn:
         """Send a message to a session: into the next turn, or with ``steer`` into the one that runs.
 
         A busy session queues the message; an idle one starts the turn at once. The turn that takes it is returned.
+        The message may hold images and files, as for :meth:`start`.
 
         Raises:
             UnknownSessionError: There is no session of that id; nothing was sent.
             RequestRefusedError: The message is not valid, or too many wait already.
             NoWorkerError: No worker took the message.
         """
-        request = turn_request(session, {"prompt": prompt, "request_id": request_id})
+        text, files = await read_content(prompt)
+        request = turn_request(session, {"prompt": text, "request_id": request_id})
         newest = await self._runs.newest(session)
         if newest is None:
             await self._known_to_the_store(session)
         if request_id is not None and (earlier := await self._asked_before(session, request_id)) is not None:
             return self._turn(session, request_id, newest.run_id if newest else None, earlier.turn)
-        message = SendRequest(prompt=prompt, request_id=request.request_id, steer=steer)
+        parts = await self._kept(session, files)
+        request = request.model_copy(update=parts)
+        message = SendRequest(prompt=text, request_id=request.request_id, steer=steer).model_copy(update=parts)
         try:
             return await deliver(lambda: self._hand_over(session, request, message))
         except UpdateRefusedError as error:
@@ -258,6 +267,10 @@ class Client(Extending, Checkpoints, Tasks):
             await self.check_worker()
             msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
+
+    async def _kept(self, session: str, files: Sequence[tuple[str, bytes]]) -> dict[str, tuple[FilePart, ...]]:
+        """The field of a request with what stands for its images and files; no field without any."""
+        return {"parts": await keep_files(await self.store(), session, files)} if files else {}
 
     async def _hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
         """Give the message to the running turn, or start the turn that takes it."""

@@ -14,6 +14,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import ResumeFrom
+from perdure.contracts.content import Parts, parts_field
 from perdure.contracts.decisions import (
     BudgetChanged,
     BudgetWarning,
@@ -41,6 +42,7 @@ class AgentStart(Value):
         context_window: Of the model, in tokens; None if nothing is known about it.
         resumed_from: The checkpoint that the turn goes on from, if it was asked to.
         delegated_by: Of a delegate's turn: the session of its caller.
+        parts: The images and files that came with the prompt.
     """
 
     type: Literal["agent_start"] = "agent_start"
@@ -51,6 +53,7 @@ class AgentStart(Value):
     context_window: int | None = None
     resumed_from: ResumeFrom | None = None
     delegated_by: str | None = None
+    parts: Parts = parts_field()
 
 
 class UserMessageReceived(Value):
@@ -58,6 +61,7 @@ class UserMessageReceived(Value):
 
     type: Literal["user_message"] = "user_message"
     content: str
+    parts: Parts = parts_field()
 
 
 class GenerationStart(Value):

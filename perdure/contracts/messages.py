@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from perdure.contracts.content import Parts, parts_field
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.people import InputReceipt
 from perdure.contracts.values import JsonValue, Value
@@ -28,11 +29,13 @@ class UserMessage(Value):
 
     Attributes:
         summary_of: Of the summary that a compaction put in place of earlier messages: how many they are.
+        parts: The images and files that came with the text.
     """
 
     role: Literal["user"] = "user"
     content: str
     summary_of: int | None = None
+    parts: Parts = parts_field()
 
 
 class AssistantMessage(Value):
@@ -60,6 +63,7 @@ class ToolMessage(Value):
         stop: Why the tool asked the turn to end, if it did. The model does not read it.
         matched: The stop conditions on texts that hold for the whole result, by their place among them.
         delegate: The session of the delegate that carried out the call, if one did. The model does not read it.
+        parts: The images of the result, for models that see; the content has a line for each.
     """
 
     role: Literal["tool"] = "tool"
@@ -71,6 +75,7 @@ class ToolMessage(Value):
     stop: str | None = None
     matched: tuple[int, ...] = ()
     delegate: str | None = None
+    parts: Parts = parts_field()
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -16,6 +16,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
+from perdure.contracts.content import Parts, parts_field
 from perdure.contracts.conversations import History
 from perdure.contracts.decisions import Decided
 from perdure.contracts.delegates import Delegated, DelegateReport
@@ -145,6 +146,7 @@ class SendRequest(Value):
     Attributes:
         request_id: The same id is the same message: sending it twice is harmless.
         steer: Whether the message goes into the running turn, before its next generation.
+        parts: The images and files that come with it; perdure's client has put them into the store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -152,6 +154,7 @@ class SendRequest(Value):
     prompt: Prompt
     request_id: Label = ""
     steer: bool = False
+    parts: Parts = parts_field()
 
 
 class QueuedMessage(SendRequest):
@@ -181,6 +184,7 @@ class TurnRequest(Value):
             one, is left out, because the agent has its own.
         resume_from: The checkpoint to go on from, of this session or of another. Without a prompt nothing is added to
             the conversation, which then has to end with something that a model can answer.
+        parts: The images and files that come with the prompt; perdure's client has put them into the store.
         request_id: Makes starting idempotent: the same id in the same session is the same turn.
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
@@ -204,6 +208,7 @@ class TurnRequest(Value):
     resume_from: ResumeFrom | None = None
     history: History = ()
     prompt: Annotated[str, AfterValidator(_within_the_limit)] = Field(default="", validate_default=True)
+    parts: Parts = parts_field()
     request_id: Label = ""
     model: Annotated[Label, Field(min_length=1)] | None = None
     max_steps: int | None = Field(default=None, ge=1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from perdure.contracts.agents import Compaction
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.engine.outputs import head_and_tail
+from perdure.engine.transcript import with_lines
 
 UNKNOWN_BUDGET = 100_000
 """Tokens of a conversation when nothing is known about the model's window."""
@@ -99,7 +100,7 @@ def shown(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
     """One message as it stands in the text that is summarised, each of its parts by head and tail."""
     if isinstance(message, UserMessage):
         speaker = "user" if message.summary_of is None else f"summary of {message.summary_of} earlier messages"
-        return f"[{speaker}]\n{head_and_tail(message.content, limit)}\n"
+        return f"[{speaker}]\n{head_and_tail(with_lines(message), limit)}\n"
     if isinstance(message, ToolMessage):
         kind = "result" if message.error is None else "error"
         return f"[{kind} of {message.name}]\n{head_and_tail(message.content, limit)}\n"

@@ -102,7 +102,7 @@ def as_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[Too
         if is_result or (open_results and message.get("role") == "user"):
             # Some models take no two user messages in a row.
             part = _result(message, names) if is_result else str(message.get("content") or "")
-            _add(told, part, joined=open_results)
+            _add(told, part, message, joined=open_results)
         elif calls:
             text = written(mode, [(name, arguments) for _, name, arguments in calls], known)
             told.append(_answer(message, text))
@@ -112,11 +112,15 @@ def as_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[Too
     return told
 
 
-def _add(told: list[WireMessage], text: str, *, joined: bool) -> None:
+def _add(told: list[WireMessage], text: str, message: WireMessage, *, joined: bool) -> None:
+    files = message.get("parts")
+    parts = files if isinstance(files, list) else []
     if joined:
         last = told.pop()
         text = f"{last.get('content')}\n\n{text}"
-    told.append({"role": "user", "content": text})
+        before = last.get("parts")
+        parts = [*(before if isinstance(before, list) else []), *parts]
+    told.append({"role": "user", "content": text, **({"parts": parts} if parts else {})})
 
 
 def _answer(message: WireMessage, calls: str) -> WireMessage:

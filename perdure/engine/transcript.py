@@ -8,7 +8,7 @@ from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
 
 WireMessage = dict[str, JsonValue]
-"""One message in OpenAI's chat format, which litellm takes for every provider."""
+"""One message in OpenAI's chat format, which litellm takes for every provider; ``reasoning`` and ``parts`` are ours."""
 
 MAX_ARGUMENTS_SHOWN = 2_000
 """Broken arguments are shown to the model up to this length."""
@@ -20,8 +20,17 @@ def openai_messages(messages: Sequence[Message], instructions: str = "") -> list
     Blocks that only one provider understands are left out, and so is a result whose call is not in the conversation.
     """
     prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
-    wired = (wire(message) for message in in_chat_order(messages))
-    return prompt + [{name: part for name, part in one.items() if name != "reasoning"} for one in wired]
+    return prompt + [_exported(message) for message in in_chat_order(messages)]
+
+
+def _exported(message: Message) -> WireMessage:
+    wired = {name: part for name, part in wire(message).items() if name not in {"reasoning", "parts"}}
+    return {**wired, "content": with_lines(message)} if isinstance(message, UserMessage) else wired
+
+
+def with_lines(message: UserMessage) -> str:
+    """The text of a message, and a line in place of each image and file."""
+    return "\n".join((message.content, *(part.line for part in message.parts)))
 
 
 def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
@@ -37,11 +46,14 @@ def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
 
 def wire(message: Message) -> WireMessage:
     """One message in OpenAI's chat format: role, content, calls, and nothing a provider might refuse."""
-    if isinstance(message, UserMessage):
-        return {"role": "user", "content": message.content}
+    if isinstance(message, AssistantMessage):
+        return _assistant(message)
+    wired: WireMessage = {"role": "user", "content": message.content}
     if isinstance(message, ToolMessage):
-        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
-    return _assistant(message)
+        wired = {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    if message.parts:
+        wired["parts"] = [part.model_dump(mode="json") for part in message.parts]
+    return wired
 
 
 def in_chat_order(messages: Sequence[Message]) -> Iterator[Message]:

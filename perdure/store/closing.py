@@ -228,10 +228,10 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
         return tip.id
     calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
     calls.write()
-    late = (*commit.said, *(message.prompt for message in commit.steered))
     messages: tuple[Message, ...] = (
         *calls.results(commit.call_ids),
-        *(UserMessage(content=text) for text in late),
+        *(UserMessage(content=text) for text in commit.said),
+        *(UserMessage(content=message.prompt, parts=message.parts) for message in commit.steered),
     )
     if not messages:
         return tip.id
@@ -312,7 +312,10 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     for place, text in enumerate(commit.said):
         append(f"{reader}/said/{place}", UserMessageReceived(content=text))
     for message in commit.steered:
-        append(f"{reader}/user_message/{message.request_id}", UserMessageReceived(content=message.prompt))
+        append(
+            f"{reader}/user_message/{message.request_id}",
+            UserMessageReceived(content=message.prompt, parts=message.parts),
+        )
     if commit.aborted_step is not None:
         aborted = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="generation", message=ABORTED)
         append(f"{commit.aborted_step}/generation_error", GenerationError(error=aborted), commit.aborted_step)

@@ -280,7 +280,7 @@ def finish_call(
         return load_tool_message(row.message) == message
     connection.execute(_END, _ending(call, message, locked.now))
     for artifact in artifacts:
-        _insert_artifact(connection, call, artifact, locked.now)
+        insert_artifact(connection, call, artifact, locked.now)
     locked.append(*events)
     locked.save()
     return True
@@ -305,7 +305,8 @@ def report_progress(connection: Connection, call: CallKey, claimant: str, event:
     return True
 
 
-def _insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:
+def insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:
+    """Keep an artifact of a call; one that is there stays as it is."""
     values = {
         "id": artifact.id,
         "session": artifact.session,

@@ -109,17 +109,18 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
         context_window=context_window,
         resumed_from=None if checkpoint is None else checkpoint.origin,
         delegated_by=None if request.delegated is None else request.delegated.session,
+        parts=request.parts,
     )
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
     beginning = checkpoint or _beginning(locked, request, turn)
     said = prompt and request.reply is None and not request.compact
     step = StepRecord(
-        id=step_id("prompt", opening.session, turn, beginning.parent, prompt),
+        id=step_id("prompt", opening.session, turn, beginning.parent, prompt, *(one.artifact for one in request.parts)),
         session=opening.session,
         turn=turn,
         step=0,
         parent=beginning.parent,
-        messages=(*beginning.messages, *((UserMessage(content=prompt),) if said else ())),
+        messages=(*beginning.messages, *((UserMessage(content=prompt, parts=request.parts),) if said else ())),
         calls=beginning.calls,
     )
     row = {

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -363,6 +363,16 @@ class Store:
                 connection, key, claimant=claimant, message=message, events=events, artifacts=artifacts
             ),
         )
+
+    async def keep_artifacts(self, artifacts: Sequence[Artifact]) -> None:
+        """Keep what people send with their messages, before these are sent; what is there stays."""
+
+        def write(connection: Connection) -> None:
+            for artifact in artifacts:
+                key = CallKey(session=artifact.session, turn=0, call_id="")
+                ledger.insert_artifact(connection, key, artifact, datetime.now(UTC))
+
+        await self._write("keep_artifacts", write)
 
     async def report_progress(self, session: str, call_id: str, claimant: str, event: NewEvent) -> bool:
         """Write how far a call is; False, and nothing is written, if the claimant does not hold the call any more."""

@@ -128,8 +128,15 @@ class ChatRequest(Value):
 
     @property
     def tokens(self) -> int:
-        """The size of the prompt by the provider's count: four characters of the messages are a token."""
-        return sum(len(str(message.get("content") or "")) for message in self.messages) // 4 + 1
+        """The size of the prompt by the provider's count: four characters are a token, an image or file is 1,000."""
+        return sum(_size(message.get("content")) for message in self.messages) // 4 + 1
+
+
+def _size(content: JsonValue) -> int:
+    if not isinstance(content, list):
+        return len(str(content or ""))
+    texts = [str(part["text"]) for part in content if isinstance(part, dict) and "text" in part]
+    return sum(map(len, texts)) + 4_000 * (len(content) - len(texts))
 
 
 class Script(Value):
