@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ async def read_content(prompt: Content) -> tuple[str, list[tuple[str, bytes]]]:
     for number, part in enumerate(prompt, start=1):
         try:
             found = await _read(part)
-        except (ValueError, OSError) as error:
+        except RequestRefusedError as error:
             raise RequestRefusedError(f"prompt: part {number}: {error}") from None
         if isinstance(found, str):
             texts.append(found)
@@ -94,7 +95,7 @@ async def _read(part: object) -> str | tuple[str, bytes]:
             _, found = await _of_url(data)
             return str(file.get("filename") or ""), found
     msg = f"it is no content part; {_ADVICE}"
-    raise ValueError(msg)
+    raise RequestRefusedError(msg)
 
 
 def _fields(value: object) -> Mapping[str, object]:
@@ -109,15 +110,15 @@ async def _of_url(url: str) -> tuple[str, bytes]:
             data = base64.b64decode(body, validate=True) if head.endswith(BASE64) else unquote_to_bytes(body)
         except binascii.Error as error:
             msg = f"its data URL is no base64 ({error})"
-            raise ValueError(msg) from None
+            raise RequestRefusedError(msg) from None
         if not comma:
             msg = "its data URL has no data; write data:image/png;base64,…"
-            raise ValueError(msg)
+            raise RequestRefusedError(msg)
         return "", data
     address = urlsplit(url)
     if address.scheme not in {"http", "https"}:
         msg = f"{url[:100]!r} is no address of http or https, and no data URL; read a file with perdure.File(path=…)"
-        raise ValueError(msg)
+        raise RequestRefusedError(msg)
     return address.path.rpartition("/")[2], await asyncio.to_thread(_fetch, url)
 
 
@@ -137,12 +138,12 @@ def _fetch(url: str) -> bytes:
     try:
         with opener.open(urllib.request.Request(url), timeout=FETCH_SECONDS) as reply:  # noqa: S310 - checked above
             data: bytes = reply.read(MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         msg = f"{url[:200]} could not be fetched: {error}; fetch it yourself and give its bytes"
-        raise ValueError(msg) from None
+        raise RequestRefusedError(msg) from None
     if len(data) > MAX_BYTES:
         msg = f"{url[:200]} has more than {MAX_BYTES:,} bytes, the limit"
-        raise ValueError(msg)
+        raise RequestRefusedError(msg)
     return data
