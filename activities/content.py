@@ -74,7 +74,7 @@ class Contents:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[str, Artifact] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], Artifact] = OrderedDict()
         self._characters = 0
 
     async def fill(self, session: str, facts: Mapping[str, Any], messages: list[WireMessage]) -> list[WireMessage]:
@@ -108,18 +108,19 @@ class Contents:
         return {**described, "data": found.text}
 
     async def _find(self, session: str, artifact: str) -> Artifact | None:
-        if artifact not in self._kept:
+        key = (session, artifact)  # what one session was given, no other one reads
+        if key not in self._kept:
             async with store_failures():
                 try:
                     found = await self._store.artifact(artifact, session=session)
                 except NotFoundError:
                     return None
-            self._kept[artifact] = found
+            self._kept[key] = found
             self._characters += len(found.text)
             while self._characters > KEPT_CHARACTERS and len(self._kept) > 1:
                 self._characters -= len(self._kept.popitem(last=False)[1].text)
-        self._kept.move_to_end(artifact)
-        return self._kept[artifact]
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
 def with_content(model: str, messages: list[WireMessage]) -> list[WireMessage]:

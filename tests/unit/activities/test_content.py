@@ -39,6 +39,17 @@ async def test_of_too_many_images_the_last_are_shown() -> None:
     assert all("data" not in part for one in conversation for part in one["parts"])
 
 
+async def test_no_session_is_shown_what_another_one_was_given() -> None:
+    """Nor after the worker has loaded it for that one."""
+    async with await Store.open("sqlite://", upgrade=True) as store:
+        (part,) = await keep_files(store, "mine", [("", PNG)])
+        contents, conversation = Contents(store), [wire(message(part))]
+        own: Any = await contents.fill("mine", SEES, conversation)
+        other: Any = await contents.fill("other", SEES, conversation)
+    assert "data" in own[0]["parts"][0]
+    assert other[0]["parts"][0]["left_out"] == "not shown: it is not there any more"
+
+
 async def test_what_the_store_lost_is_told() -> None:
     async with await Store.open("sqlite://", upgrade=True) as store:
         part = FilePart(artifact="file_x", media_type="image/png", size=8, sha256="0" * 64)
