@@ -11,7 +11,7 @@ from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
 from perdure.client.connect import DATA_CONVERTER
 from tests.house import ROOT, House, become_a_user
 
-pytest_plugins = ["tests.plugins.no_skips"]
+pytest_plugins = ["tests.plugins.no_skips", "perdure.testing.pytest_plugin"]
 
 hypothesis.settings.register_profile("no_clock", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no_clock")

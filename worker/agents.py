@@ -81,6 +81,19 @@ def load(sources: Iterable[str]) -> Loaded:
     return Loaded(loaded, Registered(loaded.values(), tools))
 
 
+def with_delegates(given: Iterable[Agent]) -> Loaded:
+    """These agents and their delegates, as :func:`load` gives those of modules.
+
+    Raises:
+        AgentLoadError: Two agents share a name, or a delegate is not there.
+    """
+    agents: dict[str, tuple[Agent, str]] = {}
+    _add(agents, given, "the agents given here")
+    _add_delegates(agents)
+    loaded = {name: agent for name, (agent, _) in agents.items()}
+    return Loaded(loaded, Registered(loaded.values()))
+
+
 def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[str, str]) -> None:
     """Refuse an environment that lacks what a tool needs; one with another task queue does not run here.
 

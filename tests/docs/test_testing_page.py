@@ -17,7 +17,8 @@ from perdure.testing.script import ChatRequest
 from tests.house import House
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-AGENTS, *TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+START = PAGE.partition("## An agent and a script")[2]  # what stands before is run in test_environment.py
+AGENTS, *TESTS = re.findall(r"```python\n(.*?)```", START, re.DOTALL)
 NAMES = re.findall(r"^async def (test_\w+)", "".join(TESTS), re.MULTILINE)
 
 

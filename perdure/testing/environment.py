@@ -1,0 +1,224 @@
+"""All of perdure for a test of agents: a real Temporal server, a worker, a store and a scripted model, of its own each.
+
+The worker's modules are imported only when an environment is entered: they need the extra ``worker``.
+"""
+
+import os
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import temporalio.client
+
+from perdure.agents.agent import Agent
+from perdure.agents.inline import InlineAgents
+from perdure.cli.errors import CliError
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary, free_port
+from perdure.client import Client, PerdureError
+from perdure.client.connect import DATA_CONVERTER
+from perdure.settings import Settings
+from perdure.store import Store
+from perdure.testing.provider import ScriptedProvider
+from perdure.testing.script import Answers
+
+SPOKEN = ("anthropic", "openai")
+"""Providers whose formats the scripted model speaks."""
+
+_FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
+"""Lets waits before retries be short; by default the server rounds them up."""
+
+_KEYS = {"OPENAI_API_KEY": "sk-scripted-0123456789", "ANTHROPIC_API_KEY": "sk-ant-scripted-0123456789"}
+
+_open: list[str] = []
+"""The environment that is open in this process; a second one would take its model's address from it."""
+
+
+class EnvironmentUnavailableError(PerdureError):
+    """An environment for tests cannot be made here; the message says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What a test works with.
+
+    Attributes:
+        client: A client of this server and store.
+        provider: The scripted model; ``provider.requests`` are what it was asked.
+        store: The transcript store, which the client reads too.
+        address: Where the Temporal server listens.
+        ui_url: Where its UI is, if it was wanted.
+        variables: What leads another process here, such as ``perdure`` of the command line.
+    """
+
+    client: Client
+    provider: ScriptedProvider
+    store: Store
+    address: str
+    ui_url: str | None
+    variables: Mapping[str, str]
+
+
+@asynccontextmanager
+async def environment(
+    agents: Iterable[Agent],
+    script: Answers | None = None,
+    *,
+    models: Mapping[str, Answers] | None = None,
+    ui: bool = False,
+    address: str | None = None,
+) -> AsyncIterator[Environment]:
+    """A Temporal server, a worker in this process, an SQLite store and a scripted model, for one test.
+
+    While it is open, models of OpenAI and Anthropic are the script's; no key is needed and none of yours is used.
+
+    Args:
+        agents: What the worker has, with their delegates.
+        script: The answers of every model: a script, or a function from a request to a reply.
+        models: Scripts of single models, by the name after the provider's prefix.
+        ui: Whether Temporal's UI is started too.
+        address: A server that runs already, in place of one of the environment's own; ``ui`` is then its own matter.
+
+    Raises:
+        EnvironmentUnavailableError: A package is missing, a model cannot be scripted, or another environment is open.
+    """
+    if _open:
+        msg = "another environment is open in this process; leave it first, or give it all the agents"
+        raise EnvironmentUnavailableError(msg)
+    _open.append("open")
+    try:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-test-")))
+            provider = await stack.enter_async_context(ScriptedProvider(script, models=models))
+            stack.enter_context(_variables(_of_provider(provider)))
+            ui_url = None
+            if address is None:
+                server = await stack.enter_async_context(make_server(folder, ui=ui))
+                address, ui_url = server.address, server.ui_url
+            settings = Settings(
+                store_url=f"sqlite:///{folder / 'store.db'}",
+                task_queue=f"test-{uuid.uuid4().hex[:8]}",
+                metrics_address="",
+                recording_mode="off",
+            )
+            store = await stack.enter_async_context(await Store.open(settings.store_url, upgrade=True))
+            temporal = await temporalio.client.Client.connect(address, data_converter=DATA_CONVERTER)
+            await stack.enter_async_context(_worker(temporal, settings, store, agents))
+            client = await stack.enter_async_context(Client(temporal, settings))
+            yield Environment(
+                client=client,
+                provider=provider,
+                store=store,
+                address=address,
+                ui_url=ui_url,
+                variables={
+                    "TEMPORAL_ADDRESS": address,
+                    "TEMPORAL_CONFIG_FILE": os.devnull,
+                    "PERDURE_STORE_URL": settings.store_url,
+                    "PERDURE_TASK_QUEUE": settings.task_queue,
+                },
+            )
+    finally:
+        _open.clear()
+
+
+def _of_provider(provider: ScriptedProvider) -> dict[str, str]:
+    """What leads litellm to the scripted model, also past a proxy."""
+    direct = ",".join(name for name in (os.environ.get("NO_PROXY", ""), "127.0.0.1") if name)
+    return {
+        **_KEYS,
+        "OPENAI_BASE_URL": provider.url,
+        "OPENAI_API_BASE": provider.url,
+        "ANTHROPIC_API_BASE": provider.anthropic_url,
+        "ANTHROPIC_BASE_URL": provider.anthropic_url,
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and set them back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def make_server(folder: Path, *, ui: bool = False) -> EmbeddedServer:
+    """A Temporal server for tests, not started: in memory, on free ports, with timers as short as they are asked for.
+
+    Raises:
+        EnvironmentUnavailableError: The server is not installed.
+    """
+    try:
+        find_binary()
+    except CliError as error:
+        raise EnvironmentUnavailableError(error.message) from None
+    ui_port = free_port() if ui else None
+    return EmbeddedServer(
+        ServerOptions(port=free_port(), ui_port=ui_port, log=folder / "server.log", dynamic_config=_FAST)
+    )
+
+
+@asynccontextmanager
+async def _worker(
+    temporal: temporalio.client.Client, settings: Settings, store: Store, agents: Iterable[Agent]
+) -> AsyncIterator[None]:
+    """A worker in this process, taken down in order."""
+    try:
+        from perdure.activities.bodies import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
+        from perdure.activities.mcp.servers import McpServers  # noqa: PLC0415
+        from perdure.activities.metrics import Metrics  # noqa: PLC0415
+        from perdure.activities.secrets import secret_values  # noqa: PLC0415
+        from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
+        from perdure.worker.app import Parts, build_pinned_worker, build_worker  # noqa: PLC0415
+        from perdure.worker.telemetry import registry  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        msg = f"a worker needs the package {error.name}; install it with: pip install 'perdure[worker]'"
+        raise EnvironmentUnavailableError(msg) from error
+
+    loaded = with_delegates(agents)
+    _check_models(loaded.agents.values())
+    check_needs(loaded.agents.values(), settings.task_queue, os.environ)
+    await store.register_agents([agent.definition for agent in loaded.agents.values()])
+    async with AsyncExitStack() as stack:
+        bodies, mcp = Bodies(settings.tool_threads), McpServers(loaded.agents.values())
+        stack.callback(bodies.close)
+        stack.push_async_callback(mcp.close)
+        parts = Parts(
+            store=store,
+            agents=loaded.agents,
+            metrics=Metrics(registry()),
+            bodies=bodies,
+            secrets=secret_values(loaded.agents.values(), os.environ),
+            search_attributes=True,
+            mcp=mcp,
+            inline=InlineAgents(loaded.registered, loaded.agents) if settings.allow_inline_agents else None,
+        )
+        pinned = build_pinned_worker(temporal, settings, parts)
+        if pinned is not None:
+            await stack.enter_async_context(pinned)
+        await stack.enter_async_context(build_worker(temporal, settings, parts))
+        yield
+
+
+def _check_models(agents: Iterable[Agent]) -> None:
+    """Refuse a model that would be asked for real."""
+    for agent in agents:
+        used = (agent.model, agent.compaction.model, *(fallback.model for fallback in agent.fallback_models))
+        strange = [model for model in used if model is not None and model.partition("/")[0] not in SPOKEN]
+        if strange and "api_base" not in agent.generate_params:
+            msg = (
+                f"agent {agent.name!r} uses the model {strange[0]!r}, and the scripted one stands in for those of "
+                "OpenAI and Anthropic only; give the environment agent.clone(model='openai/scripted')"
+            )
+            raise EnvironmentUnavailableError(msg)
