@@ -82,6 +82,7 @@ def odd_calls() -> dict[str, list[Call]]:
             lambda client: client.extend("gone", turn=-1, max_steps=2),
         ],
         "Client.fork": [lambda client: client.fork("gone"), lambda client: client.fork("gone", at=-1)],
+        "Client.inbox": [lambda client: client.inbox()],
         "Client.resume": [lambda client: client.resume("gone"), lambda client: client.resume("gone", turn=-1)],
         "Client.send": [lambda client: client.send("gone", "go"), lambda client: client.send("gone", "")],
         "Client.sessions": [lambda client: client.sessions(agent="nobody")],
@@ -161,7 +162,7 @@ async def expect_our_errors(calls: list[tuple[str, Awaitable[object]]]) -> dict[
 async def test_what_nobody_has_and_nobody_can_mean_raises_errors_of_the_tree_only(client: Client) -> None:
     calls = [(method, call(client)) for method, several in odd_calls().items() for call in several]
     raised = await expect_our_errors(calls)
-    assert raised.keys() >= odd_calls().keys() - {"Client.agents", "Client.sessions", "Client.store"}
+    assert raised.keys() >= odd_calls().keys() - {"Client.agents", "Client.inbox", "Client.sessions", "Client.store"}
     assert (raised["Client.cancel"], raised["Client.resume"]) == ("RequestRefusedError", "RequestRefusedError")
 
 

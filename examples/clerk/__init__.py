@@ -1,0 +1,1 @@
+"""A clerk with MCP servers and an output schema."""

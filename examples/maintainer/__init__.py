@@ -1,0 +1,1 @@
+"""A maintainer of a repository, with approvals."""

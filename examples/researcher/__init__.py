@@ -1,0 +1,1 @@
+"""A researcher with delegates and budgets."""
