@@ -17,6 +17,7 @@ from perdure.agents.files import File
 from perdure.agents.needs import from_environment
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
+from perdure.contracts.values import JsonValue
 
 logger = logging.getLogger("perdure.tools")
 
@@ -40,6 +41,9 @@ class CallContext(ToolContext):
     report: Callable[[float, float | None, str], None] | None = None
     find: Callable[[str], File | None] | None = None
     stop_reason: str | None = None
+    data: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    tenant: str = ""
+    by: str = ""
 
     @property
     def cancelled(self) -> bool:

@@ -26,6 +26,7 @@ from perdure.activities.tool_results import (
     checked_arguments,
     masked_values,
 )
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -76,8 +77,17 @@ class Verdict:
 class Effects:
     """The claims of one worker."""
 
-    def __init__(self, *, store: Store, bodies: Bodies, running: RunningCalls, secrets: frozenset[str]) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        bodies: Bodies,
+        running: RunningCalls,
+        contexts: TurnContexts,
+        secrets: frozenset[str],
+    ) -> None:
         self._store = store
+        self._contexts = contexts
         self._bodies = bodies
         self._running = running
         self._secrets = secrets
@@ -165,7 +175,7 @@ class Effects:
             Exception: Whatever it raises, or there is no answer in time, or none that is one.
         """
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
-        context = context_of(attempt.call)
+        context = await self.context_of(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
         answer = self._bodies.start(asks, checked_arguments(tool, raw), context)
         late = ToolTimeoutError(f"it took longer than {seconds:g} s")
@@ -175,17 +185,23 @@ class Effects:
             raise TypeError(msg)
         return effect
 
+    async def context_of(self, call: CallTool) -> CallContext:
+        """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
+
+        Raises:
+            ToolUnavailableError: A variable that the turn's context names is not set here.
+        """
+        turn = await until_stored(lambda: self._contexts.of(call.session, call.turn))
+        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
+        context.data, context.tenant, context.by = self._contexts.data_for_code(turn), turn.tenant, turn.by
+        return context
+
     def _shown(self, text: str, unspoken: Hidden) -> str:
         return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
 
 
 def _joined(*parts: str) -> str:
     return ": ".join(part for part in parts if part)
-
-
-def context_of(call: CallTool) -> CallContext:
-    """What a body and a reconciler know of the call; the idempotency key is the same on every attempt."""
-    return CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
 
 
 async def hidden_of(attempt: Attempt, raw: str) -> Hidden:

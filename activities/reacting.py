@@ -23,6 +23,7 @@ from perdure.activities.failures import redact
 from perdure.activities.heartbeat import beating
 from perdure.activities.hooked_events import Hooked, hooked
 from perdure.activities.storing import until_stored
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.agents.agent import Agent
 from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition
@@ -34,6 +35,7 @@ from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
 from perdure.contracts.reacting import HookReaction, React, Reacted
 from perdure.contracts.reactions import OF_DELEGATES, AnyReaction, Boundary, Reaction
+from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import MissingVersion
 from perdure.engine.redaction import without_known
 from perdure.store import Store
@@ -72,6 +74,9 @@ class _Context(HookContext):
     cost_usd: Decimal
     read: Callable[[], tuple[Message, ...]]
     stop: threading.Event = field(default_factory=threading.Event)
+    data: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    tenant: str = ""
+    by: str = ""
 
     @property
     def cancelled(self) -> bool:
@@ -97,12 +102,14 @@ class ReactActivity:
         agents: Mapping[str, Agent],
         definitions: Definitions,
         bodies: Bodies,
+        contexts: TurnContexts,
         secrets: Collection[str],
     ) -> None:
         self._store = store
         self._agents = agents
         self._definitions = definitions
         self._bodies = bodies
+        self._contexts = contexts
         self._secrets = secrets
 
     @activity.defn(name=Activity.REACT)
@@ -208,13 +215,13 @@ class ReactActivity:
 
     async def _run(self, request: React, hook: Hook, event: HookedEvent) -> object:
         """Run the function within its time."""
-        context = self._context(request)
+        context = await self._context(request)
         limit = hook.declaration.timeout.total_seconds()
         body = self._bodies.start_function(hook.function, hook.arguments(event, context))
         late = TimeoutError(f"it ran longer than its time-out of {limit:g} s")
         return await within(body, limit, who="it", late=late, give_up=context.stop.set)
 
-    def _context(self, request: React) -> _Context:
+    async def _context(self, request: React) -> _Context:
         loop = asyncio.get_running_loop()
 
         async def conversation() -> tuple[Message, ...]:
@@ -223,8 +230,18 @@ class ReactActivity:
         def read() -> tuple[Message, ...]:
             return asyncio.run_coroutine_threadsafe(conversation(), loop).result()
 
-        spent = request.spent
-        return _Context(request.session, request.turn, request.step, spent.usage, spent.cost_usd, read)
+        spent, turn = request.spent, await until_stored(lambda: self._contexts.of(request.session, request.turn))
+        return _Context(
+            session=request.session,
+            turn=request.turn,
+            step=request.step,
+            usage=spent.usage,
+            cost_usd=spent.cost_usd,
+            read=read,
+            data=self._contexts.data_for_code(turn),
+            tenant=turn.tenant,
+            by=turn.by,
+        )
 
     def _reaction(self, hook: Hook, returned: object) -> AnyReaction | None:
         """What the hook wants, without the secrets that the worker knows; what is no reaction is nothing."""

@@ -7,6 +7,7 @@ from perdure.activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
 from perdure.contracts.model_calls import SHORTEST_SECRET
+from perdure.contracts.turn_context import VARIABLES
 from perdure.credentials import is_path
 from perdure.settings import known_secrets
 
@@ -19,6 +20,7 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
     agents = tuple(agents)
     needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
     values = known_secrets(environment).union(*needed)
+    values |= values_of((name for name in environment if name.startswith(VARIABLES)), environment)
     values |= values_of((name for agent in agents for name in _referred(agent)), environment)
     return values | {line for value in values for line in _lines(value)}
 

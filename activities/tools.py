@@ -20,7 +20,7 @@ from perdure.activities.agents import Roster
 from perdure.activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
 from perdure.activities.bodies import Bodies, CallContext, masked, within
 from perdure.activities.definitions import Definitions
-from perdure.activities.effects import Body, Effects, Verdict, context_of, hidden_of
+from perdure.activities.effects import Body, Effects, Verdict, hidden_of
 from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.heartbeat import beating
 from perdure.activities.mcp.reliance import Caller
@@ -46,6 +46,7 @@ from perdure.activities.tool_results import (
     stop_request,
     told,
 )
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.agents.parameters import takes_the_same
@@ -80,11 +81,12 @@ class ToolActivities:
         mcp: McpServers,
         metrics: Metrics,
         recordings: Recordings,
+        contexts: TurnContexts,
         secrets: frozenset[str],
     ) -> None:
         self._store = store
         self._running = RunningCalls()
-        self._effects = Effects(store=store, bodies=bodies, running=self._running, secrets=secrets)
+        self._effects = Effects(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
         self._roster = Roster(agents, inline)
         self._definitions = definitions
         self._bodies = bodies
@@ -189,7 +191,7 @@ class ToolActivities:
             )
         limit = attempt.declaration.timeout.total_seconds()
         arguments = checked_arguments(tool, raw)
-        context = context_of(attempt.call)
+        context = await self._effects.context_of(attempt.call)
         context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
         body = self._bodies.start(tool, arguments, context)

@@ -9,10 +9,12 @@ from pydantic import ValidationError
 from temporalio import activity
 
 from perdure.activities.agents import Roster
+from perdure.activities.bodies import Bodies
 from perdure.activities.definitions import Definitions
 from perdure.activities.delegates import Delegations, for_the_caller, settled
 from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
 from perdure.activities.heartbeat import beating
+from perdure.activities.instructions import Instructions
 from perdure.activities.mcp.failures import McpError
 from perdure.activities.mcp.last_lines import last_lines, shortened
 from perdure.activities.mcp.servers import McpServers, server_name
@@ -21,6 +23,7 @@ from perdure.activities.model import context_window
 from perdure.activities.recorded_turns import RecordedTurns
 from perdure.activities.recordings import RecordingError, Recordings
 from perdure.activities.schema_checks import off_the_loop
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition
@@ -30,6 +33,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.reactions import HookDeclaration
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
+from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
@@ -55,9 +59,13 @@ class TurnActivities:
         mcp: McpServers,
         metrics: Metrics,
         search_attributes: bool,
+        bodies: Bodies,
+        contexts: TurnContexts,
         secrets: frozenset[str],
     ) -> None:
         self._store = store
+        self._instructions = Instructions(bodies, secrets)
+        self._contexts = contexts
         self._roster = Roster(agents, inline)
         self._definitions = definitions
         self._recordings = recordings
@@ -82,11 +90,14 @@ class TurnActivities:
             before = before or clone
             definition = _with_overrides(before or await self._agent(opening), opening.request)
             definition = settled(definition, opening)
+            context = await self._contexts.of_opening(opening)
+            if before is None:  # a clone and a reply go on with the text of the turn that they come from
+                definition = await self._instructions.made(definition, self._roster.of(definition), context)
             definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
             if before is None:
                 definition = await self._with_remote_tools(opening, definition)
             window = definition.compaction.window or context_window(definition.model)
-            opened = await self._store.open_turn(opening, definition, context_window=window)
+            opened = await self._store.open_turn(_with(opening, context), definition, context_window=window)
             if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
                 definition = await self._store.definition(opened.definition)
             last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
@@ -114,6 +125,7 @@ class TurnActivities:
             earlier=opened.earlier,
             said=opened.said,
             store=opened.store,
+            tenant=context.tenant,
         )
 
     async def _check_parts(self, opening: OpenTurn) -> None:
@@ -336,6 +348,12 @@ def _check_session(session: str) -> None:
             "200 letters, digits and any of . _ : @ = + -, which begins with a letter or a digit"
         )
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+
+
+def _with(opening: OpenTurn, context: TurnContext) -> OpenTurn:
+    """The opening with the context that the turn begins with."""
+    changes = {"context": context.data, "tenant": context.tenant, "by": context.by}
+    return opening.model_copy(update={"request": opening.request.model_copy(update=changes)})
 
 
 def _conversation_of(opening: OpenTurn) -> str:

@@ -24,6 +24,7 @@ from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConf
 from perdure.contracts.people import ApprovalPolicy, ApprovalRule
 from perdure.contracts.reactions import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
 from perdure.engine.trajectory import Trajectory
 
@@ -67,6 +68,7 @@ __all__ = [
     "ToolDefinitionError",
     "Toolset",
     "Trajectory",
+    "TurnContext",
     "TurnRequest",
     "TurnResult",
     "Usage",

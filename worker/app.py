@@ -34,6 +34,7 @@ from perdure.activities.reacting import ReactActivity
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
 from perdure.activities.tools import ToolActivities
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.activities.turns import TurnActivities
 from perdure.agents.agent import Agent
 from perdure.agents.data import Registered
@@ -91,7 +92,7 @@ def build_worker(
     """A worker with every workflow and activity registered; the one place that lists them."""
     if settings.recording_mode != "replay":  # then no tool runs
         parts.store.listen(parts.metrics.count_outcomes)
-    definitions = Definitions(parts.store)
+    definitions, contexts = Definitions(parts.store), TurnContexts(parts.store, os.environ)
     recordings = Recordings(
         mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
     )
@@ -104,6 +105,8 @@ def build_worker(
         mcp=parts.mcp,
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
+        bodies=parts.bodies,
+        contexts=contexts,
         secrets=parts.secrets,
     )
     attempts = Attempts(
@@ -124,9 +127,14 @@ def build_worker(
     )
     compaction = CompactActivity(store=parts.store, definitions=definitions, attempts=attempts)
     reacting = ReactActivity(
-        store=parts.store, agents=parts.agents, definitions=definitions, bodies=parts.bodies, secrets=parts.secrets
+        store=parts.store,
+        agents=parts.agents,
+        definitions=definitions,
+        bodies=parts.bodies,
+        contexts=contexts,
+        secrets=parts.secrets,
     )
-    tools = _tools(parts, definitions, recordings)
+    tools = _tools(parts, definitions, recordings, contexts)
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -165,7 +173,8 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
         mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
     )
     parts.mcp.queue = f"{settings.task_queue}-{uuid.uuid4().hex}"
-    tools = _tools(parts, Definitions(parts.store), recordings)
+    contexts = TurnContexts(parts.store, os.environ)
+    tools = _tools(parts, Definitions(parts.store), recordings, contexts)
     return Worker(
         client,
         task_queue=parts.mcp.queue,
@@ -204,7 +213,7 @@ async def _warn_of_other_stores(client: temporalio.client.Client, settings: Sett
             )
 
 
-def _tools(parts: Parts, definitions: Definitions, recordings: Recordings) -> ToolActivities:
+def _tools(parts: Parts, definitions: Definitions, recordings: Recordings, contexts: TurnContexts) -> ToolActivities:
     return ToolActivities(
         store=parts.store,
         agents=parts.agents,
@@ -214,6 +223,7 @@ def _tools(parts: Parts, definitions: Definitions, recordings: Recordings) -> To
         mcp=parts.mcp,
         metrics=parts.metrics,
         recordings=recordings,
+        contexts=contexts,
         secrets=parts.secrets,
     )
 

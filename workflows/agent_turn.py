@@ -374,8 +374,8 @@ class AgentTurn(Extending):
 
     def _rotate(self, request: Continuation) -> NoReturn:
         carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
-        opened: dict[str, object] = {"queued": (), "history": (), "definition": None}  # the store has them
-        workflow.continue_as_new(request.model_copy(update={**opened, "carried": carried.model_dump(mode="json")}))
+        kept: dict[str, object] = {"queued": (), "history": (), "definition": None, "context": None}  # by the store
+        workflow.continue_as_new(request.model_copy(update={**kept, "carried": carried.model_dump(mode="json")}))
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
@@ -424,6 +424,8 @@ class AgentTurn(Extending):
                 parts=first.parts,
                 queued=tuple(rest),
                 cancelled=first.cancelled,
+                context=first.context,
+                by=first.by,
                 tenant=self.state.tenant if self.state else "",
                 store=self.state.store if self.state else "",
             )

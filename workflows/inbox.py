@@ -160,7 +160,7 @@ class Inbox:
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
         if request_id == opened.request_id or request_id in self.mail.taken:
             return SendReceipt(turn=opened.turn)
-        message = QueuedMessage(prompt=asked.prompt, request_id=request_id, steer=asked.steer, parts=asked.parts)
+        message = QueuedMessage.model_validate({**dict(asked), "request_id": request_id})
         if asked.steer and self.state is not None and self.state.ending is None and self.state.guidance is None:
             if all(other.request_id != request_id for other in self.mail.steered):
                 self._need_room_for(message)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
-from inspect import cleandoc
+from inspect import cleandoc, isasyncgenfunction, isfunction, isgeneratorfunction, ismethod, signature
 from typing import Annotated, Any, Self, Unpack, cast
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator, model_validator
@@ -14,7 +14,7 @@ from perdure.agents.delegates import Delegate, awaiting, check
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
-from perdure.agents.settings import AgentChanges, AgentSettings
+from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction
 from perdure.agents.skills import declared
 from perdure.agents.tool import Tool
 from perdure.agents.tool_lists import listed, tools_of
@@ -68,6 +68,8 @@ class Agent(Value):
         name: How callers start it; unique among the agents of a task queue.
         model: ``provider/model``, as litellm takes it.
         instructions: The system prompt, or several texts that make it up; indentation is removed. None is none.
+            ``{context.NAME}``, ``{turn.tenant}`` and ``{turn.by}`` are filled in when a turn opens. A function of the
+            turn's context, sync or async, makes the text when a turn opens.
         label: What people may read in place of the name.
         tags: Words to choose agents by; ``perdure agents`` and exports have them.
         tools: Functions, ``@tool`` objects and instances of toolsets.
@@ -118,7 +120,7 @@ class Agent(Value):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     model: str
-    instructions: str = ""
+    instructions: Annotated[str | InstructionsFunction, _LOOKED_AT] = ""
     description: str = ""
     label: str = ""
     tags: tuple[str, ...] = ()
@@ -314,17 +316,18 @@ class Agent(Value):
     def _texts_become_one(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if isinstance(value, list | tuple) and all(isinstance(text, str) for text in cast("list[Any]", value)):
             return "\n\n".join(cleandoc(text) for text in cast("list[str]", value) if text)
-        return "" if value is None else cast("object", value)
+        if isinstance(value, str | None):
+            return cleaned(value or "")
+        given = cast("object", value)
+        problem = no_instructions(given)
+        if problem is not None:
+            raise ValueError(problem)
+        return given
 
     @field_validator("generation_timeout", mode="before")
     @classmethod
     def _none_is_no_timeout(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         return NO_TIMEOUT if value is None else value
-
-    @field_validator("instructions")
-    @classmethod
-    def _dedent(cls, value: str) -> str:
-        return cleandoc(value)
 
     def clone(self, **changes: Unpack[AgentChanges]) -> Self:
         """A copy with other settings, checked like a new agent.
@@ -342,8 +345,12 @@ class Agent(Value):
         fields = {
             name: getattr(self, name)
             for name in AgentDefinition.model_fields
-            if name not in {"tools", "hooks", "inline", "recording"}
+            if name not in {"tools", "hooks", "inline", "recording", "instructions", "instructions_from"}
         }
+        if isinstance(self.instructions, str):
+            fields["instructions"] = self.instructions
+        else:
+            fields["instructions_from"] = f"{self.instructions.__module__}:{self.instructions.__qualname__}"
         own = self._declared_tools
         fields["finish_tool"], added = settled(self.completion, self.finish_tool, self.output_schema, own)
         fields["hooks"] = tuple(one.declaration if isinstance(one, Hook) else one for one in self.hooks)
@@ -370,6 +377,23 @@ class Agent(Value):
     def mcp_server(self, name: str) -> AnyServerConfig | None:
         """The MCP server of that name, or None."""
         return next((server for server in self.mcp_servers if server.name == name), None)
+
+
+def cleaned(instructions: str) -> str:
+    """Instructions without the indentation of the code around them."""
+    return cleandoc(instructions)
+
+
+def no_instructions(given: object) -> str | None:
+    """Why a value can be no instructions, and what to write; None if it is a function that can make them."""
+    if not isfunction(given) and not ismethod(given):
+        return f"write a text, several in a list, or a function of the turn's context (got a {type(given).__name__})"
+    name = given.__name__
+    if isgeneratorfunction(given) or isasyncgenfunction(given):
+        return f"{name} yields; return one text"
+    if len(signature(given).parameters) != 1:
+        return f"{name} takes the turn's context alone: def {name}(context: TurnContext) -> str"
+    return None
 
 
 def _check_rules(definition: AgentDefinition, servers: Sequence[AnyServerConfig]) -> None:

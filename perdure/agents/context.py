@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 from perdure.agents.errors import InvalidInputError
 from perdure.agents.files import File
+from perdure.contracts.values import JsonValue
 
 
 class ToolContext(ABC):
@@ -16,12 +17,18 @@ class ToolContext(ABC):
         turn: The number of the turn.
         call_id: The call's id, unique in the session.
         idempotency_key: The same on every attempt of this call; hand it to services that deduplicate.
+        data: What the turn's starter gave as ``context``, with what ``${PERDURE_CONTEXT_…}`` stands for; a copy.
+        tenant: On whose behalf the turn runs; empty if the starter did not say.
+        by: Who started the turn, as the starter says; perdure does not check it.
     """
 
     session: str
     turn: int
     call_id: str
     idempotency_key: str
+    data: dict[str, JsonValue] = {}
+    tenant: str = ""
+    by: str = ""
 
     @property
     @abstractmethod

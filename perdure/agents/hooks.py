@@ -15,7 +15,7 @@ from perdure.contracts.events import Event, ToolEnd
 from perdure.contracts.messages import Message
 from perdure.contracts.reactions import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, AnyReaction, HookDeclaration, HookEvent
 from perdure.contracts.stops import AnyCondition
-from perdure.contracts.values import Value
+from perdure.contracts.values import JsonValue, Value
 
 _OF_HOOKS = frozenset({"react_step", "hook_end"})
 
@@ -45,6 +45,9 @@ class HookContext(ABC):
         step: The number of the step.
         usage: Tokens that the turn has used so far, its delegates included.
         cost_usd: US dollars that they have cost, as far as prices are known.
+        data: What the turn's starter gave as ``context``, with what ``${PERDURE_CONTEXT_…}`` stands for; a copy.
+        tenant: On whose behalf the turn runs; empty if the starter did not say.
+        by: Who started the turn, as the starter says; perdure does not check it.
     """
 
     session: str
@@ -52,6 +55,9 @@ class HookContext(ABC):
     step: int
     usage: Usage
     cost_usd: Decimal
+    data: dict[str, JsonValue] = {}
+    tenant: str = ""
+    by: str = ""
 
     @property
     @abstractmethod

@@ -1,6 +1,6 @@
 """What an author may write in ``Agent(…)``, for type checkers and editors; pydantic's fields say what becomes of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from types import UnionType
@@ -21,10 +21,14 @@ from perdure.contracts.reactions import HookRule, OnHookError
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.skills import Skill
 from perdure.contracts.stops import AnyCondition
+from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.values import JsonValue
 
 OutputSchema = type[Any] | UnionType | TypeAdapter[Any] | Mapping[str, JsonValue] | None
 """A class, a generic such as ``list[int]``, a union, any other type in a ``TypeAdapter``, or a JSON schema."""
+
+InstructionsFunction = Callable[[TurnContext], str | Awaitable[str]]
+"""Makes the instructions of a turn when it opens."""
 
 
 class WordsOfOthers(TypedDict, total=False):
@@ -50,7 +54,7 @@ class WordsOfOthers(TypedDict, total=False):
 class CommonSettings(WordsOfOthers, total=False):
     """Every setting that an agent can do without. Attributes are explained at :class:`perdure.Agent`."""
 
-    instructions: str | list[str] | tuple[str, ...] | None
+    instructions: str | list[str] | tuple[str, ...] | InstructionsFunction | None
     description: str
     label: str
     tags: list[str] | tuple[str, ...]

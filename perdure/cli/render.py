@@ -1,5 +1,6 @@
 """Events as lines for people: a pure function, so that every line is a unit test. No terminal here."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,6 +21,9 @@ SMALLEST = Decimal("0.0001")
 
 PREVIEW_CHARACTERS = 100
 """So much of a tool's result stands in its line; `perdure show` has the rest."""
+
+CONTEXT_CHARACTERS = 300
+"""So much of a turn's context stands in its line; `--json` has the rest."""
 
 
 class Tone(StrEnum):
@@ -131,6 +135,11 @@ def error_lines(error: ErrorDetail) -> Iterator[Line]:
 def _agent_start(envelope: events.Envelope, event: events.AgentStart) -> Iterator[Line]:
     origin = f" · from {event.resumed_from}" if event.resumed_from is not None else ""
     yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}{origin}", Tone.HEAD)
+    known = [f"for {event.tenant}"] if event.tenant else []
+    known += [f"by {event.by}"] if event.by else []
+    known += [json.dumps(event.context, ensure_ascii=False)] if event.context else []
+    if known:
+        yield Line(f"  {' · '.join(known)}"[:CONTEXT_CHARACTERS], Tone.QUIET)
     yield from part_lines(event.parts)
 
 

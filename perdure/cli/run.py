@@ -10,9 +10,11 @@ from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.history import read_history
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
+from perdure.cli.turn_context import on_behalf_of
 from perdure.client import Client, TurnOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.events import Names
+from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -42,6 +44,8 @@ class Dollars(click.ParamType[Decimal]):
 @type_names
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
+@on_behalf_of
+@click.option("--tenant", default="", metavar="NAME", help="On whose behalf the turn runs.")
 @click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
 @click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
@@ -60,6 +64,9 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     detached: bool,
     attached: tuple[Path, ...],
     path: Path | None,
+    data: dict[str, JsonValue] | None,
+    by: str,
+    tenant: str,
     model: str | None,
     recording: str | None,
     max_steps: int | None,
@@ -73,7 +80,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
         refuse_types(types, "--detach")
     printer = Printer(as_json=as_json, types=types, names=names)
     content = read_attached(prompt, attached)
-    options = TurnOptions(model=model, max_steps=max_steps, recording=recording)
+    options = TurnOptions(model=model, max_steps=max_steps, recording=recording, context=data, tenant=tenant, by=by)
     if path is not None:
         options["history"] = read_history(path)
     if max_cost_usd is not None:

@@ -7,13 +7,16 @@ import click
 from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
+from perdure.cli.turn_context import on_behalf_of
 from perdure.contracts.events import Names
+from perdure.contracts.values import JsonValue
 
 
 @click.command("send")
 @click.argument("session")
 @click.argument("prompt")
 @click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
+@on_behalf_of
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @type_names
@@ -26,6 +29,8 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     session: str,
     prompt: str,
     steer: bool,
+    data: dict[str, JsonValue] | None,
+    by: str,
     as_json: bool,
     types: tuple[str, ...],
     names: Names,
@@ -45,7 +50,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     async def main() -> int:
         async with connected() as client:
             await client.check_worker()
-            turn = await client.send(session, content, steer=steer)
+            turn = await client.send(session, content, steer=steer, context=data, by=by)
             if detached:
                 return await detach(turn, as_json=as_json)
             return await follow(turn, printer, cancels=True, client=client)

@@ -38,7 +38,7 @@ from perdure.client.errors import (
 )
 from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
-from perdure.client.requests import TurnOptions, session_id, turn_request, validate
+from perdure.client.requests import SendOptions, TurnOptions, session_id, turn_request, validate
 from perdure.client.runs import Run, Runs
 from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
 from perdure.client.tasks import Tasks
@@ -235,7 +235,7 @@ class Client(Extending, Checkpoints, Tasks):
         )
         raise SessionBusyError(msg)
 
-    async def send(self, session: str, prompt: Content, *, steer: bool = False, request_id: str | None = None) -> Turn:
+    async def send(self, session: str, prompt: Content, *, steer: bool = False, **options: Unpack[SendOptions]) -> Turn:
         """Send a message to a session: into the next turn, or with ``steer`` into the one that runs.
 
         A busy session queues the message; an idle one starts the turn at once. The turn that takes it is returned.
@@ -247,7 +247,7 @@ class Client(Extending, Checkpoints, Tasks):
             NoWorkerError: No worker took the message.
         """
         text, files = await read_content(prompt)
-        request = turn_request(session, {"prompt": text, "request_id": request_id})
+        request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
         newest = await self._runs.newest(session)
         if newest is None:
             await self._known_to_the_store(session)
@@ -255,7 +255,8 @@ class Client(Extending, Checkpoints, Tasks):
             return self._turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         parts = await self._kept(session, files)
         request = request.model_copy(update=parts)
-        message = SendRequest(prompt=text, request_id=request.request_id, steer=steer).model_copy(update=parts)
+        said = {"request_id": request.request_id, "steer": steer, "context": request.context, "by": request.by}
+        message = validate(SendRequest, {"prompt": text, **said}).model_copy(update=parts)
         try:
             return await deliver(lambda: self._hand_over(session, request, message))
         except UpdateRefusedError as error:

@@ -16,14 +16,27 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class TaskOptions(TypedDict, total=False):
-    """What several turns may be told alike beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`."""
+    """What several turns may be told alike beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`.
+
+    ``context``, ``tenant`` and ``by`` reach tools, hooks and instructions, and no model.
+    """
 
     model: str | None
     max_steps: int | None
     budgets: Budgets | None
     tenant: str
+    context: Mapping[str, object] | None
+    by: str
     recording: str | None
     definition: dict[str, JsonValue] | None
+
+
+class SendOptions(TypedDict, total=False):
+    """What a message may be told; ``context`` and ``by`` are for the turn that takes it."""
+
+    request_id: str | None
+    context: Mapping[str, object] | None
+    by: str
 
 
 class ResumeOptions(TaskOptions, total=False):

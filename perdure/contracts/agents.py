@@ -130,6 +130,7 @@ class AgentDefinition(Value):
     """Everything an activity needs to know about an agent, with no code in it.
 
     Attributes:
+        instructions_from: The function that makes the instructions when a turn opens; the text is then frozen.
         inline: Of an agent that came in a start request: the object that it came as.
     """
 
@@ -139,6 +140,7 @@ class AgentDefinition(Value):
     tags: tuple[str, ...] = ()
     model: str = Field(min_length=1)
     instructions: str = ""
+    instructions_from: str = ""
     tools: tuple[ToolDeclaration, ...] = ()
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))

@@ -43,6 +43,9 @@ class AgentStart(Value):
         resumed_from: The checkpoint that the turn goes on from, if it was asked to.
         delegated_by: Of a delegate's turn: the session of its caller.
         parts: The images and files that came with the prompt.
+        context: What the starter gave for tools, hooks and instructions; no model reads it.
+        tenant: On whose behalf the turn runs.
+        by: Who started the turn, as the starter says.
     """
 
     type: Literal["agent_start"] = "agent_start"
@@ -54,6 +57,9 @@ class AgentStart(Value):
     resumed_from: ResumeFrom | None = None
     delegated_by: str | None = None
     parts: Parts = parts_field()
+    context: dict[str, JsonValue] = {}
+    tenant: str = ""
+    by: str = ""
 
 
 class UserMessageReceived(Value):

@@ -29,7 +29,7 @@ _WORD = re.compile(rf"[^\s:]{{{SHORTEST_SECRET}}}")
 
 def says_where(name: str) -> bool:
     """Whether the argument says where a call goes: it holds for every model of a provider, and for no other."""
-    return _WHERE.match(name) is not None or _is_credential(name)
+    return _WHERE.match(name) is not None or is_credential(name)
 
 
 def texts_that_say_where(params: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, bool]]:
@@ -50,7 +50,7 @@ def place_of_calls(params: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
     Headers belong to it only where they hold a credential.
     """
     texts = texts_that_say_where(params)
-    return [(name, text) for name, text, _ in texts if name in params or _is_credential(name)]
+    return [(name, text) for name, text, _ in texts if name in params or is_credential(name)]
 
 
 def with_where(params: Mapping[str, JsonValue], change: Callable[[str], str]) -> dict[str, JsonValue]:
@@ -66,19 +66,20 @@ def check_credentials(params: Mapping[str, JsonValue]) -> None:
     """
     for name, text, _ in texts_that_say_where(params):
         rest = REFERENCE.sub("", text)
-        written = _is_credential(name) and _WORD.search(rest) and not _FILE.fullmatch(text)
+        written = is_credential(name) and _WORD.search(rest) and not _FILE.fullmatch(text)
         if written or _IN_ADDRESS.search(rest):
             msg = f"{name} would be stored as it stands; write '${{NAME}}' and set NAME in the worker's environment"
             raise ValueError(msg)
 
 
-def _is_credential(name: str) -> bool:
+def is_credential(name: str) -> bool:
+    """Whether a name says that its value is a credential."""
     return _CREDENTIAL.search(name) is not None and _NO_CREDENTIAL.search(name) is None
 
 
 def _texts(name: str, value: JsonValue, secret: bool) -> Iterator[tuple[str, str, bool]]:
     if isinstance(value, str):
-        yield name, value, secret or _is_credential(name) or "@" in value or "?" in value
+        yield name, value, secret or is_credential(name) or "@" in value or "?" in value
     elif isinstance(value, dict):
         for inner, part in value.items():
             yield from _texts(inner, part, secret)

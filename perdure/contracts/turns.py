@@ -26,6 +26,7 @@ from perdure.contracts.reactions import Rules
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.stops import StopConditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, Value, known_fields
 from perdure.contracts.waits import TurnWait
 
@@ -147,6 +148,8 @@ class SendRequest(Value):
         request_id: The same id is the same message: sending it twice is harmless.
         steer: Whether the message goes into the running turn, before its next generation.
         parts: The images and files that come with it; perdure's client has put them into the store.
+        context: What tools, hooks and instructions of the next turn get in place of the session's.
+        by: Who says it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -155,6 +158,16 @@ class SendRequest(Value):
     request_id: Label = ""
     steer: bool = False
     parts: Parts = parts_field()
+    context: ContextData | None = None
+    by: Label = ""
+
+    @field_validator("context")
+    @classmethod
+    def _not_into_a_running_turn(cls, context: T, others: ValidationInfo) -> T:
+        if context is not None and others.data.get("steer"):
+            kind, message = "steered", "is frozen in the running turn; send it without steer, for the next turn"
+            raise PydanticCustomError(kind, message)
+        return context
 
 
 class QueuedMessage(SendRequest):
@@ -190,7 +203,11 @@ class TurnRequest(Value):
         turn: The number the caller expects this turn to have; another number is refused.
         stop_conditions: In place of the agent's.
         rules: Hook rules in place of the agent's; its hooks that are functions stay.
-        tenant: Copied into the search attribute ``PerdureTenant``.
+        tenant: On whose behalf the turn runs; copied into the search attribute ``PerdureTenant``. None given is that
+            of the session's last turn.
+        context: A JSON object of at most 16 KiB for tools, hooks and instructions; no model reads it. None is that of
+            the session's last turn, if it has the same tenant.
+        by: Who starts the turn, as the starter says; tools, hooks and instructions get it.
         recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
             the session's last turn, or else the one of the agent's name.
         compact: Summarise the conversation so far and generate nothing; the prompt says what to keep in mind, and is
@@ -217,6 +234,8 @@ class TurnRequest(Value):
     rules: Rules | None = None
     turn: int | None = Field(default=None, ge=1)
     tenant: Label = ""
+    context: ContextData | None = None
+    by: Label = ""
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
     reply: Reply | None = None
@@ -229,6 +248,14 @@ class TurnRequest(Value):
             kind, message = "missing", "is needed, unless the turn resumes from a checkpoint"
             raise PydanticCustomError(kind, message)
         return prompt
+
+    @field_validator("reply")
+    @classmethod
+    def _goes_on_with_its_turn(cls, reply: T, others: ValidationInfo) -> T:
+        if reply is not None and others.data.get("context") is not None:
+            kind, message = "replied", "goes on with the context of its turn; leave context out"
+            raise PydanticCustomError(kind, message)
+        return reply
 
     @field_validator("compact", "reply", "history")
     @classmethod
@@ -320,6 +347,7 @@ class OpenedTurn(Value):
             whose budgets count over the session.
         said: What hooks said in the turn before, which stopped for people; the next generation reads it.
         store: The id of the store that the turn lives in; a worker that looks at another one leaves its activities.
+        tenant: On whose behalf the turn runs, if the request does not say.
     """
 
     turn: int
@@ -336,6 +364,7 @@ class OpenedTurn(Value):
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
     store: str = ""
+    tenant: str = ""
 
 
 class CommitTurn(Value):

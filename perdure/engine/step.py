@@ -40,7 +40,7 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         started_at=now,
         search_attributes=opened.search_attributes,
         store=opened.store,
-        tenant=opening.request.tenant,
+        tenant=opening.request.tenant or opened.tenant,
         request_id=opening.request_id,
         guidance=opening.request.prompt if opening.request.compact else None,
         asking=opened.asking,

@@ -110,6 +110,9 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
         resumed_from=None if checkpoint is None else checkpoint.origin,
         delegated_by=None if request.delegated is None else request.delegated.session,
         parts=request.parts,
+        context=request.context or {},
+        tenant=request.tenant,
+        by=request.by,
     )
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
     beginning = checkpoint or _beginning(locked, request, turn)

@@ -45,6 +45,7 @@ PUBLIC = {
         "ToolDefinitionError",
         "Toolset",
         "Trajectory",
+        "TurnContext",
         "TurnRequest",
         "TurnResult",
         "Usage",

@@ -3,10 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perdure import Agent, Fallback
+from perdure import Agent, Fallback, TurnContext
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.turns import TurnRequest
 from perdure.worker.agents import AgentLoadError, load
@@ -14,7 +15,7 @@ from perdure.worker.agents import AgentLoadError, load
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 (FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 (REQUEST,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-(PYTHON,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(INSTRUCTIONS, PYTHON) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 OFFICE = """
 from perdure import tool
@@ -72,3 +73,11 @@ def test_the_python_of_the_page_is_an_agent() -> None:
     names: dict[str, Agent] = {}
     exec(compile(PYTHON, "docs/agents.md", "exec"), names)
     assert names["clerk"].models == ("openai/gpt-5-mini", "anthropic/claude-sonnet-4-5", "openai/gpt-5-nano")
+
+
+async def test_the_function_of_the_page_makes_instructions() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(INSTRUCTIONS, "docs/agents.md", "exec"), names)
+    assert await names["instruct"](TurnContext(tenant="acme", by="Ada")) == "You answer Ada. Be formal."
+    assert await names["instruct"](TurnContext()) == "You answer a customer. Be friendly."
+    assert callable(names["greeter"].instructions)

@@ -68,3 +68,15 @@ def test_the_error_of_the_page_is_the_one_of_a_wrong_result() -> None:
 def test_the_table_has_every_setting_and_no_other() -> None:
     (section,) = re.findall(r"## Settings\n(.*?)\n## ", PAGE, re.DOTALL)
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ToolSettings.__annotations__)
+
+
+async def test_the_desk_of_the_page_works_for_the_customer_that_its_starter_names(house: House) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("".join(BLOCKS), "docs/tools.md", "exec"), names)
+    script = Script(replies=(call(("find_order", {"number": "4712"})), say("There is none.")))
+    async with ScriptedProvider(script) as provider, house.worker(names["desk"]):
+        house.use(provider)
+        assert await names["ask"](house.client) == "There is none."
+        last = provider.requests[-1].request
+    assert last.system == "You answer ada@acme.example, of Acme. Write in German."
+    assert last.messages[-1]["content"] == "there is no such order"

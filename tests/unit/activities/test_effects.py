@@ -20,6 +20,7 @@ from perdure.activities.heartbeat import beating
 from perdure.activities.running_calls import RunningCalls
 from perdure.activities.storing import PATIENCE
 from perdure.activities.tool_results import Attempt
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.contracts.tools import CallTool
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE
@@ -50,7 +51,10 @@ class Ledger:
         async def work() -> Judged:
             async with beating(is_bounded=False):  # as the activity of tools does
                 running, secrets = RunningCalls(), frozenset({"key-of-the-worker"})
-                judge = Effects(store=self.store, bodies=self.bodies, running=running, secrets=secrets)
+                contexts = TurnContexts(self.store, {})
+                judge = Effects(
+                    store=self.store, bodies=self.bodies, running=running, contexts=contexts, secrets=secrets
+                )
                 return await judge.claimed(called, attempt)
 
         environment = ActivityEnvironment()

@@ -11,6 +11,7 @@ from perdure import Agent, hook
 from perdure.activities.bodies import Bodies
 from perdure.activities.definitions import Definitions
 from perdure.activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
+from perdure.activities.turn_contexts import TurnContexts
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.delegate_events import DelegateEnd
 from perdure.contracts.events import AgentEnd, ToolProgress
@@ -37,7 +38,12 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
     async with await Store.open("sqlite:///:memory:", upgrade=True) as store:
         await store.register_agents([agent.definition])
         reacting = ReactActivity(
-            store=store, agents={}, definitions=Definitions(store), bodies=bodies, secrets=frozenset()
+            store=store,
+            agents={},
+            definitions=Definitions(store),
+            bodies=bodies,
+            contexts=TurnContexts(store, {}),
+            secrets=frozenset(),
         )
         asked = React(
             session="s",
@@ -86,7 +92,12 @@ async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_to
         events.insert(len(events) + 1 - late, new_event("1/c0/delegate_end", ended))
         await store.append_events(SESSION, [new_event("first"), *events])
         reacting = ReactActivity(
-            store=store, agents={"helper": agent}, definitions=Definitions(store), bodies=bodies, secrets=frozenset()
+            store=store,
+            agents={"helper": agent},
+            definitions=Definitions(store),
+            bodies=bodies,
+            contexts=TurnContexts(store, {}),
+            secrets=frozenset(),
         )
         asked = React(
             session=SESSION,

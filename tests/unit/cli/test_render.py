@@ -34,6 +34,10 @@ def end(reason: StopReason, error: str | None = None, steps: int = 5) -> events.
 def test_a_turn_begins_with_its_session_number_agent_and_model() -> None:
     event = events.AgentStart(agent="writer", model="openai/gpt-5-mini", prompt="go", definition="d")
     assert shown(event) == ["▶ job-1 turn 2 · writer · openai/gpt-5-mini"]
+    known = event.model_copy(update={"tenant": "acme", "by": "ada", "context": {"customer": "Zoë", "x": "y" * 900}})
+    line = shown(known)[1]
+    assert line.startswith('  for acme · by ada · {"customer": "Zoë", "x": "yyy')
+    assert len(line) == 300
 
 
 def test_a_retry_line_has_class_wait_attempt_and_the_providers_message() -> None:

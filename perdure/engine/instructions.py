@@ -1,0 +1,53 @@
+"""Placeholders in instructions: ``{context.customer}`` is filled in when a turn opens."""
+
+import json
+import re
+
+from perdure.contracts.turn_context import TurnContext, variable_of
+from perdure.contracts.values import JsonValue
+
+PLACEHOLDER = re.compile(r"(\{?)\{(context|turn)\.([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}(\}?)")
+"""A name in braces; what stands in two pairs is text about one. Any other brace is text."""
+
+
+class PlaceholderError(ValueError):
+    """A placeholder has nothing to stand for; the message says which, and what the context has."""
+
+
+def fill_in(text: str, context: TurnContext) -> str:
+    """The text with the turn's context in place of the placeholders. What is filled in is not looked into again.
+
+    Raises:
+        PlaceholderError: The context has nothing of that name.
+    """
+    return PLACEHOLDER.sub(lambda found: _filled(found, context), text)
+
+
+def _filled(found: re.Match[str], context: TurnContext) -> str:
+    before, owner, path, after = found.groups()
+    if before and after:
+        return f"{{{owner}.{path}}}"
+    name = f"{owner}.{path}"
+    value = _context_value(name, path, context) if owner == "context" else _turn_value(name, path, context)
+    return f"{before}{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{after}"
+
+
+def _turn_value(name: str, path: str, context: TurnContext) -> str:
+    if path not in {"tenant", "by"}:
+        msg = f"need {name}, which does not exist; there are turn.tenant and turn.by"
+        raise PlaceholderError(msg)
+    return context.tenant if path == "tenant" else context.by
+
+
+def _context_value(name: str, path: str, context: TurnContext) -> JsonValue:
+    value: JsonValue = context.data
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            known = ", ".join(context.data) or "nothing"
+            msg = f"need {name}, which the turn's context lacks; it has {known}, so start the turn with it"
+            raise PlaceholderError(msg)
+        value = value[part]
+    if variable_of(value) is not None:
+        msg = f"need {name}, which stands for a secret; no model may read it, so leave it to a tool"
+        raise PlaceholderError(msg)
+    return value
