@@ -1,9 +1,8 @@
-"""The durable turn, top to bottom: open, then generate and call tools until the engine says stop, then commit.
+"""The durable turn: it is opened, told by :func:`perdure.engine.turn.run_turn`, and recorded as ended.
 
-Every decision is the engine's; this file does what it says and survives whatever happens meanwhile. What it may
-import is in the architecture page; it reads no clock but Temporal's and draws no random number.
-
-Long, because a turn is one story, and each of its actions and its ends stands here beside the others.
+The workflow is the story's world: each thing that the story asks for is an activity, a timer or a child workflow here,
+and survives whatever happens meanwhile. What it may import is in the architecture page; it reads no clock but
+Temporal's and draws no random number.
 """
 
 import asyncio
@@ -19,7 +18,8 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React
+from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
     CancelRequest,
@@ -30,10 +30,13 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import after, cancels, delegates, hooks, loop, people
+from perdure.engine import after, cancels, delegates, people
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
+from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Carried, TurnState
+from perdure.engine.step import CallTools
+from perdure.engine.turn import Failed, ToolResults, Turn, close_turn, run_turn
 from perdure.workflows import failures, options, reacting, stubs, visibility
 from perdure.workflows.delegates import Background, Children, collected, read
 from perdure.workflows.extending import Extending
@@ -69,7 +72,7 @@ class AgentTurn(Extending):
     async def run(self, *given: JsonValue) -> TurnResult:
         """Carry out the turn, or go on with one that rotated."""
         try:
-            asked = _parse(given)
+            self._request = asked = _parse(given)
         except ApplicationError as error:
             self.opened = Refused(error.details[0])
             await self._handlers_finished()
@@ -78,34 +81,40 @@ class AgentTurn(Extending):
             opened = await self._open(asked)
             if isinstance(opened, TurnResult):
                 return await self._then_the_queue(opened)
-            self.state = opened
+            self.turn = Turn(opened)
             self._reply_that_started_it(asked)
         else:
             carried = Carried.model_validate(asked.carried)
-            self.state = state = carried.turn
+            self.turn = Turn(state := carried.turn)
             self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
             self.shown_state = self.run_state
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
         self._deadline.watch(self._state)
         try:
-            while not isinstance(action := self._next_action(), CommitTurn):
-                if not await self._rotation(asked, action):
-                    await self._carry_out(action)
-            result = await self._commit(action)
+            result = await self._commit(await run_turn(self._turn, self))
         finally:
             self._deadline.stop()
         return await self._then_the_queue(result)
 
-    def _next_action(self) -> engine.Action:
-        state = self._background.heard(self._state)
-        self.state, self.mail, action = loop.following(state, self.mail, workflow.now(), stopped=self._stopped)
-        return action
+    @property
+    def stopped(self) -> bool:
+        """Whether the turn was cancelled or its time is used up."""
+        return self.mail.cancel is not None or self._deadline.past
+
+    @property
+    def now(self) -> datetime:
+        """Temporal's clock."""
+        return workflow.now()
+
+    @property
+    def _turn(self) -> Turn:
+        assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
+        return self.turn
 
     @property
     def _state(self) -> TurnState:
-        assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
-        return self.state
+        return self._turn.state
 
     async def _open(self, request: Continuation) -> TurnState | TurnResult:
         """Open the turn; a request that was refused or carried out before gives its result at once."""
@@ -135,29 +144,13 @@ class AgentTurn(Extending):
         visibility.started(state)
         return state
 
-    async def _carry_out(self, action: engine.Action) -> None:
-        """Do one thing and let the engine see what came of it."""
-        visibility.now_doing(self, action)
-        if isinstance(action, Generate):
-            await self._generate(action)
-        elif isinstance(action, engine.CallTools):
-            await self._call_tools(action)
-        elif isinstance(action, CallDelegates):
-            await self._delegate(action)
-        elif isinstance(action, AwaitDelegates):
-            await self._await_delegates(action)
-        elif isinstance(action, Compact):
-            await self._compact(action)
-        elif isinstance(action, React):
-            (outcome,) = await self._settled([reacting.called(self._state, action)])
-            self.state = reacting.heard(self._state, self.mail, outcome, stopped=self._stopped)
-        elif isinstance(action, AskPeople):
-            await self._ask(action)
-        elif isinstance(action, people.WaitForPeople):
-            await self._wait_for_people(action.until)
-        self.state = after.step_ended(self._state, self.mail, workflow.now())
+    def hear_delegates(self) -> None:
+        """Charge the turn for the delegates in the background that have ended."""
+        self._turn.state = self._background.heard(self._state)
 
-    async def _generate(self, action: Generate) -> None:
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        """Ask the model, in an activity."""
+        visibility.now_doing(self, action)
         running = workflow.start_activity(
             stubs.generate,
             action,
@@ -165,17 +158,11 @@ class AgentTurn(Extending):
             **options.generation(self._state.policy),
         )
         (outcome,) = await self._settled([running])
-        if isinstance(outcome, Generation):
-            self.state, self.mail = loop.answered(self._state, self.mail, action, outcome)
-            if outcome.retry_seconds:
-                await self._pause(timedelta(seconds=outcome.retry_seconds))
-        elif self._stopped:
-            self.state = after.aborted_generation(self._state)
-        else:
-            failed = after.failure(self._state, *failures.of_model(outcome))
-            self.state = hooks.generation_failed(failed)
+        return outcome if isinstance(outcome, Generation) else self._failed_model(outcome)
 
-    async def _compact(self, action: Compact) -> None:
+    async def compact(self, action: Compact) -> Compacted | Failed | None:
+        """Have the beginning of the conversation summarised, in an activity."""
+        visibility.now_doing(self, action)
         running = workflow.start_activity(
             stubs.compact,
             action,
@@ -183,37 +170,38 @@ class AgentTurn(Extending):
             **options.generation(self._state.policy),
         )
         (outcome,) = await self._settled([running])
-        if isinstance(outcome, Compacted):
-            self.state = after.compaction(self._state, outcome)
-        elif self._stopped:
-            self.state = after.aborted_generation(self._state)
-        else:
-            self.state = after.compaction(self._state, *failures.of_model(outcome))
-        self.state = hooks.generation_failed(self._state)
+        return outcome if isinstance(outcome, Compacted) else self._failed_model(outcome)
 
-    async def _ask(self, action: AskPeople) -> None:
-        """Tell people what the turn waits for, or readers what was decided. A replay asks nobody."""
+    def _failed_model(self, outcome: ActivityError) -> Failed | None:
+        return None if self.stopped else Failed(*failures.of_model(outcome))
+
+    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+        """Call hooks written in Python, in an activity."""
+        visibility.now_doing(self, action)
+        (outcome,) = await self._settled([reacting.called(self._state, action)])
+        return None if self.stopped else reacting.came(outcome)
+
+    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
+        """Tell people what the turn waits for, or readers what was decided, also if the turn is stopped meanwhile."""
+        visibility.now_doing(self, action)
         asking = workflow.start_activity(
             stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
         )
         try:
-            recorded = await self._uninterrupted(asking)
+            return await self._uninterrupted(asking)
         except ActivityError as error:  # only of a replay that parts from its recording
-            self.state = after.failure(self._state, failures.detail(error, "people"))
-            return
-        if action.requests:
-            self.state = after.asking(self._state)
-        if recorded is not None:
-            self.state = people.replayed(self._state, recorded)
+            return Failed(failures.detail(error, "people"))
 
-    async def _wait_for_people(self, until: datetime | None) -> None:
+    async def wait_for_people(self, action: WaitForPeople) -> timedelta:
         """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
+        visibility.now_doing(self, action)
         began = workflow.now()
         self._deadline.stop()
-        left = None if until is None else max(until - began, timedelta(0))
+        left = None if action.until is None else max(action.until - began, timedelta(0))
         await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
-        self.state = after.waiting(self._state, workflow.now() - began)
-        self._deadline.watch(self._state)
+        waited = workflow.now() - began
+        self._deadline.watch(after.waiting(self._state, waited))
+        return waited
 
     def _reply_that_started_it(self, asked: Continuation) -> None:
         """Hear the reply for which the turn was started, which ``open_turn`` has checked.
@@ -225,59 +213,56 @@ class AgentTurn(Extending):
             with contextlib.suppress(people.ReplyError):
                 self.mail, _ = people.settle(waiting, self.mail, asked.reply, workflow.now())
 
-    async def _pause(self, wait: timedelta) -> None:
+    async def pause(self, seconds: float) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
-        await self._until(lambda: False, wait)
+        await self._until(lambda: False, timedelta(seconds=seconds))
 
-    async def _call_tools(self, action: engine.CallTools) -> None:
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
         """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""
-        pending, _ = delegates.parted(self._state)
-        running = [self._start(planned.tool, call) for planned, call in zip(pending, action.calls, strict=True)]
+        visibility.now_doing(self, action)
+        called, _ = delegates.parted(self._state)
+        running = [self._start(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
         outcomes: list[ToolOutcome] = []
         aborted: ErrorDetail | None = None
-        for planned, outcome in zip(pending, await self._settled(running), strict=True):
+        for planned, outcome in zip(called, await self._settled(running), strict=True):
             if isinstance(outcome, ToolOutcome):
                 outcomes.append(outcome)
             elif not is_cancelled_exception(outcome):
                 detail, aborts = failures.tool_failure(outcome, planned.tool)
-                self.state = after.worker_lost(self._state, planned, detail)
                 outcomes.append(after.not_run(planned.call_id, detail))
                 aborted = aborted or (detail if aborts else None)
-        if not self._stopped:
-            self.state = after.tools(self._state, tuple(outcomes), aborted)
+        return None if self.stopped else ToolResults(tuple(outcomes), aborted)
 
-    async def _delegate(self, action: CallDelegates) -> None:
+    async def delegate(self, action: CallDelegates) -> list[delegates.End]:
         """Have the delegates work in parallel; a stop ends them first, and what they used is charged all the same."""
+        visibility.now_doing(self, action)
         children = Children([start for start in action.starts if not start.call.background])
         self._background.start(beside := [start for start in action.starts if start.call.background])
         await self._until(lambda: children.ended and self._background.begun(beside))
-        if self._stopped and not children.ended:
+        if self.stopped and not children.ended:
             children.cancel(self._why_stopped)
         waited = iter(await self._uninterrupted(asyncio.ensure_future(children.results())))
-        ended = [None if start.call.background else next(waited) for start in action.starts]
-        if self._stopped:
-            self.state = after.with_charges(after.with_background(self._state, action, ended), ended)
-        else:
-            self.state = after.delegated(self._state, action, ended)
+        return [None if start.call.background else next(waited) for start in action.starts]
 
-    async def _await_delegates(self, action: AwaitDelegates) -> None:
-        """Wait for delegates in the background; a stop only ends the wait, as the next action is to end them."""
+    async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
+        """Wait for delegates in the background; a stop only ends the wait, as the turn then ends them."""
+        visibility.now_doing(self, action)
         if action.ends:
-            self.state = after.background_cancelled(self._state)
             ends = self._background.cancelled(action, self._why_stopped)
             await self._uninterrupted(asyncio.ensure_future(ends))
-        elif action.refused is None:
+        else:
             await self._until(lambda: self._background.ended(self._state, action))
-        self.state = self._background.heard(self._state)
-        if action.call is not None and not self._stopped:
-            came = [action.refused] if action.refused else await self._settled([collected(self._state, action)])
-            self.state = read(self._state, action, came[0])
+        self.hear_delegates()
+        if action.call is None or self.stopped:
+            return None
+        (outcome,) = await self._settled([collected(self._state, action)])
+        return read(action.call, outcome)
 
     async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
         """Wait for a condition, and no longer than until the turn is stopped."""
         with contextlib.suppress(TimeoutError):
             try:
-                await workflow.wait_condition(lambda: self._stopped or condition(), timeout=at_most)
+                await workflow.wait_condition(lambda: self.stopped or condition(), timeout=at_most)
             except asyncio.CancelledError:
                 self._note_temporal_cancel()
 
@@ -293,10 +278,6 @@ class AgentTurn(Extending):
         )
 
     @property
-    def _stopped(self) -> bool:
-        return self.mail.cancel is not None or self._deadline.past
-
-    @property
     def _why_stopped(self) -> str:
         """What delegates read of it that end with the turn."""
         if self.mail.cancel is not None:
@@ -310,7 +291,7 @@ class AgentTurn(Extending):
         of the cancel is lost to asyncio's own ``CancelledError``; the commit finds it in the store.
         """
         await self._until(lambda: all(handle.done() for handle in running))
-        if self._stopped:
+        if self.stopped:
             for handle in running:
                 handle.cancel()
         settled = await self._uninterrupted(asyncio.gather(*running, return_exceptions=True))
@@ -350,7 +331,7 @@ class AgentTurn(Extending):
         longest = zip(now, self._suggested_at, LONGEST_HISTORY, strict=True)
         return any(reached >= min(GROWTH * first, most) for reached, first, most in longest)
 
-    async def _rotation(self, request: Continuation, action: engine.Action) -> bool:
+    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
         """Go on in a fresh history if that is due, between two steps or while people are waited for.
 
         A new run would not hear the ends of delegates: a caller works on beside them until its history has grown long,
@@ -359,27 +340,28 @@ class AgentTurn(Extending):
         Returns:
             Whether something was waited for, so that another action may be next.
         """
-        if not (isinstance(action, Generate | people.WaitForPeople) and workflow.info().is_continue_as_new_suggested()):
+        if not workflow.info().is_continue_as_new_suggested():
             return False
         if not self._background.all_ended(self._state):
-            if isinstance(action, people.WaitForPeople) or not self._has_grown_long():
+            if isinstance(action, WaitForPeople) or not self._has_grown_long():
                 return False
             visibility.now_doing(self, AwaitDelegates(sessions=tuple(one.session for one in self._state.running)))
             await self._until(lambda: self._background.all_ended(self._state))
             return True
         await self._handlers_finished()
-        if not self._stopped:
-            self._rotate(request)
+        if not self.stopped:
+            self._rotate()
         return True
 
-    def _rotate(self, request: Continuation) -> NoReturn:
+    def _rotate(self) -> NoReturn:
         carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
         kept: dict[str, object] = {"queued": (), "history": (), "definition": None, "context": None}  # by the store
-        workflow.continue_as_new(request.model_copy(update={**kept, "carried": carried.model_dump(mode="json")}))
+        request = self._request.model_copy(update={**kept, "carried": carried.model_dump(mode="json")})
+        workflow.continue_as_new(request)
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
-        self.state, self.mail = loop.committing(self._state, self.mail, action)
+        close_turn(self._turn, self, action)
         visibility.now_doing(self, action)
         action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
         committing = workflow.start_activity(
@@ -441,10 +423,8 @@ class AgentTurn(Extending):
                 Continuation(prompt=message.prompt, request_id=message.request_id, store=store, parts=message.parts)
             )
             if isinstance(opened, TurnState):
-                self.state = opened
-                action = self._next_action()
-                assert isinstance(action, CommitTurn), "a stopped turn starts nothing"  # noqa: S101 - narrows the type
-                await self._commit(action)
+                self.turn = Turn(opened)
+                await self._commit(await run_turn(self.turn, self))
             await self._handlers_finished()
 
 

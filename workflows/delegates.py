@@ -20,7 +20,7 @@ from temporalio.exceptions import TimeoutError as RunTimeoutError
 from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.engine import after, delegates, step
 from perdure.engine.delegates import AwaitDelegates, StartDelegate
@@ -155,12 +155,11 @@ def collected(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHand
     )
 
 
-def read(state: TurnState, action: AwaitDelegates, outcome: object) -> TurnState:
-    """The state with the result of that call, or with why it could not be written."""
+def read(call: PlannedCall, outcome: ToolOutcome | BaseException) -> ToolOutcome | None:
+    """The result of that call, or why it could not be written."""
     if isinstance(outcome, ActivityError) and not is_cancelled_exception(outcome):
-        call = delegates.waiting_call(action)
-        outcome = after.not_run(call.call_id, failures.detail(outcome, call.tool))
-    return after.awaited(state, action, outcome) if isinstance(outcome, ToolOutcome) else state
+        return after.not_run(call.call_id, failures.detail(outcome, call.tool))
+    return outcome if isinstance(outcome, ToolOutcome) else None
 
 
 def _memo(delegated: Delegated | None) -> dict[str, str] | None:

@@ -29,9 +29,11 @@ class Extending(Counter):
         asked = _parse(given)
         await workflow.wait_condition(lambda: self.opened is not None)
         # No await stands in between: whatever the turn does with its state, it does it with this one.
-        self.state = self._extended(asked)
-        self._deadline.changed(self.state)
-        return budget_of(self.state)
+        extended_turn = self._extended(asked)
+        assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
+        self.turn.state = extended_turn
+        self._deadline.changed(extended_turn)
+        return budget_of(extended_turn)
 
     @extend.validator
     def _check_extend(self, *given: JsonValue) -> None:

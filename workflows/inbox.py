@@ -31,6 +31,7 @@ from perdure.contracts.turns import (
 from perdure.contracts.values import JsonValue
 from perdure.engine import cancels, people
 from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.turn import Turn
 
 Input = TypeVar("Input", bound=BaseModel)
 
@@ -102,10 +103,15 @@ class Inbox:
 
     def __init__(self) -> None:
         self.mail = Mailbox()
-        self.state: TurnState | None = None
+        self.turn: Turn | None = None
         self.opened: Opened | Refused | None = None
         self.activity = "open_turn"
         self.shown_state = RunState.RUNNING
+
+    @property
+    def state(self) -> TurnState | None:
+        """Where the turn stands, once it is open."""
+        return None if self.turn is None else self.turn.state
 
     @workflow.signal(name=Signal.CANCEL)
     async def cancel_by_signal(self, *given: JsonValue) -> None:

@@ -9,7 +9,8 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.engine import hooks
-from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.state import TurnState
+from perdure.engine.turn import Failed
 from perdure.workflows import failures, options, stubs, visibility
 
 
@@ -20,16 +21,13 @@ def called(state: TurnState, action: React) -> workflow.ActivityHandle[Reacted]:
     )
 
 
-def heard(state: TurnState, mail: Mailbox, outcome: Reacted | BaseException, *, stopped: bool) -> TurnState:
-    """The state after their activity has ended; of a turn that was stopped meanwhile, it changes nothing."""
-    if stopped:
-        return state
+def came(outcome: Reacted | BaseException) -> Reacted | Failed:
+    """What came of the activity."""
     if isinstance(outcome, Reacted):
-        return hooks.reacted(state, mail, outcome, workflow.now())
+        return outcome
     if isinstance(outcome, ActivityError):
-        return hooks.failed(state, failures.detail(outcome, "hooks"))
-    error = ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title="hooks", message=str(outcome))
-    return hooks.failed(state, error)
+        return Failed(failures.detail(outcome, "hooks"))
+    return Failed(ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title="hooks", message=str(outcome)))
 
 
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult) -> list[workflow.ActivityHandle[Any]]:

@@ -9,7 +9,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compacted, Generation
 from perdure.contracts.reactions import OF_DELEGATES
 from perdure.contracts.stops import AnyCondition
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine import budgets, builtins, delegates, fallbacks, stops, unknown_tools
 from perdure.engine.delegates import CallDelegates
@@ -159,6 +159,7 @@ def tools(state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDet
     # Calls of one answer count as one: the model has read of none before the last.
     helped = any(outcome.error is None for outcome in outcomes)
     in_row = 0 if helped else state.tool_errors_in_row + bool(outcomes)
+    state = _with_lost_queues(state, outcomes)
     unknown, state = state.unknown_tool, state.model_copy(update={"unknown_tool": None})
     return _with_results(state, outcomes, aborted or unknown, _errors_in_row(in_row, outcomes))
 
@@ -202,25 +203,35 @@ def _with_results(
     )
 
 
-def worker_lost(state: TurnState, call: PlannedCall, error: ErrorDetail) -> TurnState:
-    """The state after a call has failed: if its worker took no calls any more, the next ones do not count on it."""
-    tool = state.policy.tools.get(call.tool)
-    if error.code != ReasonCode.TOOL_STATE_LOST or tool is None or tool.task_queue is None:
+def _with_lost_queues(state: TurnState, outcomes: Sequence[ToolOutcome]) -> TurnState:
+    """The state with the queues of workers that took no calls any more: the next calls do not count on them."""
+    of_lost_workers = {
+        outcome.call_id
+        for outcome in outcomes
+        if outcome.error is not None and outcome.error.code == ReasonCode.TOOL_STATE_LOST and not outcome.recorded
+    }
+    if not of_lost_workers:
         return state
-    return state.model_copy(update={"lost_queues": tuple(dict.fromkeys((*state.lost_queues, tool.task_queue)))})
+    tools = [state.policy.tools.get(call.tool) for call in state.pending if call.call_id in of_lost_workers]
+    lost = [tool.task_queue for tool in tools if tool is not None and tool.task_queue is not None]
+    return state.model_copy(update={"lost_queues": tuple(dict.fromkeys((*state.lost_queues, *lost)))})
 
 
 def delegated(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
-    """The delegates of the step have ended, one for each that was started, and are charged for.
+    """The delegates of the step have ended, one for each that was started.
 
     Those that work in the background have not, and have their first result. Under ``on_child_error: propagate``, the
     first that did not finish ends the turn; one that did not start is told to the model, and its limit ends the turn.
     """
     came = tuple(delegates.outcome_of(start, one) for start, one in zip(action.starts, ended, strict=True))
-    state = with_charges(with_background(state, action, ended), ended)
     propagates = state.policy.on_child_error == "propagate"
     failed = next((outcome.error for outcome in came if outcome.error is not None), None) if propagates else None
     return _with_results(state, (*came, *action.refused), failed, _of_delegates_in_row(state, came))
+
+
+def charged(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
+    """The state with what the delegates have used, also of a turn that was stopped while they worked."""
+    return with_charges(with_background(state, action, ended), ended)
 
 
 def with_background(state: TurnState, action: CallDelegates, ended: Sequence[delegates.End]) -> TurnState:
@@ -344,11 +355,6 @@ def cancel(state: TurnState, mail: Mailbox) -> TurnState:
     return state.model_copy(update={"pending": (), "ending": Ending(stop_reason=StopReason.CANCELLED, error=error)})
 
 
-def asking(state: TurnState) -> TurnState:
-    """People have been told of the requests."""
-    return state.model_copy(update={"asked": True})
-
-
 def waiting(state: TurnState, waited: timedelta) -> TurnState:
     """Somebody replied, or nobody did for so long."""
     return state.model_copy(update={"waited": state.waited + waited})
@@ -359,7 +365,7 @@ def aborted_generation(state: TurnState) -> TurnState:
     return state.model_copy(update={"aborted_step": state.step + 1})
 
 
-def deadline(state: TurnState, _mail: Mailbox) -> TurnState:
+def deadline(state: TurnState) -> TurnState:
     """The time budget is used up: what runs was stopped as by a cancel."""
     limit = state.policy.budgets.seconds
     seconds = limit.total_seconds() if limit else 0

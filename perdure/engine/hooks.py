@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import get_args
 
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.generations import Compact, Generate, Generation
+from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.reactions import (
     EVENTS_AT,
@@ -16,9 +16,9 @@ from perdure.contracts.reactions import (
     RuleEvent,
 )
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
-from perdure.engine import after, budgets, reactions, step, stops
+from perdure.engine import after, budgets, reactions, stops
 from perdure.engine.hook_state import HookState, WasRead
-from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.state import Ending, TurnState
 
 _KNOWN = frozenset(get_args(RuleEvent))
 _OF_TOOLS = frozenset({"tool_end", "tool_error"})
@@ -67,16 +67,21 @@ def interrupted(state: TurnState) -> TurnState:
     return state.with_hooks(boundary=None, calling=())
 
 
-def settle(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
-    """Go by the rules wherever one is due, until hooks written in Python are to be called, or no hook is."""
-    while not state.hooks.calling and _is_due(state, mail):
-        state = state.with_hooks(told=(len(state.hooks.unheard), len(state.hooks.ended)))
-        names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
-        state = state.with_hooks(calling=names) if names else reacted(state, mail, Reacted(), now)
-    return state
+def is_due(state: TurnState, at: Boundary) -> bool:
+    """Whether the turn is where hooks of this boundary are called."""
+    if state.hooks.boundary != at:
+        return False
+    return at != "stalled" or (state.ending is not None and state.ending.stop_reason is StopReason.STALLED)
 
 
-def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) -> TurnState:
+def chosen(state: TurnState, now: datetime) -> TurnState:
+    """The state with the hooks written in Python that are to be called here, and what they will hear of."""
+    state = state.with_hooks(told=(len(state.hooks.unheard), len(state.hooks.ended)))
+    names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
+    return state.with_hooks(calling=names)
+
+
+def reacted(state: TurnState, outcome: Reacted, now: datetime) -> TurnState:
     """The hooks at this boundary have been called: what comes first among their reactions and the rules' is done."""
     wanted = _in_order(state, outcome, now)
     if outcome.refused is not None and state.running and _no_more(_charged(state, outcome), outcome.refused) is None:
@@ -93,7 +98,7 @@ def reacted(state: TurnState, mail: Mailbox, outcome: Reacted, now: datetime) ->
         state = reactions.ended(state, ended, "a budget of the turn was used up before it ran")
     elif wanted:
         state = reactions.carried_out(state, at, *reactions.first(wanted))
-    return _moved_on(state, mail, at, now)
+    return _moved_on(state, at)
 
 
 def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
@@ -101,6 +106,11 @@ def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
     wanted = budgets.Wanted(tool=hook, uses=("behavior_calls",))
     _, _, ending = budgets.admitted(state.policy.budgets, state.spent, [wanted])
     return ending
+
+
+def ending(state: TurnState, decided: Ending) -> TurnState:
+    """The state of a turn whose end is decided: no hook is called any more but for those that hear of the end."""
+    return state.model_copy(update={"ending": decided}).with_hooks(boundary=None)
 
 
 def failed(state: TurnState, error: ErrorDetail) -> TurnState:
@@ -136,17 +146,6 @@ def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: da
         decided=unheard,
         ended=ended,
     ).sparse()
-
-
-def _is_due(state: TurnState, mail: Mailbox) -> bool:
-    at = state.hooks.boundary
-    if at == "step":
-        following = step.next_action(state, mail)
-        waits = isinstance(following, CommitTurn) and following.stop_reason is StopReason.WAITING_FOR_INPUT
-        return isinstance(following, Generate | Compact | CommitTurn) and not waits
-    if at == "stalled":
-        return state.ending is not None and state.ending.stop_reason is StopReason.STALLED
-    return at is not None
 
 
 def _matching(state: TurnState, now: datetime) -> list[HookRule | HookDeclaration]:
@@ -213,7 +212,7 @@ def _charged(state: TurnState, outcome: Reacted) -> TurnState:
     return after.with_warnings(state.model_copy(update={"spent": spent}), state.spent)
 
 
-def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> TurnState:
+def _moved_on(state: TurnState, at: Boundary) -> TurnState:
     """The state at the boundary after this one: a step that was taken back, and a turn that has ended, have none."""
     following = _FOLLOWING.get(at) if state.hooks.boundary is not None else None
     if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
@@ -223,4 +222,4 @@ def _moved_on(state: TurnState, mail: Mailbox, at: Boundary, now: datetime) -> T
         state = state.with_hooks(unheard=state.hooks.unheard[decided:], ended=state.hooks.ended[ended:], told=(0, 0))
     if following == "stalled":  # the step stands
         state = state.with_hooks(retries_in_row=0)
-    return after.step_ended(state.with_hooks(boundary=following), mail, now)
+    return state.with_hooks(boundary=following)

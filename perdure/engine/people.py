@@ -122,8 +122,10 @@ def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mai
     return heard, mail.model_copy(update={"replies": ()})
 
 
-def replayed(state: TurnState, recorded: RecordedDecisions) -> TurnState:
-    """The state of a turn whose people have decided when it was recorded: nobody is waited for."""
+def told(state: TurnState, recorded: RecordedDecisions | None) -> TurnState:
+    """The state after people were told of the requests. If they decided when it was recorded, nobody is waited for."""
+    if recorded is None:
+        return state.model_copy(update={"asked": True})
     outcomes = {outcome.call_id: outcome for outcome in recorded.outcomes}
     approved: list[PlannedCall] = []
     decided: list[ToolOutcome] = []
@@ -134,7 +136,7 @@ def replayed(state: TurnState, recorded: RecordedDecisions) -> TurnState:
         else:
             decided.append(outcome)
     update = {"failed": (*state.failed, *decided), "tally": _counted(state, decided)}
-    return state.model_copy(update={"asking": (), **_to_run(state, approved), **update})
+    return state.model_copy(update={"asked": True, "asking": (), **_to_run(state, approved), **update})
 
 
 def _counted(state: TurnState, decided: list[ToolOutcome]) -> Tally:

@@ -1,4 +1,4 @@
-"""What a turn does next: ``next_action`` looks at the state only. What an outcome changes stands in ``after``."""
+"""What a turn asks of the world, and the limits that forbid more. What an answer changes stands in ``after``."""
 
 from datetime import datetime
 
@@ -26,7 +26,7 @@ class CallTools(Value):
 Action = (
     React | Generate | Compact | CallTools | CallDelegates | AwaitDelegates | AskPeople | WaitForPeople | CommitTurn
 )
-"""What the workflow has to do next."""
+"""What a turn asks of the world."""
 
 
 def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
@@ -58,27 +58,8 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
     )
 
 
-def next_action(state: TurnState, mail: Mailbox) -> Action:
-    """The one thing to do now.
-
-    That is to call the tools that were asked for, then delegates, ask people, make room, generate, or commit.
-    """
-    if state.hooks.calling and state.hooks.boundary is not None:
-        return _await_one(state) if state.short and state.running else _react(state, state.hooks.boundary)
-    if state.pending:
-        return _calls(state)
-    if state.asking and state.ending is None:
-        if state.asked and state.policy.interactive == "stop":
-            return commit(state, mail, Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
-        return people.ask_or_wait(state)
-    ending = state.ending or _propagated(state) or limit_reached(state)
-    if ending is not None:
-        return commit(state, mail, ending)
-    if waits_for_grants(state):
-        return _await_one(state)
-    trigger = _compaction_due(state)
-    if trigger is not None:
-        return _compact(state, trigger)
+def generate(state: TurnState, mail: Mailbox) -> Generate:
+    """The next generation."""
     return Generate(
         session=state.session,
         store=state.store,
@@ -100,7 +81,7 @@ def next_action(state: TurnState, mail: Mailbox) -> Action:
     ).sparse()
 
 
-def _calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
+def next_calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
     """The pending calls that are next."""
     called, _ = delegates.parted(state)
     if called[0].builtin is not None:
@@ -117,8 +98,14 @@ def waits_for_grants(state: TurnState) -> bool:
     return state.short or limit_reached(state.model_copy(update={"spent": state.taken})) is not None
 
 
-def _await_one(state: TurnState) -> AwaitDelegates:
+def await_one(state: TurnState) -> AwaitDelegates:
+    """Wait until a delegate in the background has ended."""
     return AwaitDelegates(sessions=tuple(one.session for one in state.running))
+
+
+def ending_of(state: TurnState) -> Ending | None:
+    """What ends the turn before another generation, if something does."""
+    return state.ending or _propagated(state) or limit_reached(state)
 
 
 def _propagated(state: TurnState) -> Ending | None:
@@ -126,7 +113,8 @@ def _propagated(state: TurnState) -> Ending | None:
     return None if error is None else Ending(stop_reason=StopReason.ERROR, error=error)
 
 
-def _react(state: TurnState, boundary: Boundary) -> React:
+def react(state: TurnState, boundary: Boundary) -> React:
+    """Call the hooks that were chosen."""
     limit = state.policy.budgets.behavior_calls
     return React(
         session=state.session,
@@ -145,7 +133,7 @@ def _react(state: TurnState, boundary: Boundary) -> React:
     ).sparse()
 
 
-def _compaction_due(state: TurnState) -> CompactionTrigger | None:
+def compaction_due(state: TurnState) -> CompactionTrigger | None:
     """What asks for a compaction before the next generation, if anything does. Once for each generation."""
     policy = state.policy.compaction
     if policy is None or state.compacted_step > state.step:
@@ -158,7 +146,8 @@ def _compaction_due(state: TurnState) -> CompactionTrigger | None:
     return "threshold" if limit is not None and state.context_tokens > max(limit, state.not_below_tokens) else None
 
 
-def _compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
+def compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
+    """Make room for the next generation."""
     return Compact(
         session=state.session,
         store=state.store,

@@ -4,11 +4,13 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from perdure.contracts.generations import Generate
+from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.contracts.values import JsonValue
-from perdure.engine import step as engine
+from perdure.engine import delegates
+from perdure.engine.step import CallTools
+from perdure.engine.turn import Failed, ToolResults
 from perdure.workflows.agent_turn import AgentTurn
 
 
@@ -43,8 +45,9 @@ class GeneratesByAnotherName(AgentTurn):
         """As recorded."""
         return await super().run(*given)
 
-    async def _generate(self, action: Generate) -> None:
+    async def generate(self, action: Generate) -> Generation | Failed | None:
         await workflow.execute_activity("generate_text", action, start_to_close_timeout=timedelta(seconds=1))
+        return None
 
 
 @workflow.defn(name=AGENT_TURN)
@@ -60,6 +63,7 @@ class CallsToolsOneByOne(AgentTurn):
         """As recorded."""
         return await super().run(*given)
 
-    async def _call_tools(self, action: engine.CallTools) -> None:
-        for planned, call in zip(self._state.pending, action.calls, strict=True):
-            await self._start(planned.tool, call)
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
+        called, _ = delegates.parted(self._state)
+        results = [await self._start(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
+        return ToolResults(tuple(results))

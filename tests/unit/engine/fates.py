@@ -1,6 +1,5 @@
 """What a script has models, tools and delegates come to; each within what it was given."""
 
-from dataclasses import dataclass
 from decimal import Decimal
 
 from perdure.contracts.agents import TurnPolicy
@@ -14,6 +13,7 @@ from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine import after, budgets
 from perdure.engine.delegates import StartDelegate
 from perdure.engine.step import CallTools
+from perdure.engine.turn import Failed
 from tests.unit.engine.scripts import Script, calls
 
 ANSWERS = (
@@ -21,16 +21,6 @@ ANSWERS = (
     *("empty", "llm.rate_limited", "llm.rate_limited", "llm.request_error", "overflow"),
 )
 """What a model comes to: calls, a text, a failure of which it is told, a text outside the schema, or a failure."""
-
-NOTHING_PAID = Paid()
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A call of a model or of hooks that failed for good, and what it has cost."""
-
-    error: ErrorDetail
-    paid: Paid = NOTHING_PAID
 
 
 def answer(script: Script, action: Generate, policy: TurnPolicy, begun: tuple[str, ...]) -> Generation | Failed:

@@ -13,11 +13,12 @@ from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.reactions import AnyReaction, Boundary, HookRule
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import loop, stops
+from perdure.engine import stops
 from perdure.engine.budgets import CODES
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.step import CallTools
-from tests.unit.engine.fates import Failed
+from perdure.engine.turn import Failed
+from tests.unit.engine.asked import asked_next
 from tests.unit.engine.scripts import DELEGATES, FUNCTIONS, WAITING
 from tests.unit.engine.simulation import HOOK_FAILED, Moment, Played
 
@@ -151,7 +152,7 @@ def nothing_begins_after_the_end(played: Played) -> None:
         assert moment.ends or moment.state.ending is None or isinstance(moment.action, React)
     ending = [place for place, moment in enumerate(played.moments) if moment.ends]
     assert ending[0] >= len(before) - 1, "nothing comes between the ends of delegates and the commit"
-    _, _, again = loop.following(last.later, played.mail, last.now, stopped=last.stopped)
+    _, _, again = asked_next(last.later, played.mail, last.now, stopped=last.stopped)
     assert isinstance(again, CommitTurn)
     assert (again.stop_reason, again.error) == (played.commit.stop_reason, played.commit.error)
 

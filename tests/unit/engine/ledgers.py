@@ -16,7 +16,7 @@ from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
 from perdure.engine import stops
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from tests.unit.engine.fates import Failed
+from perdure.engine.turn import Failed
 from tests.unit.engine.invariants import COUNTED, outcomes
 from tests.unit.engine.scripts import DELEGATES
 from tests.unit.engine.simulation import Ends, Moment, Played

@@ -1,12 +1,12 @@
 """A turn played without a server, a clock, a model or a tool: the engine decides, and a script says what comes of it.
 
-The order is that of ``workflows/agent_turn.py``, with which it shares ``perdure.engine.loop``. Where the workflow
-awaits, the script may let time pass and let in whatever comes from outside.
+The script is the world of :func:`perdure.engine.turn.run_turn`. Where the turn awaits the world, it may let time pass
+and let in whatever comes from outside.
 """
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,15 +17,18 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.limits import ExtendRequest
 from perdure.contracts.people import AskPeople, Reply
 from perdure.contracts.reacting import HookReaction, React, Reacted
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult
-from perdure.engine import after, delegates, hooks, loop, people
+from perdure.engine import after, delegates, people
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.extending import ExtendError, extended
 from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Carried, Mailbox, TurnState
-from tests.unit.engine.fates import Failed, answer, collected, delegate, results, summary
+from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn
+from tests.unit.engine.asked import run_now
+from tests.unit.engine.fates import answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
 
 MOST_ACTIONS = 40
@@ -109,59 +112,70 @@ def play(choices: bytes, **policy: object) -> Played:
     return Simulation(Script(choices), policy).play()
 
 
-class Simulation:
-    """The workflow's part, and the world around it."""
+class Simulation(World):
+    """The world of a turn."""
 
     def __init__(self, script: Script, policy: dict[str, object]) -> None:
         self.script = script
         opening, opened = request(script)
         opened = opened.model_copy(update={"policy": opened.policy.model_copy(update=policy)})
-        self.now = NOW
-        self.state = engine.begin(opening, opened, self.now)
+        self.time = NOW
+        self.turn = Turn(engine.begin(opening, opened, self.time))
         self.mail = Mailbox()
         self.past = False
+        self.looks = 0
         self.messages = 0
         self.background: dict[str, StartDelegate] = {}
         self.ended: dict[str, TurnResult | ErrorDetail] = {}
         self.heard: list[tuple[str, TurnResult | ErrorDetail]] = []
         self.played = Played(self.state)
-        self.carry_out: dict[type[object], Callable[[Any], object]] = {
-            Generate: self._generate,
-            Compact: self._compact,
-            React: self._react,
-            engine.CallTools: self._call_tools,
-            CallDelegates: self._delegate,
-            AwaitDelegates: self._await_delegates,
-            AskPeople: self._ask,
-            WaitForPeople: self._wait_for_people,
-            CommitTurn: self._commit,
-        }
         if self.state.asking:
             waiting = self.state.model_copy(update={"asked": True})
             self._reply(waiting, 0, yes=script.of(True, False))
 
     @property
+    def state(self) -> TurnState:
+        return self.turn.state
+
+    @property
+    def now(self) -> datetime:
+        return self.time
+
+    @property
     def stopped(self) -> bool:
+        """Whether it was; the turn looks when it has taken in what came of an action, and of delegates also before."""
+        if self.looks:
+            self.looks -= 1
+            self.played.moments[-1] = replace(self.played.moments[-1], later=self.state)
+        return self.is_stopped
+
+    @property
+    def is_stopped(self) -> bool:
         return self.mail.cancel is not None or self.past
 
     def play(self) -> Played:
-        for _ in range(MOST_ACTIONS * (1 + self.state.policy.max_steps)):
-            stopped, self.heard = self.stopped, []
-            self._hear()
-            self.state, self.mail, action = loop.following(self.state, self.mail, self.now, stopped=stopped)
-            self._note_decisions()
-            self._rotate()
-            state, mail, now, before = self.state, self.mail, self.now, len(self.heard)
-            came = self.carry_out[type(action)](action)
-            heard = (tuple(self.heard[:before]), tuple(self.heard[before:]))
-            if not isinstance(action, CommitTurn):
-                self.state = after.step_ended(self.state, self.mail, self.now)
-            self._note_decisions()
-            self.played.moments.append(Moment(state, mail, action, now, stopped, came, self.state, heard))
-            if isinstance(action, CommitTurn):
-                break
+        commit = run_now(self.turn, self)
+        with self._moment(commit):
+            close_turn(self.turn, self, commit)
+            self._write(commit.decided)
         self.played.mail = self.mail
         return self.played
+
+    @contextlib.contextmanager
+    def _moment(self, action: engine.Action) -> Iterator[list[object]]:
+        """Note an action, what came of it, which the caller puts into the list, and what it has changed."""
+        assert len(self.played.moments) < MOST_ACTIONS * (1 + self.state.policy.max_steps), "the turn does not end"
+        self._note_decisions()
+        self._rotate()
+        before, heard = (self.state, self.mail, action, self.now, self.is_stopped), tuple(self.heard)
+        self.heard.clear()
+        came: list[object] = []
+        yield came
+        self._note_decisions()
+        outcome = came[0] if came else None
+        self.played.moments.append(Moment(*before, outcome, self.state, (heard, tuple(self.heard))))
+        self.heard.clear()
+        self.looks = 2 if isinstance(action, CallDelegates) else 1
 
     def _note_decisions(self) -> None:
         for one in self.state.decided:
@@ -180,7 +194,7 @@ class Simulation:
                 Carried.model_validate_json(carried.model_dump_json()).model_dump(mode="json")
             )
             self.played.rotations.append((carried, read))
-            self.state, self.mail = read.turn, read.mail.followed_by(Mailbox())
+            self.turn.state, self.mail = read.turn, read.mail.followed_by(Mailbox())
 
     # What comes from outside while the workflow waits.
 
@@ -190,7 +204,7 @@ class Simulation:
             if session not in self.ended and self.script.often(False, True):
                 self._end(session)
         happening = self.script.of(*[None] * 26, "steer", "steer", "send", "extend", "extend", "cancel")
-        self.now += timedelta(seconds=self.script.of(0, 1, 1, 2, 30))
+        self.time += timedelta(seconds=self.script.of(0, 1, 1, 2, 30))
         if happening in {"steer", "send"}:
             self._send(steer=happening == "steer")
         elif happening == "extend":
@@ -215,7 +229,7 @@ class Simulation:
         if self.past or self.mail.cancel is not None:
             return
         with contextlib.suppress(ExtendError):
-            self.state = extended(self.state, asked, self.now)
+            self.turn.state = extended(self.state, asked, self.now)
             self.played.extended.append(asked)
             self._note_decisions()
 
@@ -230,42 +244,43 @@ class Simulation:
         with contextlib.suppress(people.ReplyError):
             self.mail, _ = people.settle(state, self.mail, reply, self.now)
 
-    # What the workflow does, and what comes of it.
+    # What the turn asks for, and what comes of it.
 
-    def _generate(self, action: Generate) -> object:
-        starts = self.script.often(True, False)
-        outcome: Generation | Failed | None = answer(self.script, action, self.state.policy, tuple(self.background))
-        self._meanwhile()
-        if self.stopped and not (starts and self.script.of(False, True)):
-            outcome = None
-        if starts or not self.stopped:
-            self._write(action.decided)
-        if isinstance(outcome, Generation):
-            self.state, self.mail = loop.answered(self.state, self.mail, action, outcome)
-            if outcome.retry_seconds:
-                self._meanwhile()
-        elif self.stopped or outcome is None:
-            self.state, outcome = after.aborted_generation(self.state), None
-        else:
-            self.state = hooks.generation_failed(after.failure(self.state, outcome.error, outcome.paid))
+    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+        return False
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        with self._moment(action) as came:
+            starts = self.script.often(True, False)
+            outcome: Generation | Failed | None = answer(self.script, action, self.state.policy, tuple(self.background))
+            self._meanwhile()
+            if self.is_stopped and (isinstance(outcome, Failed) or not (starts and self.script.of(False, True))):
+                outcome = None
+            if starts or not self.is_stopped:
+                self._write(action.decided)
+            came.append(outcome)
         return outcome
 
-    def _compact(self, action: Compact) -> object:
-        outcome = summary(self.script, action)
+    async def pause(self, seconds: float) -> None:
         self._meanwhile()
-        if self.stopped and self.script.of(True, False):
-            outcome = Failed(error=ErrorDetail(code="cancelled", title="", message=""))
-        came: object = outcome
-        if isinstance(outcome, Compacted):
-            self.state = after.compaction(self.state, outcome)
-        elif self.stopped:
-            self.state, came = after.aborted_generation(self.state), None
-        else:
-            self.state = after.compaction(self.state, outcome.error, outcome.paid)
-        self.state = hooks.generation_failed(self.state)
-        return came
 
-    def _react(self, action: React) -> object:
+    async def compact(self, action: Compact) -> Compacted | Failed | None:
+        with self._moment(action) as came:
+            outcome: Compacted | Failed | None = summary(self.script, action)
+            self._meanwhile()
+            if self.is_stopped and (self.script.of(True, False) or isinstance(outcome, Failed)):
+                outcome = None
+            came.append(outcome)
+        return outcome
+
+    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+        with self._moment(action) as came:
+            outcome = self._reactions(action)
+            self._meanwhile()
+            came.append(None if self.is_stopped else outcome)
+        return None if self.is_stopped else outcome
+
+    def _reactions(self, action: React) -> Reacted | Failed:
         done, refused, failed = list[HookReaction | None](), None, False
         for name in action.calling:
             if action.left is not None and len(done) >= action.left:
@@ -274,43 +289,41 @@ class Simulation:
             wanted = self.script.of(*[None] * 8, *REACTIONS)
             done.append(None if wanted is None else HookReaction(hook=name, reaction=wanted))
             failed = failed or self.script.of(*[False] * 39, True)
-        self._meanwhile()
-        if self.stopped:
-            return None
         if failed:
-            self.state = hooks.failed(self.state, HOOK_FAILED)
             return Failed(HOOK_FAILED)
         reactions = tuple(one for one in done if one is not None)
-        outcome = Reacted(reactions=reactions, calls=len(done), refused=refused)
-        self.state = hooks.reacted(self.state, self.mail, outcome, self.now)
+        return Reacted(reactions=reactions, calls=len(done), refused=refused)
+
+    async def call_tools(self, action: engine.CallTools) -> ToolResults | None:
+        with self._moment(action) as came:
+            outcomes, aborted = results(self.script, action, self.state.policy)
+            self._meanwhile()
+            arrived = [
+                one for one in outcomes if one.recorded and not (self.is_stopped and self.script.of(True, False))
+            ]
+            self.played.recorded |= {one.call_id: one for one in arrived}
+            came.append(None if self.is_stopped else tuple(outcomes))
+        return None if self.is_stopped else ToolResults(tuple(outcomes), aborted)
+
+    async def delegate(self, action: CallDelegates) -> list[delegates.End]:
+        with self._moment(action) as came:
+            self._meanwhile()
+            self.background |= {start.session: start for start in action.starts if start.call.background}
+            ended = [None if start.call.background else delegate(self.script, start) for start in action.starts]
+            for start, one in zip(action.starts, ended, strict=True):
+                if isinstance(one, TurnResult) and one.report is not None:
+                    self.played.recorded[start.call.call_id] = delegates.outcome_of(start, one)
+            came.append(tuple(ended))
+        return list(ended)
+
+    async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
+        with self._moment(action) as came:
+            outcome = self._awaited(action)
+            came.append(outcome)
         return outcome
 
-    def _call_tools(self, action: engine.CallTools) -> object:
-        outcomes, aborted = results(self.script, action, self.state.policy)
-        self._meanwhile()
-        arrived = [one for one in outcomes if one.recorded and not (self.stopped and self.script.of(True, False))]
-        self.played.recorded |= {one.call_id: one for one in arrived}
-        if self.stopped:
-            return None
-        self.state = after.tools(self.state, tuple(outcomes), aborted)
-        return tuple(outcomes)
-
-    def _delegate(self, action: CallDelegates) -> object:
-        self._meanwhile()
-        self.background |= {start.session: start for start in action.starts if start.call.background}
-        ended = [None if start.call.background else delegate(self.script, start) for start in action.starts]
-        for start, one in zip(action.starts, ended, strict=True):
-            if isinstance(one, TurnResult) and one.report is not None:
-                self.played.recorded[start.call.call_id] = delegates.outcome_of(start, one)
-        if self.stopped:
-            self.state = after.with_charges(after.with_background(self.state, action, ended), ended)
-        else:
-            self.state = after.delegated(self.state, action, ended)
-        return tuple(ended)
-
-    def _await_delegates(self, action: AwaitDelegates) -> object:
+    def _awaited(self, action: AwaitDelegates) -> ToolOutcome | None:
         if action.ends:
-            self.state = after.background_cancelled(self.state)
             self._meanwhile()
             if self.script.of(False, True) and self.state.asking:
                 self._reply(self.state, 0, yes=True)
@@ -318,25 +331,23 @@ class Simulation:
                 self._end(session)
         else:
             self._wait_for(action)
-        self._hear()
-        if action.call is None or self.stopped:
+        self.hear_delegates()
+        if action.call is None or self.is_stopped:
             return None
-        outcome = action.refused
-        if outcome is None:
-            outcome = collected(self.script, action.call.call_id)
-            self._meanwhile()
-            if outcome.recorded:
-                self.played.recorded[outcome.call_id] = outcome
-            if self.stopped:
-                return None
-        self.state = after.awaited(self.state, action, outcome)
-        return outcome
+        outcome = collected(self.script, action.call.call_id)
+        self._meanwhile()
+        if outcome.recorded:
+            self.played.recorded[outcome.call_id] = outcome
+        return self._unless_stopped(outcome)
+
+    def _unless_stopped(self, outcome: ToolOutcome) -> ToolOutcome | None:
+        return None if self.is_stopped else outcome
 
     def _wait_for(self, action: AwaitDelegates) -> None:
         for session in self.script.of(action.sessions, action.sessions[::-1]):
-            if not (self.stopped or self._has_come(action)):
+            if not (self.is_stopped or self._has_come(action)):
                 self._meanwhile()
-            if not (self.stopped or self._has_come(action)):
+            if not (self.is_stopped or self._has_come(action)):
                 self._end(session)
 
     def _has_come(self, action: AwaitDelegates) -> bool:
@@ -348,29 +359,27 @@ class Simulation:
         if session not in self.ended:
             self.ended[session] = delegate(self.script, self.background[session])
 
-    def _hear(self) -> None:
+    def hear_delegates(self) -> None:
         """The caller hears of the ends of delegates in the background."""
         for one in self.state.running:
             if one.session in self.ended:
-                self.state = after.background_ended(self.state, one.session, self.ended[one.session])
+                self.turn.state = after.background_ended(self.state, one.session, self.ended[one.session])
                 self.heard.append((one.session, self.ended[one.session]))
 
-    def _ask(self, _: AskPeople) -> None:
-        self._meanwhile()
-        self.state = after.asking(self.state)
+    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
+        with self._moment(action):
+            self._meanwhile()
+        return None
 
-    def _wait_for_people(self, action: WaitForPeople) -> None:
-        began = self.now
-        while not (self.stopped or self.mail.replies) and (action.until is None or self.now < action.until):
-            kind = self.script.of("no", "yes", "yes", "yes", "late", "nothing")
-            self._meanwhile(counts=False)
-            if kind == "late" and action.until is not None:
-                self.now = max(self.now, action.until)
-            elif kind in {"yes", "no"}:
-                for place in range(self.script.of(len(self.state.asking), 1)):
-                    self._reply(self.state, place, yes=kind == "yes")
-        self.state = after.waiting(self.state, self.now - began)
-
-    def _commit(self, action: CommitTurn) -> None:
-        self.state, self.mail = loop.committing(self.state, self.mail, action)
-        self._write(action.decided)
+    async def wait_for_people(self, action: WaitForPeople) -> timedelta:
+        with self._moment(action):
+            began = self.now
+            while not (self.is_stopped or self.mail.replies) and (action.until is None or self.now < action.until):
+                kind = self.script.of("no", "yes", "yes", "yes", "late", "nothing")
+                self._meanwhile(counts=False)
+                if kind == "late" and action.until is not None:
+                    self.time = max(self.now, action.until)
+                elif kind in {"yes", "no"}:
+                    for place in range(self.script.of(len(self.state.asking), 1)):
+                        self._reply(self.state, place, yes=kind == "yes")
+        return self.now - began

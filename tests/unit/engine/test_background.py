@@ -17,12 +17,13 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
-from perdure.engine import after, delegates, loop
+from perdure.engine import after, delegates
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.state import BackgroundDelegate, Mailbox, TurnState
 from tests.unit.engine import opening
-from tests.unit.engine.opening import NOW
+from tests.unit.engine.asked import asked_next, next_action
+from tests.unit.engine.opening import NOW, delegated
 
 HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper", background=True))
 MAIL = Mailbox()
@@ -58,9 +59,9 @@ def wait(*sessions: str) -> Callable[[str], PlannedCall]:
 
 def begun(state: TurnState) -> TurnState:
     """The state after its delegates have begun, of which none is waited for."""
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, CallDelegates)
-    return after.delegated(state, action, [None] * len(action.starts))
+    return delegated(state, action, [None] * len(action.starts))
 
 
 def end_of(session: str, spent: Spent, steps: int, reason: StopReason = StopReason.FINISHED) -> TurnResult:
@@ -71,7 +72,7 @@ def end_of(session: str, spent: Spent, steps: int, reason: StopReason = StopReas
 
 
 def following(state: TurnState, mail: Mailbox = MAIL) -> tuple[TurnState, engine.Action]:
-    state, _, action = loop.following(state, mail, NOW, stopped=mail.cancel is not None)
+    state, _, action = asked_next(state, mail, stopped=mail.cancel is not None)
     return state, action
 
 
@@ -140,7 +141,7 @@ class Tree:
             else self.use(start.session, start.request.budgets or Budgets(), start.request.max_steps or 1, None)
             for start in action.starts
         ]
-        self.state = after.delegated(self.state, action, ended)
+        self.state = delegated(self.state, action, ended)
 
     def check(self) -> None:
         state, limits = self.state, self.state.policy.budgets
@@ -217,12 +218,12 @@ def test_what_goes_on_beside_its_caller_leaves_it_an_equal_share() -> None:
 def test_the_first_result_names_the_session_and_how_to_wait() -> None:
     """S-64: at once, and it is the session in which the delegate works."""
     state = answered(opened(), beside)
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, CallDelegates)
     (start,) = action.starts
     assert start.request.delegated is not None
     assert start.request.delegated.background
-    (outcome,) = after.delegated(state, action, [None]).failed
+    (outcome,) = delegated(state, action, [None]).failed
     told = json.loads(outcome.preview)
     assert (told["session"], outcome.delegate, outcome.error) == (start.session, start.session, None)
     assert "await_delegate" in told["next"]
@@ -329,21 +330,24 @@ def test_calls_that_wait_come_behind_tools_and_delegates_one_after_the_other() -
     called, later = delegates.parted(state)
     assert [call.call_id for call in called] == ["1/2", "1/3"]
     assert [call.call_id for call in later] == ["1/0", "1/4"]
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, CallDelegates)
     first, second = action.starts
-    state = after.delegated(state, action, [end_of(first.session, Spent(), 1), None])
+    state = delegated(state, action, [end_of(first.session, Spent(), 1), None])
     called, later = delegates.parted(state)
     assert [call.call_id for call in (*called, *later)] == ["1/0", "1/4"]
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, AwaitDelegates)
     assert action.sessions == (second.session,)
     state = after.background_ended(state, second.session, end_of(second.session, Spent(), 1))
     state = after.awaited(state, action, ToolOutcome(call_id="1/0", preview="helped"))
-    again = engine.next_action(state, MAIL)
+    again = engine.next_calls(state)
     assert isinstance(again, AwaitDelegates)
     assert again.refused is not None
     assert "nothing to wait for" in again.refused.preview
+    told = next_action(state, MAIL)
+    assert isinstance(told, Generate)
+    assert again.refused in told.failed
 
 
 def test_one_that_was_lost_is_told_of_by_its_caller() -> None:
@@ -352,7 +356,7 @@ def test_one_that_was_lost_is_told_of_by_its_caller() -> None:
     session = state.background[0].session
     lost = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
     state = answered(after.background_ended(state, session, lost), wait(session))
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, AwaitDelegates)
     (one,) = delegates.collecting(state, action).delegates
     assert one.lost is not None
@@ -386,7 +390,7 @@ def test_a_call_works_in_the_background_if_it_asks_for_that_and_may(raw: str, *,
 def test_a_start_that_is_stopped_meanwhile_is_known_and_so_ended() -> None:
     """S-57: it had begun, and is charged for."""
     state = answered(opened(), beside)
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, CallDelegates)
     starts: tuple[StartDelegate, ...] = action.starts
     state = after.with_charges(after.with_background(state, action, [None]), [None])

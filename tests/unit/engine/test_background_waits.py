@@ -7,7 +7,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.limits import ExtendRequest
 from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import Retry
+from perdure.contracts.reactions import HookDeclaration, Retry
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
 from perdure.engine import after, hooks, reactions, step
@@ -15,6 +15,7 @@ from perdure.engine.delegates import AwaitDelegates
 from perdure.engine.extending import extended
 from perdure.engine.hook_state import WasRead
 from perdure.engine.state import TurnState
+from tests.unit.engine.asked import next_action
 from tests.unit.engine.opening import NOW
 from tests.unit.engine.test_background import MAIL, answered, begun, beside, end_of, following, look, opened, wait
 
@@ -28,21 +29,24 @@ def ended(state: TurnState) -> TurnState:
     return after.background_ended(state, one.session, end_of(one.session, Spent(), 1))
 
 
+WATCH = HookDeclaration(name="watch", reference="m:watch", on=("step_end",))
+
+
 def with_refused_hook(state: TurnState) -> TurnState:
     called = state.with_hooks(boundary="step", calling=("watch",))
-    return hooks.reacted(called, MAIL, Reacted(calls=1, refused="watch"), NOW)
+    return hooks.reacted(called, Reacted(calls=1, refused="watch"), NOW)
 
 
 def test_a_hook_beyond_what_is_left_beside_grants_waits_for_one_to_end() -> None:
     """S-64 S-70: it ends no turn that has not spent its budget; a call that was made counts once."""
-    state = begun(answered(opened(budgets=Budgets(behavior_calls=3)), beside))
+    state = begun(answered(opened(hooks=[WATCH], budgets=Budgets(behavior_calls=3)), beside))
     state, action = following(with_refused_hook(state))
     assert isinstance(action, AwaitDelegates)
     assert not action.ends
     state, action = following(ended(state))
     assert isinstance(action, React)
     assert (action.left, state.spent.behavior_calls) == (2, 1)
-    state = hooks.reacted(state, MAIL, Reacted(calls=2), NOW)
+    state = hooks.reacted(state, Reacted(calls=2), NOW)
     assert state.spent.behavior_calls == 3
 
 
@@ -83,11 +87,11 @@ def test_an_answer_that_is_taken_back_has_read_no_results() -> None:
     """S-64: when it waits once more for all, it waits for the same ones."""
     state = ended(begun(answered(opened(), beside)))
     state = answered(state, wait())
-    action = step.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, AwaitDelegates)
     state = after.awaited(state, action, ToolOutcome(call_id="2/0", preview="helped"))
     state = state.with_hooks(boundary="step", read=WasRead(parent="t1"))
     state = reactions.carried_out(state, "step", "watch", Retry())
-    again = step.next_action(answered(state, wait()), MAIL)
+    again = next_action(answered(state, wait()), MAIL)
     assert isinstance(again, AwaitDelegates)
     assert (again.sessions, again.refused) == (action.sessions, None)

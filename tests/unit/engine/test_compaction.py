@@ -13,8 +13,8 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import after
-from perdure.engine import step as engine
 from perdure.engine.state import Mailbox, TurnState
+from tests.unit.engine.asked import next_action
 
 MAIL = Mailbox()
 OVERFLOW = ErrorDetail(code="llm.context_overflow", title="generation", message="too long")
@@ -40,19 +40,19 @@ def worked(state: TurnState, tokens: int) -> TurnState:
 
 
 def compaction(state: TurnState) -> Compact:
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, Compact)
     return action
 
 
 def generation(state: TurnState) -> Generate:
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, Generate)
     return action
 
 
 def end(state: TurnState) -> CommitTurn:
-    action = engine.next_action(state, MAIL)
+    action = next_action(state, MAIL)
     assert isinstance(action, CommitTurn)
     return action
 
@@ -60,7 +60,7 @@ def end(state: TurnState) -> CommitTurn:
 @pytest.mark.parametrize(("tokens", "due"), [(1_000, False), (1_001, True)])
 def test_a_compaction_is_due_above_the_threshold_and_not_below(tokens: int, due: bool) -> None:
     """S-44: what the last generation read and wrote is the size of the conversation."""
-    action = engine.next_action(worked(opened(), tokens), MAIL)
+    action = next_action(worked(opened(), tokens), MAIL)
     assert isinstance(action, Compact if due else Generate)
     if isinstance(action, Compact):
         assert (action.trigger, action.step, action.parent) == ("threshold", 2, "t1")
@@ -109,17 +109,17 @@ def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_whe
     state = after.compaction(worked(opened(), 2_000), outcome)
     assert generation(state).compacted is True
     state = worked(state, 2_000)
-    assert isinstance(engine.next_action(state, MAIL), Generate)
-    assert isinstance(engine.next_action(worked(state, 2_200), MAIL), Generate)
-    assert isinstance(engine.next_action(worked(state, 2_201), MAIL), Compact)
+    assert isinstance(next_action(state, MAIL), Generate)
+    assert isinstance(next_action(worked(state, 2_200), MAIL), Generate)
+    assert isinstance(next_action(worked(state, 2_201), MAIL), Compact)
 
 
 def test_what_is_kept_may_be_large_without_a_compaction_at_every_step() -> None:
     """After one, the next is due when the conversation has grown by a tenth."""
     state = worked(after.compaction(worked(opened(), 2_000), SUMMARY), 1_800)
-    assert isinstance(engine.next_action(state, MAIL), Generate)
-    assert isinstance(engine.next_action(worked(state, 1_900), MAIL), Generate)
-    assert isinstance(engine.next_action(worked(state, 2_000), MAIL), Compact)
+    assert isinstance(next_action(state, MAIL), Generate)
+    assert isinstance(next_action(worked(state, 1_900), MAIL), Generate)
+    assert isinstance(next_action(worked(state, 2_000), MAIL), Compact)
 
 
 def test_a_turn_opened_by_a_release_without_compaction_ends_at_an_overflow() -> None:

@@ -22,7 +22,8 @@ from perdure.engine.delegates import CallDelegates, StartDelegate, call_delegate
 from perdure.engine.spawning import SUB_AGENTS, spawned
 from perdure.engine.state import Mailbox, TurnState
 from tests.unit.engine import opening
-from tests.unit.engine.opening import NOW
+from tests.unit.engine.asked import next_action
+from tests.unit.engine.opening import NOW, delegated
 
 LOST = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
 HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper"))
@@ -84,13 +85,13 @@ def test_obedient_delegates_never_take_the_caller_over_a_limit(
     """S-62 S-70: whole numbers hold exactly, the cost up to the calls that the caller made itself."""
     state, mail = opened(budgets=limits, max_steps=max_steps), Mailbox()
     for width in widths:
-        if not isinstance(engine.next_action(state, mail), Generate):
+        if not isinstance(next_action(state, mail), Generate):
             break
         state = answered(state, *["helper"] * width)
-        action = engine.next_action(state, mail)
+        action = next_action(state, mail)
         if isinstance(action, CallDelegates):
             assert len(action.starts) + len(action.refused) == len(state.pending)
-            state = after.delegated(state, action, [obedient(start) for start in action.starts])
+            state = delegated(state, action, [obedient(start) for start in action.starts])
     assert state.step + state.spent.delegated_steps <= max_steps
     for name in ("llm_calls", "tool_calls", "behavior_calls"):
         limit = getattr(limits, name)
@@ -128,7 +129,7 @@ def test_every_call_of_a_mixed_answer_has_one_result_and_tools_come_first(
     state = answered(state, *tools)
     results, order, failed = Counter[str](), list[str](), False
     names = {f"1/{number}": tool for number, tool in enumerate(tools)}
-    while not isinstance(action := engine.next_action(state, mail), Generate | CommitTurn):
+    while not isinstance(action := next_action(state, mail), Generate | CommitTurn):
         if isinstance(action, engine.CallTools):
             order += [names[call.call_id] for call in action.calls]
             assert set(order) == {"work"}
@@ -145,7 +146,7 @@ def test_every_call_of_a_mixed_answer_has_one_result_and_tools_come_first(
                 for start, one in zip(action.starts, ends, strict=True)
                 if isinstance(one, TurnResult) and one.report is not None  # it has recorded its result itself
             )
-            state = after.delegated(state, action, ends)
+            state = delegated(state, action, ends)
     results.update(outcome.call_id for outcome in action.failed)
     assert results == Counter(action.call_ids)
     assert order == sorted(order, reverse=True)
@@ -164,7 +165,7 @@ def test_delegates_do_not_begin_in_a_turn_that_a_tool_has_ended() -> None:
     """S-65: their calls have error results that say so."""
     state = answered(opened(), "helper", "work")
     state = after.tools(state, (ToolOutcome(call_id="1/1", stop="enough"),), None)
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CommitTurn)
     (withdrawn,) = action.failed
     assert withdrawn.error is not None
@@ -175,7 +176,7 @@ def test_a_depth_that_was_lowered_meanwhile_refuses_the_delegate() -> None:
     """S-70: an update may come between the answer and its delegates."""
     state = answered(opened(budgets=Budgets(depth=1)), "helper")
     lowered = state.policy.model_copy(update={"budgets": Budgets(depth=0)})
-    action = engine.next_action(state.model_copy(update={"policy": lowered}), Mailbox())
+    action = next_action(state.model_copy(update={"policy": lowered}), Mailbox())
     assert isinstance(action, CallDelegates)
     assert action.starts == ()
     (refused,) = action.refused
@@ -186,12 +187,12 @@ def test_a_depth_that_was_lowered_meanwhile_refuses_the_delegate() -> None:
 def test_a_cancel_still_charges_what_delegates_have_used() -> None:
     """S-57 S-62."""
     state = answered(opened(), "helper")
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
     spent = Spent(usage=Usage(input_tokens=5), llm_calls=2, delegated_steps=3)
     state = after.with_charges(state, [ended(action.starts[0], spent, 2, StopReason.CANCELLED)])
     mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
-    commit = engine.next_action(after.cancel(state, mail), mail)
+    commit = next_action(after.cancel(state, mail), mail)
     assert isinstance(commit, CommitTurn)
     assert (commit.spent.delegated_steps, commit.spent.llm_calls) == (5, 3)
 
@@ -199,30 +200,30 @@ def test_a_cancel_still_charges_what_delegates_have_used() -> None:
 def test_a_warning_says_when_delegates_have_used_a_share_of_a_budget() -> None:
     """S-70."""
     state = answered(opened(budgets=Budgets(llm_calls=10)), "helper")
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
-    state = after.delegated(state, action, [ended(action.starts[0], Spent(llm_calls=7), 7)])
+    state = delegated(state, action, [ended(action.starts[0], Spent(llm_calls=7), 7)])
     assert [getattr(one.event, "dimension", None) for one in state.decided] == ["llm_calls"]
 
 
 def failing(state: TurnState, fates: str) -> TurnState:
     """The state after an answer that calls a delegate for each letter: x fails, o helps."""
     state = answered(state, *["helper"] * len(fates))
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
     ends = [
         LOST if fate == "x" else ended(start, Spent(), 1) for start, fate in zip(action.starts, fates, strict=False)
     ]
-    return after.delegated(state, action, ends)
+    return delegated(state, action, ends)
 
 
 def test_delegates_that_fail_in_ten_answers_in_a_row_end_the_turn() -> None:
     """S-19 S-63: however many of one answer fail, they are one error, which the model reads first."""
     state = failing(opened(), "x" * 15)
     for _ in range(8):
-        assert isinstance(engine.next_action(state, Mailbox()), Generate)
+        assert isinstance(next_action(state, Mailbox()), Generate)
         state = failing(state, "xx")
-    assert isinstance(engine.next_action(state, Mailbox()), Generate)
+    assert isinstance(next_action(state, Mailbox()), Generate)
     state = failing(state, "x")
     assert state.ending is not None
     assert state.ending.error is not None
@@ -253,10 +254,10 @@ def test_delegates_that_did_not_start_are_no_errors_in_a_row(
     for _ in range(9):
         state = failing(state, "x")
     state = answered(state, *["helper"] * 30)
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
-    state = after.delegated(state, action, [ended(start, Spent(llm_calls=1), 1) for start in action.starts])
-    commit = engine.next_action(state, Mailbox())
+    state = delegated(state, action, [ended(start, Spent(llm_calls=1), 1) for start in action.starts])
+    commit = next_action(state, Mailbox())
     assert isinstance(commit, CommitTurn)
     assert (commit.stop_reason, commit.error and commit.error.code) == (reason, code)
 
@@ -280,7 +281,7 @@ def test_as_many_delegates_start_as_could_each_pay_for_a_first_call(
     priced = HELPER if first_call is None else HELPER.model_copy(update={"first_call_usd": Decimal(first_call)})
     state = opened(budgets=Budgets(cost_usd=Decimal("1.01")), tools={"helper": priced})
     state = answered(state, *["helper"] * asked)
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
     shares = [start.request.budgets.cost_usd for start in action.starts if start.request.budgets is not None]
     assert shares == [Decimal(1) / started] * started

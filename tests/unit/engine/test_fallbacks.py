@@ -10,7 +10,7 @@ from perdure.contracts.fallbacks import HELPED
 from perdure.contracts.generations import Compact, Compacted, Generate
 from perdure.engine import after
 from perdure.engine.state import Mailbox, TurnState
-from perdure.engine.step import next_action
+from tests.unit.engine.asked import next_action
 
 AGENT = Agent(
     name="a",

@@ -1,7 +1,7 @@
 """Turns whose hooks do what they want, played without a server: they end, lose no call, and keep to every limit."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -26,11 +26,15 @@ from perdure.contracts.reactions import (
     RuleEvent,
 )
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason, TurnResult
+from perdure.contracts.turns import CancelRequest, SendRequest, StopReason, TurnResult
 from perdure.engine import after, hooks
 from perdure.engine import step as engine
 from perdure.engine.hook_state import HookState
+from perdure.engine.people import WaitForPeople
 from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.step import CallTools
+from perdure.engine.turn import Failed, ToolResults, Turn
+from tests.unit.engine.asked import Silent, asked_next, next_action, run_now
 from tests.unit.engine.opening import NOW, opened
 
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
@@ -54,109 +58,86 @@ class Move:
     steered: int = 0
 
 
-@dataclass
-class Played:
+class Played(Silent):
     """What happened. ``chain`` has each step's parent, the calls whose results it read, and its own calls."""
 
-    state: TurnState
-    mail: Mailbox = field(default_factory=Mailbox)
-    chain: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    told: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    ran: list[str] = field(default_factory=list)
-    results: Counter[str] = field(default_factory=Counter)
-    hook_calls: int = 0
-    end: CommitTurn | None = None
+    def __init__(self, script: list[Move], state: TurnState) -> None:
+        super().__init__(Mailbox(), NOW, stopped=False)
+        self.turn = Turn(state)
+        self.chain: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
+        self.told: dict[str, tuple[str, ...]] = {}
+        self.ran: list[str] = []
+        self.results: Counter[str] = Counter()
+        self.hook_calls = 0
+        self._moves = iter(script)
+        self._move = Move()
+        self.commit = run_now(self.turn, self)
+        self.results.update(outcome.call_id for outcome in self.commit.failed)
 
     @property
-    def commit(self) -> CommitTurn:
-        assert self.end is not None
-        return self.end
+    def stopped(self) -> bool:
+        return self.mail.cancel is not None
+
+    def _cancel(self) -> None:
+        self.mail = self.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+
+    async def may_rotate(self, _: Generate | WaitForPeople) -> bool:
+        assert len(self.chain) <= MOST_MOVES, "the turn does not end"
+        return False
+
+    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+        move = self._move
+        if move.kind == "cancel in hook":
+            self._cancel()
+            return None
+        if move.kind == "hook fails":
+            return Failed(HOOK_FAILED)
+        if action.left == 0:
+            return Reacted(refused="python")
+        place = ("start", "generation", "step", "stalled", "error").index(action.boundary)
+        wanted = move.wanted[place] if place < len(move.wanted) else None
+        self.hook_calls += 1
+        reactions = () if wanted is None else (HookReaction(hook="python", reaction=wanted),)
+        return Reacted(reactions=reactions, calls=1)
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        self._move = move = next(self._moves, Move())
+        steered = tuple(
+            SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
+            for number in range(move.steered)
+        )
+        self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, *steered)})
+        if move.kind == "cancel":
+            self._cancel()
+            return None
+        if move.kind == "fail":
+            return Failed(FAILURE)
+        self.results.update(outcome.call_id for outcome in action.failed)
+        calls = tuple(
+            PlannedCall(call_id=f"{action.step}/{number}/{fate}", tool="work", needs=None)
+            for number, fate in enumerate(move.calls)
+        )
+        tip = f"t{action.step}"
+        self.chain[tip] = (action.parent, action.call_ids, tuple(call.call_id for call in calls))
+        self.told[tip] = (*action.said, *(message.prompt for message in action.steered))
+        return Generation(tip=tip, preview="text", calls=calls, cost_usd=Decimal("0.25"))
+
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
+        outcomes: list[ToolOutcome] = []
+        aborted: ErrorDetail | None = None
+        for call in action.calls:
+            fate = call.call_id.rpartition("/")[2]
+            self.ran.append(call.call_id)
+            self.results[call.call_id] += fate != "lost"
+            error = None if fate == "ok" else BROKEN
+            outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=fate != "lost"))
+            aborted = aborted or (BROKEN if fate == "abort" else None)
+        return ToolResults(tuple(outcomes), aborted)
 
 
 def play(script: list[Move], **policy: Any) -> Played:
-    """Play the turn as the workflow does; when the script is used up, the model answers with text."""
-    played = Played(opened(**policy))
-    moves = iter(script)
-    move = Move()
-    for _ in range(20 * MOST_MOVES):
-        action = _next_action(played)
-        if isinstance(action, CommitTurn):
-            played.results.update(outcome.call_id for outcome in action.failed)
-            played.end = action
-            return played
-        if isinstance(action, React):
-            _react(played, action, move)
-        elif isinstance(action, Generate):
-            move = next(moves, Move())
-            _generate(played, action, move)
-        elif isinstance(action, engine.CallTools):
-            _call_tools(played, action)
-        played.state = after.step_ended(played.state, played.mail, NOW)
-    pytest.fail("the turn does not end")
-
-
-def _next_action(played: Played) -> engine.Action:
-    if played.mail.cancel is not None:
-        played.state = hooks.interrupted(played.state)
-        if played.state.ending is None:
-            played.state = after.cancel(played.state, played.mail)
-    played.state = hooks.settle(after.step_ended(played.state, played.mail, NOW), played.mail, NOW)
-    return engine.next_action(played.state, played.mail)
-
-
-def _react(played: Played, action: React, move: Move) -> None:
-    if move.kind == "cancel in hook":
-        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
-        return
-    if move.kind == "hook fails":
-        played.state = hooks.failed(played.state, HOOK_FAILED)
-        return
-    if action.left == 0:
-        played.state = hooks.reacted(played.state, played.mail, Reacted(refused="python"), NOW)
-        return
-    place = ("start", "generation", "step", "stalled", "error").index(action.boundary)
-    wanted = move.wanted[place] if place < len(move.wanted) else None
-    played.hook_calls += 1
-    reactions = () if wanted is None else (HookReaction(hook="python", reaction=wanted),)
-    played.state = hooks.reacted(played.state, played.mail, Reacted(reactions=reactions, calls=1), NOW)
-
-
-def _generate(played: Played, action: Generate, move: Move) -> None:
-    steered = tuple(
-        SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True) for number in range(move.steered)
-    )
-    played.mail = played.mail.model_copy(update={"steered": (*played.mail.steered, *steered)})
-    if move.kind == "cancel":
-        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
-        played.state = after.aborted_generation(played.state)
-        return
-    if move.kind == "fail":
-        played.state = hooks.generation_failed(after.failure(played.state, FAILURE))
-        return
-    played.results.update(outcome.call_id for outcome in action.failed)
-    calls = tuple(
-        PlannedCall(call_id=f"{action.step}/{number}/{fate}", tool="work", needs=None)
-        for number, fate in enumerate(move.calls)
-    )
-    tip = f"t{action.step}"
-    played.chain[tip] = (action.parent, action.call_ids, tuple(call.call_id for call in calls))
-    played.told[tip] = (*action.said, *(message.prompt for message in action.steered))
-    played.mail = played.mail.read(len(action.steered))
-    generation = Generation(tip=tip, preview="text", calls=calls, cost_usd=Decimal("0.25"))
-    played.state = hooks.generated(after.generation(played.state, generation), action, generation)
-
-
-def _call_tools(played: Played, action: engine.CallTools) -> None:
-    outcomes: list[ToolOutcome] = []
-    aborted: ErrorDetail | None = None
-    for call in action.calls:
-        fate = call.call_id.rpartition("/")[2]
-        played.ran.append(call.call_id)
-        played.results[call.call_id] += fate != "lost"
-        error = None if fate == "ok" else BROKEN
-        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=fate != "lost"))
-        aborted = aborted or (BROKEN if fate == "abort" else None)
-    played.state = after.tools(played.state, tuple(outcomes), aborted)
+    """Play the turn; when the script is used up, the model answers with text."""
+    return Played(script, opened(**policy))
 
 
 def rule(name: str, on: RuleEvent, reaction: AnyReaction, **settings: Any) -> HookRule:
@@ -210,7 +191,7 @@ def test_a_turn_with_hooks_ends_once_and_passes_no_limit(script: list[Move], pol
     assert budgets.tool_calls is None or len(played.ran) <= budgets.tool_calls
     assert played.commit.spent.behavior_calls == played.hook_calls
     assert budgets.behavior_calls is None or played.hook_calls <= budgets.behavior_calls
-    assert engine.next_action(played.state, played.mail) == played.commit
+    assert next_action(played.turn.state, played.mail) == played.commit
     assert (played.commit.stop_reason is StopReason.CANCELLED) <= (played.mail.cancel is not None)
 
 
@@ -284,7 +265,7 @@ def test_steps_without_a_retry_begin_the_count_anew() -> None:
 def test_a_turn_without_hooks_has_nothing_to_remember_of_them() -> None:
     """Its carried state is the one that it was."""
     played = play([Move(calls=("ok",))])
-    assert played.state.hooks == HookState()
+    assert played.turn.state.hooks == HookState()
 
 
 @pytest.mark.parametrize("boundary", ["generation", "step"])
@@ -298,7 +279,7 @@ def test_a_stop_in_a_hook_ends_the_turn_as_cancelled(boundary: str) -> None:
 @given(SCRIPTS, POLICIES)
 def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict[str, Any]) -> None:
     """S-86: all that hooks have decided is carried."""
-    state = play(script, **policy).state
+    state = play(script, **policy).turn.state
     assert TurnState.model_validate(state.model_dump(mode="json")) == state
 
 
@@ -307,7 +288,7 @@ def test_a_call_that_the_turn_before_has_paid_for_gives_no_budget_back() -> None
     rule = HookRule(name="again", on=("agent_start",), reaction=RetryWithFeedback("not that"))
     waiting = PlannedCall(call_id="c", tool="work", needs="approval")
     state = opened(hooks=[rule]).model_copy(update={"asking": (waiting,), "call_ids": ("c",)})
-    settled = hooks.settle(state, Mailbox(), NOW)
+    settled, _, _ = asked_next(state, Mailbox())
     assert settled.asking == ()
     assert (settled.spent.tool_calls, settled.spent.events) == (0, 0)
 
@@ -327,13 +308,12 @@ def test_what_is_decided_while_hooks_run_is_heard_behind_the_next_step() -> None
     log = HookDeclaration(name="log", reference="m:f", on=("budget_changed",))
     first, second = (BudgetChanged(dimension="llm_calls", before=None, after=str(limit)) for limit in (5, 9))
     state = opened(hooks=[log]).with_hooks(boundary="step").with_decided(first)
-    state = hooks.settle(state, Mailbox(), NOW)
-    asked = engine.next_action(state, Mailbox())
+    state, _, asked = asked_next(state, Mailbox())
     assert isinstance(asked, React)
     assert [one.event for one in asked.decided] == [first]
     state = state.with_decided(second)
-    assert engine.next_action(state, Mailbox()) == asked
-    state = hooks.reacted(state, Mailbox(), Reacted(calls=1), NOW)
+    assert engine.react(state, "step") == asked
+    state = hooks.reacted(state, Reacted(calls=1), NOW)
     assert [one.event for one in state.hooks.unheard] == [second]
 
 

@@ -16,6 +16,7 @@ from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, Ope
 from perdure.engine import after, people
 from perdure.engine import step as engine
 from perdure.engine.state import Carried, Ending, Mailbox, TurnState
+from tests.unit.engine.asked import next_action
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EXPIRES = timedelta(hours=1)
@@ -70,7 +71,7 @@ class Turn:
         if self.mail.cancel is not None and self.state.ending is None:
             self.state = after.cancel(self.state, self.mail)
         self.state, self.mail = people.hear(self.state, self.mail, self.now)
-        return engine.next_action(self.state, self.mail)
+        return next_action(self.state, self.mail)
 
     def until_it_waits(self) -> engine.Action:
         """Carry out everything but waiting, generating and committing."""
@@ -85,7 +86,7 @@ class Turn:
                 self.state = after.tools(self.state, outcomes, None)
             elif isinstance(action, AskPeople):
                 self.asked.extend(request.request_id for request in action.requests)
-                self.state = after.asking(self.state)
+                self.state = people.told(self.state, None)
             else:
                 return action
 
@@ -261,7 +262,7 @@ def test_text_is_taken_for_json_only_where_text_does_not_fit(value: Any, schema:
 def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> None:
     """Each alone is small enough; a turn that could not be carried on would never go on."""
     calls = tuple(PlannedCall(call_id=f"c{number}", tool="t", needs="answer") for number in range(40))
-    waiting = after.asking(after.generation(state(), Generation(tip="t1", calls=calls)))
+    waiting = people.told(after.generation(state(), Generation(tip="t1", calls=calls)), None)
     said = [Reply(request=call.call_id, decision="answered", value="x" * 30_000) for call in calls]
     mail = Mailbox()
     for fits in said[:17]:
@@ -273,7 +274,7 @@ def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> N
 def test_the_answer_of_a_tool_is_held_to_the_schema_in_the_turns_policy() -> None:
     waiting = state(tools={"t": ToolPolicy(answer={"type": "integer"}).model_dump()})
     call = PlannedCall(call_id="c0", tool="t", needs="answer")
-    waiting = after.asking(after.generation(waiting, Generation(tip="t1", calls=(call,))))
+    waiting = people.told(after.generation(waiting, Generation(tip="t1", calls=(call,))), None)
     said = Reply(request="c0", decision="answered", value="many")
     with pytest.raises(people.ReplyError, match=r"does not fit: at \$"):
         people.settle(waiting, Mailbox(), said, NOW)

@@ -19,6 +19,7 @@ from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, Stop
 from perdure.engine import after
 from perdure.engine import step as engine
 from perdure.engine.state import Mailbox, TurnState
+from tests.unit.engine.asked import next_action
 from tests.unit.engine.opening import NOW, opened
 
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
@@ -78,7 +79,7 @@ def play(script: list[Move], **policy: Any) -> Played:
     for _ in range(2 * MOST_MOVES):
         if played.mail.cancel is not None and played.state.ending is None:
             played.state = after.cancel(played.state, played.mail)
-        action = engine.next_action(played.state, played.mail)
+        action = next_action(played.state, played.mail)
         if isinstance(action, CommitTurn):
             _read(played, action.call_ids, action.failed)
             played.end = action
@@ -179,7 +180,7 @@ def test_a_turn_ends_once_and_no_limit_is_passed(script: list[Move], policy: dic
     assert len(played.ran) <= (MOST_MOVES * 3 if budgets.tool_calls is None else budgets.tool_calls)
     assert played.commit.steps == played.generations == played.commit.spent.llm_calls
     assert played.commit.spent.tool_calls == len(played.ran)
-    assert engine.next_action(played.state, played.mail) == played.commit
+    assert next_action(played.state, played.mail) == played.commit
 
 
 @given(SCRIPTS, POLICIES)
@@ -338,7 +339,7 @@ def test_a_condition_holds_also_where_a_question_stands_open_beside_what_ends_th
     question = PlannedCall(call_id="q", tool="ask", needs="answer")
     state = after.generation(state, Generation(tip="t1", calls=(question, PlannedCall(call_id="c", tool="work"))))
     state = after.tools(state, (ToolOutcome(call_id="c", error=BROKEN),), BROKEN)
-    commit = engine.next_action(after.step_ended(state, Mailbox(), NOW), Mailbox())
+    commit = next_action(after.step_ended(state, Mailbox(), NOW), Mailbox())
     assert isinstance(commit, CommitTurn)
     assert (commit.stop_reason, commit.stopped_by) == (StopReason.FINISHED, "tool_error()")
     assert [one.call_id for one in commit.failed] == ["q"]
@@ -349,6 +350,6 @@ def test_a_message_that_comes_before_the_last_text_allows_no_further_call() -> N
     done = PlannedCall(call_id="d", tool="attempt_completion", builtin=AttemptCompletion())
     state = after.generation(opened(max_tool_turns=1), Generation(tip="t1", calls=(done,)))
     mail = Mailbox(steered=(SendRequest(prompt="more", request_id="m", steer=True),))
-    action = engine.next_action(after.step_ended(state, mail, NOW), mail)
+    action = next_action(after.step_ended(state, mail, NOW), mail)
     assert isinstance(action, Generate)
     assert (action.text_only, len(action.steered)) == (True, 1)

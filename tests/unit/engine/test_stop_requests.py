@@ -8,8 +8,8 @@ from hypothesis import given
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import after
-from perdure.engine import step as engine
 from perdure.engine.state import Mailbox
+from tests.unit.engine.asked import next_action
 from tests.unit.engine.opening import opened
 from tests.unit.engine.test_step import FINISH, POLICIES, SCRIPTS, WORK, Asked, Move, play
 
@@ -55,7 +55,7 @@ def test_calls_that_wait_for_a_person_are_withdrawn() -> None:
         update={"pending": (PlannedCall(call_id="c1", tool="ship"),), "asking": (asking,), "call_ids": ("c1", "c2")}
     )
     state = after.tools(state, (ToolOutcome(call_id="c1", stop="out"),), None)
-    action = engine.next_action(state, Mailbox())
+    action = next_action(state, Mailbox())
     assert isinstance(action, CommitTurn)
     assert (action.stopped_by, action.call_ids) == ("ship: out", ("c1", "c2"))
 

@@ -12,9 +12,10 @@ from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.reactions import Continue, HookRule, Retry, RuleEvent
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
-from perdure.engine import after, loop
+from perdure.engine import after, hooks
 from perdure.engine.state import Mailbox
 from perdure.engine.step import Action, CallTools
+from tests.unit.engine.asked import asked_next
 from tests.unit.engine.opening import NOW, opened
 
 NONE = ErrorDetail(code="tool.unknown_tool", title="nothing", message="there is no tool named 'nothing'")
@@ -37,12 +38,13 @@ class Turn:
         self.mail = Mailbox()
         action = self.next()
         assert isinstance(action, Generate)
-        self.state, self.mail = loop.answered(self.state, self.mail, action, Generation(tip="t1", calls=calls))
+        answer = Generation(tip="t1", calls=calls)
+        self.state = hooks.generated(after.generation(self.state, answer), action, answer)
         self._step_ended()
 
     def next(self, *, stopped: bool = False) -> Action:
         """What the turn does next."""
-        self.state, self.mail, action = loop.following(self.state, self.mail, NOW, stopped=stopped)
+        self.state, self.mail, action = asked_next(self.state, self.mail, NOW, stopped=stopped)
         return action
 
     def has_called(self, *outcomes: ToolOutcome, aborted: ErrorDetail | None = None) -> Action:

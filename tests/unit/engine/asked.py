@@ -1,0 +1,117 @@
+"""What a turn asks of the world next, from any state between two of its actions."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NoReturn
+
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.people import AskPeople
+from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.turns import CommitTurn
+from perdure.engine.delegates import AwaitDelegates, CallDelegates, End
+from perdure.engine.people import WaitForPeople
+from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.step import Action, CallTools
+from perdure.engine.turn import Failed, ToolResults, Turn, World, call_hooks, run_turn
+from tests.unit.engine.opening import NOW
+
+
+class Asked(Exception):  # noqa: N818 - no error
+    """The turn asks for something."""
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+
+
+class Silent(World):
+    """A world that answers nothing: what it is asked is raised."""
+
+    def __init__(self, mail: Mailbox, now: datetime, *, stopped: bool) -> None:
+        self.mail = mail
+        self._now = now
+        self._stopped = stopped
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    @property
+    def now(self) -> datetime:
+        return self._now
+
+    def hear_delegates(self) -> None:
+        pass
+
+    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+        raise Asked(action)
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        raise Asked(action)
+
+    async def pause(self, seconds: float) -> None:
+        raise AssertionError(seconds)
+
+    async def compact(self, action: Compact) -> Compacted | Failed | None:
+        raise Asked(action)
+
+    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+        raise Asked(action)
+
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
+        raise Asked(action)
+
+    async def delegate(self, action: CallDelegates) -> Sequence[End]:
+        raise Asked(action)
+
+    async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
+        raise Asked(action)
+
+    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
+        raise Asked(action)
+
+    async def wait_for_people(self, action: WaitForPeople) -> timedelta:
+        raise Asked(action)
+
+
+async def _go_on(turn: Turn, world: World) -> CommitTurn:
+    """Go on between any two actions, also where a run never begins: before the hooks that look at an answer."""
+    boundary = turn.state.hooks.boundary
+    if boundary in {"generation", "error"} and not world.stopped:
+        await call_hooks(turn, world, boundary)
+    return await run_turn(turn, world)
+
+
+def run_now(turn: Turn, world: World) -> CommitTurn:
+    """Run a turn in a world that never waits."""
+    story = _go_on(turn, world)
+    try:
+        story.send(None)
+    except StopIteration as end:
+        commit: CommitTurn = end.value
+        return commit
+    return _waits()
+
+
+def _waits() -> NoReturn:
+    msg = "the world has waited"
+    raise AssertionError(msg)
+
+
+def asked_next(
+    state: TurnState, mail: Mailbox, now: datetime = NOW, *, stopped: bool = False
+) -> tuple[TurnState, Mailbox, Action]:
+    """The next action, with the state and the mailbox as they are then."""
+    turn, world = Turn(state), Silent(mail, now, stopped=stopped)
+    action: Action
+    try:
+        action = run_now(turn, world)
+    except Asked as asked:
+        action = asked.action
+    return turn.state, world.mail, action
+
+
+def next_action(state: TurnState, mail: Mailbox) -> Action:
+    """The next action."""
+    return asked_next(state, mail)[2]
