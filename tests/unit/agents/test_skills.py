@@ -247,7 +247,7 @@ ONE = Skill(name="review", description="d")
         ({"skills": [(ONE,)]}, "skills=[*skills_in(…), *skills_in(…)]"),
         ({"skills": [ONE, ONE]}, "skills: two skills are called review; tell them apart with skills_in(…, capability="),
         ({"skills": [ONE], "tools": [own_skill]}, "two tools named skill; rename one with @tool(name=…)"),
-        ({"instructions": ["a", 1]}, "instructions: Input should be a valid string"),
+        ({"instructions": ["a", 1]}, "instructions: write a text, several in a list, or a function"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, object], message: str) -> None:

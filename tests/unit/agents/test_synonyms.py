@@ -168,7 +168,9 @@ def test_no_instructions_and_no_time_out_may_be_none() -> None:
     agent = Agent(**HEAD, instructions=None, generation_timeout=None)
     assert (agent.instructions, agent.generation_timeout) == ("", NO_TIMEOUT)
     assert agent.clone(max_steps=3).generation_timeout == NO_TIMEOUT
-    with pytest.raises(AgentDefinitionError, match="agent 'tester': instructions: Input should be a valid string"):
+    with pytest.raises(
+        AgentDefinitionError, match="agent 'tester': instructions: write a text, several in a list, or a function"
+    ):
         Agent(**HEAD, instructions=3)  # type: ignore[arg-type]
 
 
