@@ -44,7 +44,13 @@ def approved(call: Call, tool: str) -> list[NewEvent]:
 
 
 def ended(
-    call: Call, message: ToolMessage, artifacts: Sequence[Artifact], seconds: float, *, recorded: bool = False
+    call: Call,
+    message: ToolMessage,
+    artifacts: Sequence[Artifact],
+    seconds: float,
+    *,
+    recorded: bool = False,
+    traceback: str | None = None,
 ) -> list[NewEvent]:
     """The call has a result for the model."""
     ids = [artifact.id for artifact in artifacts]
@@ -58,6 +64,7 @@ def ended(
         attachments=tuple(one for one in ids if one != output),
         seconds=round(seconds, 3),
         recorded=recorded,
+        traceback=traceback,
     )
     return [call_event(call, end), step_ended(call, message.name)]
 

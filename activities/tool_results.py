@@ -1,9 +1,11 @@
 """What becomes of a tool's body: its result as text, its exception as an error for the model and a reason code."""
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.activities import bodies
 from perdure.activities.call_events import approved, call_event, ended, step_ended
 from perdure.activities.failures import redact
 from perdure.activities.mcp.failures import McpError
@@ -25,6 +27,9 @@ from perdure.store import Artifact
 
 ERROR_CHARACTERS = 1_500
 """Longest error text the model reads."""
+
+TRACEBACK_CHARACTERS = 4_000
+"""Longest traceback in the log of events; people need its end. Temporal's history has none of it."""
 
 STOP_CHARACTERS = 500
 """Longest reason for which a tool asks the turn to end."""
@@ -59,13 +64,17 @@ class Attempt:
         start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
         return [*approved(self.call, name), call_event(self.call, start)]
 
-    def ended(self, message: ToolMessage, artifacts: Sequence[Artifact], seconds: float) -> list[NewEvent]:
+    def ended(
+        self, message: ToolMessage, artifacts: Sequence[Artifact], seconds: float, trace: str | None = None
+    ) -> list[NewEvent]:
         """The call has a result for the model."""
-        return ended(self.call, message, artifacts, seconds, recorded=self.recording.replays)
+        replays = self.recording.replays
+        return ended(self.call, message, artifacts, seconds, recorded=replays, traceback=trace)
 
-    def aborted(self, error: ErrorDetail) -> list[NewEvent]:
+    def aborted(self, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
         """The call failed outside its ``catch``, and the turn ends."""
-        failure = ToolError(call_id=self.call.call_id, tool=self.declaration.name, error=error)
+        name = self.declaration.name
+        failure = ToolError(call_id=self.call.call_id, tool=name, error=error, traceback=trace)
         return [call_event(self.call, failure), step_ended(self.call, self.declaration.name)]
 
     def given_up(self, code: ReasonCode, told: str) -> ToolMessage:
@@ -159,6 +168,21 @@ def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "froze
     kind = type(error).__name__
     exception = None if isinstance(error, _OURS) else named(kind)
     return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=kind, exception=exception)
+
+
+def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
+    """Where a body raised its exception, for people: its own frames and causes, without secrets, the end if it is long.
+
+    Redaction comes before the cut, which may not part a secret.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    ours = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == bodies.__file__]
+    own, last = error.__traceback__, ours[-1] if ours else -1
+    for _ in range(last + 1):
+        own = own.tb_next if own is not None else None
+    lines = traceback.format_exception(type(error), error, own or error.__traceback__)
+    text = redact("".join(lines), secrets).rstrip()
+    return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
 
 
 def told(error: Exception, secrets: "frozenset[str]") -> str:

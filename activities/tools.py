@@ -45,6 +45,7 @@ from perdure.activities.tool_results import (
     parsed_arguments,
     stop_request,
     told,
+    traceback_of,
 )
 from perdure.activities.turn_contexts import TurnContexts
 from perdure.agents.agent import Agent
@@ -240,7 +241,13 @@ class ToolActivities:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
         message = failed(attempt.call, detail, told(error, self._secrets | masked.get()))
         aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
-        events = attempt.aborted(_aborting(attempt, detail)) if aborts else attempt.ended(message, (), seconds)
+        trace = None
+        if detail.exception is not None:  # the tool's own, and no failure that its sentence explains
+            trace = traceback_of(error, self._secrets | masked.get())
+            activity.logger.warning("tool %s raised %s", detail.title, detail.type, extra={"exception": trace})
+        events = (
+            attempt.aborted(_aborting(attempt, detail), trace) if aborts else attempt.ended(message, (), seconds, trace)
+        )
         await self._finish(attempt, message, events, ())
         await self._keep(attempt, message, ended_turn=aborts, seconds=seconds)
         self._metrics.tool_seconds.labels(detail.title).observe(seconds)

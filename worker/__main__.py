@@ -1,6 +1,7 @@
 """``python -m perdure.worker --agents MODULE …``: a worker for a cluster."""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -39,13 +40,23 @@ def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
 def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     try:
         settings = load_settings()
+    except SettingsError as error:
+        return _fail(error, USAGE)
+    try:
         settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
         prepare_recordings(settings)
         loaded = load(settings.agents)
         agents = loaded.agents
         if settings.recording_mode != "replay":  # then no tool runs
             check_needs(agents.values(), settings.task_queue, os.environ)
-    except (SettingsError, AgentLoadError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
+    except AgentLoadError as error:
+        if (
+            error.__cause__ is not None and not describe
+        ):  # an exception of the user's code, which one line cannot explain
+            configure_logging(settings.log_level, secret_values((), os.environ))
+            logging.getLogger("perdure.worker").exception("the agents could not be loaded", exc_info=error.__cause__)
+        return _fail(error, USAGE)
+    except (SettingsError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
         return _fail(error, USAGE)
     if describe:
         click.echo(json.dumps([_described(agent) for agent in agents.values()]))

@@ -3,6 +3,8 @@
 import importlib
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+import perdure
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import Registered
 from perdure.agents.delegates import below, cycle
@@ -18,6 +21,10 @@ from perdure.agents.tool import Tool
 from perdure.agents.toolset import Toolset
 from perdure.contracts.names import ENTRY_POINT_GROUP
 from perdure.worker.agent_files import SUFFIXES, AgentFileError, agents_in
+
+_OURS = {str(Path(__file__).resolve().parent), str(Path(perdure.__file__).parent)}
+_NOT_OWN = (*sysconfig.get_paths().values(), *_OURS)
+"""Folders of code that no user wrote: Python's, installed packages', ours."""
 
 
 class AgentLoadError(AgentDefinitionError):
@@ -182,8 +189,23 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(dotted)
     except ModuleNotFoundError as error:
         missing = "" if dotted == error.name else f", which needs {error.name!r}"
-        msg = f"module {name!r}{missing} cannot be found; run where it can be imported, or install its package"
-        raise AgentLoadError(msg) from error
+        place = _place(error) if missing else ""
+        msg = f"module {name!r}{missing} cannot be found{place}; run where it can be imported, or install its package"
+        raise AgentLoadError(msg) from (error if missing else None)
     except Exception as error:
-        msg = f"module {name!r} does not import: {type(error).__name__}: {' '.join(str(error).split())}"
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        msg = f"module {name!r} does not import: {type(error).__name__}: {' '.join(text.split())}{_place(error)}"
         raise AgentLoadError(msg) from error
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's own code behind an exception, as ``, at FILE:LINE``; empty if none is known."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        places.append((error.filename, error.lineno or 1))
+    own = [(Path(file), line) for file, line in places if not file.startswith(("<", *_NOT_OWN))]
+    if not own:
+        return ""
+    file, line = own[-1]
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f", at {shown}:{line}"

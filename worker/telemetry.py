@@ -2,12 +2,16 @@
 
 import json
 import logging
+import re
 import socket
 import sys
 import urllib.request
 from datetime import UTC, datetime
+from typing import cast
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from pydantic_core import to_jsonable_python
+from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
@@ -39,14 +43,37 @@ class JsonFormatter(logging.Formatter):
             "message": redact_text(record.getMessage(), secrets),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
-        plain: dict[str, JsonValue] = {
-            name: value if isinstance(value, int | float) else str(value) for name, value in extra.items()
-        }
+        plain = {name: _as_json(value) for name, value in extra.items()}
         for name, value in mask_arguments(plain).items():
-            line[name] = redact_text(value, secrets) if isinstance(value, str) else value
+            line[name] = _redacted(value, secrets)
         if record.exc_info:
             line["exception"] = redact_text(self.formatException(record.exc_info), secrets)
+        line["message"] = _ADDRESS.sub("", str(line["message"]))
         return json.dumps(line, ensure_ascii=False)
+
+
+_ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
+"""What Python writes of an object without a text of its own: it differs in each process and tells nothing."""
+
+
+def _as_json(value: object) -> JsonValue:
+    """A value as JSON: no reader of a log can parse how Python writes it."""
+    try:
+        return cast("JsonValue", to_jsonable_python(value, timedelta_mode="float", fallback=_name_of))
+    except ValueError:  # it contains itself
+        return type(value).__name__
+
+
+def _name_of(value: object) -> str:
+    return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else type(value).__name__
+
+
+def _redacted(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
+    if isinstance(value, str):
+        return redact_text(value, secrets)
+    if isinstance(value, list):
+        return [_redacted(part, secrets) for part in value]
+    return {name: _redacted(part, secrets) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def brief(record: logging.LogRecord) -> bool:
@@ -73,6 +100,9 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("temporalio.activity").addFilter(brief)
+    # They stand beside the message, as JSON; in it they would be what Python makes of a dictionary.
+    activity.logger.activity_info_on_message = False
+    workflow.logger.workflow_info_on_message = False
     logging.captureWarnings(True)
     for chatty in ("httpx", "httpcore", "aiohttp", "urllib3", "openai", "sqlalchemy"):  # requests, and rows of tables
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -125,9 +125,14 @@ def todo_lines(todos: Sequence[Todo]) -> Iterator[Line]:
         yield Line(f"{mark} {number} {clean(' '.join(todo.title.split()))}", tone)
 
 
+def title_of(error: ErrorDetail) -> str:
+    """Where a failure was, with the class of a plain exception."""
+    return error.title if error.exception is None else f"{error.title} · {error.type}"
+
+
 def error_lines(error: ErrorDetail) -> Iterator[Line]:
     """A failure as it looks everywhere: a cross, where it was, and below it what happened."""
-    yield Line(f"✗ {error.title}", Tone.BAD)
+    yield Line(f"✗ {title_of(error)}", Tone.BAD)
     for line in error.message.splitlines():
         yield Line(f"  {line}", Tone.BAD)
 

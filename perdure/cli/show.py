@@ -1,6 +1,7 @@
 """``perdure show``: what a session did."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import click
@@ -9,11 +10,11 @@ from perdure.cli.asking import request_lines
 from perdure.cli.connection import opened_store, run
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
-from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, todo_lines
+from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
-from perdure.contracts.events import GenerationEnd, ToolEnd
-from perdure.contracts.messages import AssistantMessage, Message, UserMessage
+from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import StepRecord, Store, TurnRecord
@@ -35,8 +36,11 @@ SHORT = 100
     help="The steps as places to resume or fork from, also those that a rewind left behind.",
 )
 @click.option("--short", is_flag=True, help="Each message in one line.")
+@click.option("--traceback", "tracebacks", is_flag=True, help="Below a tool's error, where its code raised it.")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def command(*, session: str, turn: int | None, as_checkpoints: bool, short: bool, as_json: bool) -> None:
+def command(
+    *, session: str, turn: int | None, as_checkpoints: bool, short: bool, tracebacks: bool, as_json: bool
+) -> None:
     """Show the turns of SESSION: how each ended, its messages, what each step used, and what waits for a person.
 
     At a terminal, what is longer than the screen goes through the pager ($PAGER).
@@ -44,12 +48,13 @@ def command(*, session: str, turn: int | None, as_checkpoints: bool, short: bool
     With --json the object has session, turns (each with its request, times, result and job_status), steps (turn, step,
     finish_reason, usage, cost_usd, and the messages that were new), messages (those of the steps, in order), requests
     (what waits for people) and tool_metrics (count, errors, seconds and success_rate of the tool calls, and the same of
-    each tool). With --checkpoints it has session and checkpoints.
+    each tool), with --traceback also tracebacks, by the ids of the calls. With --checkpoints it has session and
+    checkpoints.
     """
     if as_checkpoints:
         _show_checkpoints(session, turn, as_json=as_json)
         return
-    shown = run(_read(session, turn, as_json=as_json))
+    shown = run(_read(session, turn, as_json=as_json, tracebacks=tracebacks))
     if as_json:
         about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
         print_json(
@@ -63,6 +68,7 @@ def command(*, session: str, turn: int | None, as_checkpoints: bool, short: bool
                 "messages": [message.model_dump(mode="json") for step in shown.steps for message in step.added],
                 "requests": [request.model_dump(mode="json") for request in shown.requests],
                 "tool_metrics": shown.metrics.model_dump(mode="json"),
+                **({"tracebacks": dict(shown.tracebacks)} if tracebacks else {}),
             }
         )
         return
@@ -75,6 +81,7 @@ class Shown(NamedTuple):
     Attributes:
         origin: The step of another session that this one was forked from.
         seconds: How long tool calls took, by their ids, and model calls, by turn and step.
+        tracebacks: Where tools raised exceptions, by the ids of their calls; as far as they are asked for.
     """
 
     session: str
@@ -84,9 +91,10 @@ class Shown(NamedTuple):
     requests: Sequence[InputRequest] = ()
     metrics: ToolMetrics = ToolMetrics()
     seconds: Mapping[object, float] = {}
+    tracebacks: Mapping[str, str] = {}
 
 
-async def _read(session: str, turn: int | None, *, as_json: bool) -> Shown:
+async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bool) -> Shown:
     async with opened_store() as store:
         await store.session(session)
         # In this order: a turn that begins meanwhile is left out whole.
@@ -103,7 +111,21 @@ async def _read(session: str, turn: int | None, *, as_json: bool) -> Shown:
             requests=[request for request in await store.open_requests(session) if request.turn in numbers],
             metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
             seconds={} if as_json else await _seconds(store, session),
+            tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
         )
+
+
+async def _tracebacks(store: Store, session: str, steps: Sequence[StepRecord]) -> dict[str, str]:
+    failed = [
+        (step.turn, message.call_id)
+        for step in steps
+        for message in step.added
+        if isinstance(message, ToolMessage) and message.error is not None
+    ]
+    keys = [f"{turn}/{call_id}/{kind}" for turn, call_id in failed for kind in ("tool_end", "tool_error")]
+    found = [envelope.event for envelope in await store.events_by_key(session, keys)] if keys else []
+    ended = [event for event in found if isinstance(event, ToolEnd | ToolError)]
+    return {event.call_id: event.traceback for event in ended if event.traceback is not None}
 
 
 async def _seconds(store: Store, session: str) -> dict[object, float]:
@@ -129,7 +151,7 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
         waiting = [request for request in shown.requests if record is shown.turns[-1]]
         yield turn_line(record, left_behind=not of_turn, waits=bool(waiting))
         for step in of_turn:
-            yield from step_lines(step, shown.seconds, short=short)
+            yield from step_lines(step, shown.seconds, short=short, tracebacks=shown.tracebacks)
         yield from todo_lines(record.result.todos if record.result is not None else ())
         for request in waiting:
             yield from request_lines(shown.session, request)
@@ -177,10 +199,18 @@ def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = Fa
     return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}{behind}", tone)
 
 
-def step_lines(step: StepRecord, seconds: Mapping[object, float], *, short: bool = False) -> Iterator[Line]:
+def step_lines(
+    step: StepRecord,
+    seconds: Mapping[object, float],
+    *,
+    short: bool = False,
+    tracebacks: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Line]:
     """The messages of a step, and what its model call used if it was one."""
     for message in step.added:
         yield from message_lines(message, seconds, short=short)
+        if isinstance(message, ToolMessage) and (trace := tracebacks.get(message.call_id)) is not None:
+            yield from (Line(f"  {line}", Tone.QUIET) for line in clean(trace).splitlines())
     cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
     used = f"{step.usage.total_tokens:,} tokens · {cost}"
     if step.summarised is not None:
@@ -203,7 +233,8 @@ def message_lines(message: Message, seconds: Mapping[object, float], *, short: b
     else:
         mark, tone = ("✗", Tone.BAD) if message.error is not None else ("✓", Tone.GOOD)
         where = f" · {message.delegate}" if message.delegate is not None else ""
-        head = f"{mark} {message.name}{where}{_took(seconds, message.call_id)}"
+        name = message.name if message.error is None else title_of(message.error)
+        head = f"{mark} {name}{where}{_took(seconds, message.call_id)}"
         if short:
             yield Line(" · ".join([head, *_rows(message.content, short=True)]), tone)
             return

@@ -226,6 +226,7 @@ class ToolEnd(Value):
         artifact: The whole output, if it was too long for the conversation.
         attachments: The artifacts of the images and files that the call gave.
         recorded: Whether the result was replayed from a recording, and the body did not run.
+        traceback: Where the tool's own exception was raised: at most 4,000 characters, without secrets.
     """
 
     type: Literal["tool_end"] = "tool_end"
@@ -237,15 +238,21 @@ class ToolEnd(Value):
     attachments: tuple[str, ...] = ()
     seconds: float
     recorded: bool = False
+    traceback: str | None = Field(default=None, exclude_if=lambda text: text is None)
 
 
 class ToolError(Value):
-    """A tool call failed in a way that its author did not expect, or never ran."""
+    """A tool call failed in a way that its author did not expect, or never ran.
+
+    Attributes:
+        traceback: As in ``tool_end``.
+    """
 
     type: Literal["tool_error"] = "tool_error"
     call_id: str
     tool: str
     error: ErrorDetail
+    traceback: str | None = Field(default=None, exclude_if=lambda text: text is None)
 
 
 class ToolStep(Value):

@@ -1,5 +1,6 @@
 """Loading agents: a module that cannot be used says so in one line, before anything polls."""
 
+import json
 import subprocess
 import sys
 import uuid
@@ -62,6 +63,33 @@ def test_lists_of_agents_that_are_loaded_are_the_authors(tmp_path: Path) -> None
     first = written(tmp_path, team)
     second = written(tmp_path, f"from {Path(first).stem} import team as ours\n{GOOD.format(name='own')}")
     assert sorted(load_agents([first, second])) == ["help", "lead", "own"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("import json\n\njson.loads('{')", 3), ("x = 1\ny = = 2", 2), ("\nimport no_such_library", 2)],
+)
+def test_the_last_line_of_the_users_own_code_is_named(tmp_path: Path, text: str, line: int) -> None:
+    source = written(tmp_path, text)
+    with pytest.raises(AgentLoadError) as refusal:
+        load_agents([source])
+    assert f", at {source}:{line}" in str(refusal.value)
+
+
+def test_what_a_module_raised_stands_in_the_log_before_the_one_line(tmp_path: Path) -> None:
+    source = written(tmp_path, "def deep():\n    return 1 / 0\ndeep()")
+    ended = subprocess.run(
+        [sys.executable, "-m", "perdure.worker", "--agents", source],
+        env={"PATH": "/usr/bin:/bin", "PERDURE_METRICS_ADDRESS": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    log, line = ended.stderr.splitlines()
+    assert "in deep" in json.loads(log)["exception"]
+    assert line.endswith(f"does not import: ZeroDivisionError: division by zero, at {source}:2")
+    assert ended.returncode == 2
 
 
 def test_two_agents_of_one_name_are_refused(tmp_path: Path) -> None:
