@@ -40,13 +40,13 @@ demo: $(STAMP) ## run a job with real tools on the embedded server, with a scrip
 test: $(STAMP) ## run every test that needs no key
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-check: $(STAMP) ## format, lint, types, import rules, packaging; changes no file
+check: $(STAMP) ## format, lint, types (also of the code in the docs), import rules, packaging; changes no file
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/basedpyright --pythonpath $(PYTHON)
 	$(VENV)/bin/lint-imports
-	$(PYTHON) -m pytest -q tests/contract/test_packaging.py tests/contract/test_sizes.py
+	$(PYTHON) -m pytest -q tests/contract/test_packaging.py tests/contract/test_sizes.py tests/typing
 
 replay: $(STAMP) ## replay every stored history against the current code
 	$(PYTHON) -m pytest tests/replay
