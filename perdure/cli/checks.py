@@ -5,10 +5,12 @@ has a deadline for both.
 """
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
@@ -24,11 +26,15 @@ from perdure.client.closures import closures
 from perdure.client.connect import address_source, load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
+from perdure.contracts.names import AGENT_TURN
 from perdure.settings import PREFIX, Settings, folder_settings
 from perdure.store.engine import Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
 from perdure.store.schema import REVISION
+
+LOOKED_AT = 200
+"""Running turns that Temporal is asked about, those that began last."""
 
 SHOWN_TURNS = 5
 """Turns that one line names."""
@@ -129,6 +135,9 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
     with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
         if (turns := await _closed_turns(client)) is not None:
             yield turns
+    with contextlib.suppress(ClientError):
+        for finding in await _stuck_turns(client):
+            yield finding
 
 
 async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
@@ -240,6 +249,25 @@ async def _closed_turns(client: Client) -> Finding | None:
     text = f"Temporal has ended the workflows of open turns: {shown}{more}"
     fix = f"'perdure send {next(iter(ended))} …' goes on from the last step, and ends the open turn"
     return Finding(check="turns", ok=None, text=text, fix=fix)
+
+
+async def _stuck_turns(client: Client) -> list[Finding]:
+    """The turns of the queue that stand still until somebody acts, also those that no worker has opened yet."""
+    queue = json.dumps(client.settings.task_queue)
+    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = {queue}'
+    with rpc_errors():
+        sessions = [run.id async for run in client.temporal.list_workflows(query, limit=LOOKED_AT)]
+    waits = await client.waits(sessions)
+    stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
+    now = datetime.now(UTC)
+    found = [
+        Finding(check="turns", ok=False, text=f"{session} {wait.facts(now)}", fix=wait.advice)
+        for session, wait in list(stuck.items())[:SHOWN_TURNS]
+    ]
+    if len(stuck) > SHOWN_TURNS:
+        text = f"{len(stuck) - SHOWN_TURNS} more turns stand still"
+        found.append(Finding(check="turns", ok=False, text=text, fix="'perdure list --stuck' names them"))
+    return found
 
 
 async def _tried(check: str, asking: Coroutine[None, None, Finding]) -> Finding:

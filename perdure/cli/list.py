@@ -1,5 +1,6 @@
 """``perdure list``: the sessions."""
 
+import contextlib
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,19 @@ import click
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean
-from perdure.client import ClientError
+from perdure.cli.waits import MOST, waits_of
+from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.closures import closures, list_sessions
 from perdure.client.connect import connect
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
+from perdure.contracts.waits import STUCK
 from perdure.store import SessionRecord, TurnRecord
 from perdure.store.records import Closure
+
+MOST_LOOKED_AT = 500
+"""Running turns that the server is asked about for ``--stuck`` and ``--needs-version``."""
 
 _ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 """What a line of JSON says of the end of a turn; null while it runs."""
@@ -54,6 +60,10 @@ class Since(click.ParamType[datetime]):
 @click.option(
     "--since", type=Since(), metavar="WHEN", help="Only sessions whose last turn began since then: 12h, 3d, …"
 )
+@click.option("--stuck", is_flag=True, help="Only turns that stand still until somebody acts, with what to do.")
+@click.option(
+    "--needs-version", is_flag=True, help="Only running turns that need an agent's version that no worker has."
+)
 @click.option("--caller", metavar="SESSION", help="Only the delegates of this session.")
 @click.option("--no-delegates", is_flag=True, help="No sessions of delegates.")
 @click.option(
@@ -67,6 +77,8 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     reason_code: str | None,
     agent: str | None,
     since: datetime | None,
+    stuck: bool,
+    needs_version: bool,
     caller: str | None,
     no_delegates: bool,
     limit: int,
@@ -77,33 +89,47 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (in the words
     of Perstack, see docs/coming-from.md), started_at and ended_at of that turn, and of its end stop_reason,
     reason_code, error, stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has
-    ended is listed as ended by error (runtime.turn_closed), without steps and cost.
+    ended is listed as ended by error (runtime.turn_closed), without steps and cost. waits_for says why a running turn
+    stands still: cause, text, advice, since, next_at and missing (the version that no worker has); null if it goes on.
+    Temporal is asked about the first 20 running turns of the list, and with --stuck and --needs-version about the 500
+    running turns that began last.
     """
     _check_code(reason_code)
+    only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
-    async def main() -> Sequence[tuple[SessionRecord, TurnRecord]]:
+    async def main() -> tuple[Sequence[tuple[SessionRecord, TurnRecord]], Mapping[str, TurnWait]]:
         async with opened_store() as store:
-            return await list_sessions(
+            rows = await list_sessions(
                 store,
                 _closures,
                 agent=agent,
-                state=RunState(state) if state is not None else None,
+                state=RunState(state) if state is not None else RunState.RUNNING if only is not None else None,
                 stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
                 reason_code=reason_code,
                 since=since,
                 caller=caller,
                 delegates=not no_delegates,
-                limit=limit,
+                limit=limit if only is None else MOST_LOOKED_AT,
             )
+        running = [
+            session.session for session, last in rows if _state(session) is RunState.RUNNING and not last.closure
+        ]
+        if only is None:
+            with contextlib.suppress(ClientError):  # which the look for closures has told
+                return rows, await waits_of(running[:MOST])
+            return rows, {}
+        waits = {name: wait for name, wait in (await waits_of(running)).items() if wait.cause in only}
+        return [row for row in rows if row[0].session in waits][:limit], waits
 
-    sessions = run(main())
+    sessions, waits = run(main())
     for session, last in sessions:
+        wait = waits.get(session.session)
         if as_json:
-            print_json(_body(session, last))
+            print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
         else:
-            show(_line(session, last))
+            show(_line(session, last, wait, whole=only is not None))
     if not sessions and not as_json:
-        filtered = any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
+        filtered = only or any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
 
 
@@ -149,12 +175,15 @@ def _state(session: SessionRecord) -> RunState:
     return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
 
 
-def _line(session: SessionRecord, last: TurnRecord) -> Line:
+def _line(session: SessionRecord, last: TurnRecord, wait: TurnWait | None, *, whole: bool) -> Line:
     ended: str = last.result.stop_reason if last.result is not None else _state(session)
     if last.result is not None and last.result.reason_code is not None:
         ended = f"{ended} ({last.result.reason_code})"
     if last.closure is not None:
         ended = f"{StopReason.ERROR} ({ReasonCode.RUNTIME_TURN_CLOSED}: {last.closure.how})"
+    if wait is not None:
+        now = datetime.now(UTC)
+        ended = f"{ended}, {wait.sentence(now) if whole else wait.brief(now)}"
     tone = Tone.BAD if ended.startswith(StopReason.ERROR) else Tone.PLAIN
     when = f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}"
     return Line(f"{session.session} · {session.agent} · turn {session.turn} · {ended} · {when}", tone)

@@ -16,6 +16,7 @@ import click
 from perdure.cli.asking import Asking, say_what_waits
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
 from perdure.cli.render import Line, Tone, clean, lines, table
+from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
@@ -225,6 +226,7 @@ async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Cli
     asking = Asking(turn, None if printer.as_json else client, printer.note, lambda: following.cancel())  # noqa: PLW0108 - made below
     following = asyncio.create_task(_print_events(turn, printer, asking))
     asking.start()
+    watching = asyncio.create_task(_tell_waits(turn.session, printer, client)) if client is not None else None
     presses = _Presses(turn, printer, following, cancels=cancels)
     with _on_interrupt(presses.pressed):
         try:
@@ -240,11 +242,21 @@ async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Cli
             return ExitCode.INTERRUPTED
         finally:
             asking.stop()
+            if watching is not None:
+                watching.cancel()
     if printer.end is not None:
         if printer.end.stop_reason == StopReason.WAITING_FOR_INPUT:
             say_what_waits(turn.session, await turn.requests(), printer.note)
         return EXIT_CODES.get(printer.end.stop_reason, ExitCode.ERROR)
     return refused(await turn.result())
+
+
+async def _tell_waits(session: str, printer: Printer, client: Client) -> None:
+    watch = Watch(client, session, as_json=printer.as_json)
+    while True:
+        await asyncio.sleep(LOOK.total_seconds())
+        if (text := await watch.look(printer.after)) is not None:
+            printer.note(text)
 
 
 async def _print_events(turn: Followed, printer: Printer, asking: Asking) -> None:

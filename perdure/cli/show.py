@@ -1,6 +1,8 @@
 """``perdure show``: what a session did."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,13 +13,15 @@ from perdure.cli.connection import opened_store, run
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
 from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
+from perdure.cli.waits import known_waits, waits_of
+from perdure.client import ClientError, TurnWait
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import RunState, StopReason
-from perdure.store import StepRecord, Store, TurnRecord
+from perdure.store import NotFoundError, StepRecord, Store, TurnRecord
 
 PAGE = 500
 """Events read at once."""
@@ -47,8 +51,9 @@ def command(
 
     With --json the object has session, turns (each with its request, times, result and job_status), steps (turn, step,
     finish_reason, usage, cost_usd, and the messages that were new), messages (those of the steps, in order), requests
-    (what waits for people) and tool_metrics (count, errors, seconds and success_rate of the tool calls, and the same of
-    each tool), with --traceback also tracebacks, by the ids of the calls. With --checkpoints it has session and
+    (what waits for people), waits_for (why the open turn stands still, or null) and tool_metrics (count, errors,
+    seconds and success_rate of the tool calls, and the same of each tool), with --traceback also tracebacks, by the
+    ids of the calls. With --checkpoints it has session and
     checkpoints.
     """
     if as_checkpoints:
@@ -67,6 +72,7 @@ def command(
                 "steps": [step.model_dump(mode="json", include=about) for step in shown.steps],
                 "messages": [message.model_dump(mode="json") for step in shown.steps for message in step.added],
                 "requests": [request.model_dump(mode="json") for request in shown.requests],
+                "waits_for": shown.wait.model_dump(mode="json") if shown.wait is not None else None,
                 "tool_metrics": shown.metrics.model_dump(mode="json"),
                 **({"tracebacks": dict(shown.tracebacks)} if tracebacks else {}),
             }
@@ -80,6 +86,7 @@ class Shown(NamedTuple):
 
     Attributes:
         origin: The step of another session that this one was forked from.
+        wait: Why the open turn stands still, if it does.
         seconds: How long tool calls took, by their ids, and model calls, by turn and step.
         tracebacks: Where tools raised exceptions, by the ids of their calls; as far as they are asked for.
     """
@@ -89,6 +96,7 @@ class Shown(NamedTuple):
     steps: Sequence[StepRecord]
     origin: StepRecord | None = None
     requests: Sequence[InputRequest] = ()
+    wait: TurnWait | None = None
     metrics: ToolMetrics = ToolMetrics()
     seconds: Mapping[object, float] = {}
     tracebacks: Mapping[str, str] = {}
@@ -96,7 +104,14 @@ class Shown(NamedTuple):
 
 async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bool) -> Shown:
     async with opened_store() as store:
-        await store.session(session)
+        try:
+            await store.session(session)
+        except NotFoundError:
+            # A turn that no worker has opened yet is in Temporal alone.
+            with contextlib.suppress(ClientError):
+                if turn is None and (wait := (await waits_of([session])).get(session)) is not None:
+                    return Shown(session=session, turns=(), steps=(), wait=wait)
+            raise
         # In this order: a turn that begins meanwhile is left out whole.
         turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
         now = await store.session(session)
@@ -109,6 +124,7 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             steps=[step for step in conversation if step.turn in numbers],
             origin=await store.step(parent) if parent is not None and turn is None else None,
             requests=[request for request in await store.open_requests(session) if request.turn in numbers],
+            wait=(await known_waits([session])).get(session) if now.open_turn in numbers else None,
             metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
             seconds={} if as_json else await _seconds(store, session),
             tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
@@ -155,6 +171,9 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
         yield from todo_lines(record.result.todos if record.result is not None else ())
         for request in waiting:
             yield from request_lines(shown.session, request)
+    if shown.wait is not None and not shown.requests:
+        begun = "" if shown.turns else f"{shown.session} · not opened yet · "
+        yield Line(f"{begun}{shown.wait.sentence(datetime.now(UTC))}", Tone.WARNING)
 
 
 def _show_checkpoints(session: str, turn: int | None, *, as_json: bool) -> None:

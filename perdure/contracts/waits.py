@@ -104,7 +104,11 @@ class TurnWait(Value):
 
     def sentence(self, now: datetime) -> str:
         """The wait in one sentence: since when, why, what comes next, what to do."""
-        return f"waits{self._since(now)}: {self.text}{self._next(now)}; {self.advice}"
+        return f"{self.facts(now)}; {self.advice}"
+
+    def facts(self, now: datetime) -> str:
+        """The sentence without what to do."""
+        return f"{self.brief(now)}{self._next(now)}"
 
     def brief(self, now: datetime) -> str:
         """The wait in a few words, for a line that says more than that."""

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from perdure import Agent, Delegate, RetryPolicy, tool
+from perdure.cli.live import Printer, follow
+from perdure.cli.main import cli
 from perdure.client import Cause, SessionIdleError, TurnWait
 from perdure.store import Store
 from perdure.testing import ScriptedProvider, call, faults, say
@@ -151,3 +155,55 @@ async def test_a_turn_whose_store_is_away_says_so(house: House) -> None:
         assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "finished"
     assert "locked" in wait.text
     assert wait.is_stuck
+
+
+async def seen(notes: list[str]) -> bool:
+    return bool(notes)
+
+
+async def told(*arguments: str) -> str:
+    """What a verb prints, on both its streams."""
+    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments))
+    return result.output
+
+
+async def test_the_verbs_say_what_a_turn_waits_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One mechanism behind all: ``follow``, ``list``, ``show`` and ``doctor``, as text and as JSON."""
+    monkeypatch.setattr("perdure.cli.live.LOOK", timedelta(milliseconds=200))
+    async with ScriptedProvider(lambda request: say("done") if request.index else call(("two", {}))) as provider:
+        house.use(provider)
+        release = made(tools=[two])
+        handle = await begun(house, release, provider)
+        async with house.worker(made()):
+            wait = await standing(house, Cause.VERSION)
+            for arguments in (("list",), ("show", house.session), ("doctor",)):
+                assert wait.text in await told(*arguments), arguments
+            for flag in ("--stuck", "--needs-version"):
+                assert f"{wait.text} (attempt" in (line := await told("list", flag))
+                assert wait.advice in line
+            for as_json in (("list", "--json"), ("show", house.session, "--json")):
+                said = json.loads((await told(*as_json)).splitlines()[0])["waits_for"]
+                assert (said["cause"], said["missing"]["definition"]) == ("version", release.definition.digest())
+            notes: list[str] = []
+            monkeypatch.setattr(Printer, "note", lambda _, text: notes.append(text))
+            turn = await house.client.attach(house.session)
+            printer = Printer(as_json=True)
+            following = asyncio.create_task(follow(turn, printer, cancels=False, client=house.client))
+            await eventually(lambda: seen(notes))
+        async with house.worker(release):
+            assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "finished"
+            assert await following == 0
+        assert wait.text in notes[0]
+        assert wait.advice in notes[0]
+        assert await told("list", "--stuck") == "no such sessions\n"
+        assert '"waits_for": null' in await told("show", house.session, "--json")
+
+
+async def test_a_turn_that_is_not_in_the_store_yet_is_shown_and_diagnosed(house: House) -> None:
+    await house.start()
+    wait = await standing(house, Cause.WORKER)
+    assert wait.text in (shown := await told("show", house.session))
+    assert f"{house.session} · not opened yet · waits since" in shown
+    diagnosis = await told("doctor")
+    assert f"✗ turns: {house.session} waits since" in diagnosis
+    assert wait.text in diagnosis

@@ -66,7 +66,7 @@ def test_one_turn_is_shown_without_the_others() -> None:
 
 def test_json_has_turns_steps_and_messages() -> None:
     body = shown()
-    assert set(body) == {"session", "turns", "steps", "messages", "requests", "tool_metrics"}
+    assert set(body) == {"session", "turns", "steps", "messages", "requests", "waits_for", "tool_metrics"}
     assert [(turn["turn"], turn["result"] is None) for turn in body["turns"]] == [(1, False), (2, True)]
     assert [(step["turn"], step["step"]) for step in body["steps"]] == [(1, 0), (1, 1), (1, 2), (2, 0)]
     assert set(body["steps"][1]) == {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
