@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     search_attributes: Literal["on", "off"] = Field(
         default="on", description="Whether turns set search attributes; 'off' for clusters that refuse them"
     )
+    ui_url: str = Field(default="", description="Address of the Temporal UI, for the links that verbs print")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
 
     recordings: Path | None = Field(default=None, description="Folder of recordings; see --record and --replay")

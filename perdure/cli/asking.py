@@ -9,7 +9,7 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import click
 
@@ -99,6 +99,14 @@ class Asked(Protocol):
         ...
 
 
+class Terminal(NamedTuple):
+    """What asking needs of the terminal: a note, an end of the following, and to hide what is drawn meanwhile."""
+
+    note: Note
+    leave: Callable[[], object]
+    hide: Callable[[bool], object]
+
+
 class Asking:
     """What becomes of the input requests of a turn that is followed.
 
@@ -106,13 +114,12 @@ class Asking:
         left: What nobody at this terminal could be asked; following has then been ended.
     """
 
-    def __init__(self, turn: Asked, client: Client | None, note: Note, leave: Callable[[], object]) -> None:
-        """``client`` None never asks; ``leave`` ends the following."""
+    def __init__(self, turn: Asked, client: Client | None, terminal: Terminal) -> None:
+        """``client`` None never asks."""
         self.left: tuple[InputRequest, ...] = ()
         self._turn = turn
         self._client = client
-        self._note = note
-        self._leave = leave
+        self._note, self._leave, self._hide = terminal
         self._open: set[str] = set()
         self._told = asyncio.Event()
         self._asked = ""
@@ -156,7 +163,13 @@ class Asking:
                     self._leave()
                     return
                 if requests and self._client is not None:
-                    await self._ask_for(self._client, requests[0])
+                    try:
+                        await self._ask_for(self._client, requests[0])
+                    except EOFError:  # Ctrl+D: the turn waits on, for others or for later
+                        click.echo()
+                        self.left = requests
+                        self._leave()
+                        return
                 elif status is not None and not self._open:
                     self._told.clear()
                     await self._told.wait()
@@ -176,6 +189,7 @@ class Asking:
         if request.request_id != self._asked:  # what was typed before is no reply to it
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
             self._asked = request.request_id
+        self._hide(True)
         click.echo(prompt_for(request), nl=False)
         typing = asyncio.create_task(_line())
         gone = asyncio.create_task(self._gone(request.request_id))
@@ -191,6 +205,7 @@ class Asking:
         finally:
             typing.cancel()
             gone.cancel()
+            self._hide(False)
 
     async def _gone(self, request_id: str) -> None:
         """Wait until it is decided, or the turn waits for others only. While no worker can say, it may well wait."""
@@ -242,8 +257,10 @@ async def _line() -> str:
         # Not by ``readline``, which would block all else when a line is sent without its end.
         some = os.read(terminal, LONGEST_LINE)
         typed.extend(some)
-        if not some:  # closed: ask no more, and let the turn wait
+        if not some:  # Ctrl+D, or the terminal is gone
             loop.remove_reader(terminal)
+            if not line.done():
+                line.set_exception(EOFError())
         elif b"\n" in typed and not line.done():
             line.set_result(typed.decode(errors="replace").partition("\n")[0])
 

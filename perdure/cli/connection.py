@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from perdure.cli.errors import UnreachableError
 from perdure.client import Client
-from perdure.settings import Settings, is_set, load_settings
+from perdure.settings import Settings, is_set, load_settings, temporal_file
 from perdure.store import Store
 
 Result = TypeVar("Result")
@@ -33,6 +33,13 @@ async def connected(*, store: bool = True) -> AsyncIterator[Client]:
             _check_file(settings)
             await client.store()
         yield client
+
+
+def ui_page(client: Client, session: str) -> str | None:
+    """The session's page in the Temporal UI, if the UI's address is known: by PERDURE_UI_URL, or of ``perdure dev``."""
+    file = temporal_file()
+    address = client.settings.ui_url or (file.addresses.ui_url if file is not None else None)
+    return f"{address.rstrip('/')}/namespaces/{client.temporal.namespace}/workflows/{session}" if address else None
 
 
 @contextlib.asynccontextmanager

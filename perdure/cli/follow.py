@@ -8,7 +8,7 @@ import click
 
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import Printer, follow, only_types, type_names
+from perdure.cli.live import Printer, follow, only_types, type_names, with_tree
 from perdure.client import Client, ServerUnreachableError, SessionIdleError
 from perdure.contracts.events import Envelope, Names
 from perdure.contracts.people import InputRequest
@@ -58,6 +58,7 @@ class Session:
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @type_names
+@with_tree
 @click.option(
     "--heartbeat",
     type=click.FloatRange(min=0.01, max=86_400),
@@ -74,6 +75,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     as_json: bool,
     types: tuple[str, ...],
     names: Names,
+    tree: bool,
     heartbeat: float | None,
 ) -> None:
     """Follow SESSION, from its running or last turn through all that wait or come meanwhile, until none runs.
@@ -89,6 +91,6 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 
     async def main() -> int:
         async with connected() as client:
-            return await follow(Session(client, session, after), printer, cancels=False, client=client)
+            return await follow(Session(client, session, after), printer, cancels=False, client=client, tree=tree)
 
     ctx.exit(run(main()))

@@ -5,12 +5,13 @@ from typing import Unpack
 import click
 
 from perdure.cli.connection import run
+from perdure.cli.prompts import PROMPT
 from perdure.cli.resuming import Told, go_on, resuming
 
 
 @click.command("fork")
 @click.argument("session")
-@click.argument("prompt", default="")
+@click.argument("prompt", default="", type=PROMPT)
 @click.option("--as", "into", metavar="ID", help="The new session; without it, a new id.")
 @resuming
 @click.pass_context

@@ -9,18 +9,20 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from perdure.cli.connection import opened_store, run
-from perdure.cli.live import print_json, show
-from perdure.cli.render import Line, Tone, clean
+from perdure.cli.live import print_json, print_table, show
+from perdure.cli.render import Line, Tone, clean, cost_of, duration
 from perdure.cli.waits import MOST, waits_of
 from perdure.client import Cause, ClientError, TurnWait
-from perdure.client.closures import closures, list_sessions
+from perdure.client.closures import Listed, closures, list_sessions
 from perdure.client.connect import connect
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import STUCK
 from perdure.store import SessionRecord, TurnRecord
-from perdure.store.records import Closure
+from perdure.store.records import Closure, TurnGlance
+
+HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
 MOST_LOOKED_AT = 500
 """Running turns that the server is asked about for ``--stuck`` and ``--needs-version``."""
@@ -86,6 +88,8 @@ def command(  # noqa: PLR0913  # one for each option of the command line
 ) -> None:
     """List the sessions, those whose last turn began last first; filters add up.
 
+    The table has how each last turn ended or stands, its steps, cost and duration, and the beginning of its prompt.
+
     With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (in the words
     of Perstack, see docs/coming-from.md), started_at and ended_at of that turn, and of its end stop_reason,
     reason_code, error, stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has
@@ -97,9 +101,9 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     _check_code(reason_code)
     only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
-    async def main() -> tuple[Sequence[tuple[SessionRecord, TurnRecord]], Mapping[str, TurnWait]]:
+    async def main() -> tuple[Sequence[Listed], Mapping[str, TurnGlance], Mapping[str, TurnWait]]:
         async with opened_store() as store:
-            rows = await list_sessions(
+            found = await list_sessions(
                 store,
                 _closures,
                 agent=agent,
@@ -111,23 +115,23 @@ def command(  # noqa: PLR0913  # one for each option of the command line
                 delegates=not no_delegates,
                 limit=limit if only is None else MOST_LOOKED_AT,
             )
-        running = [
-            session.session for session, last in rows if _state(session) is RunState.RUNNING and not last.closure
-        ]
-        if only is None:
-            with contextlib.suppress(ClientError):  # which the look for closures has told
-                return rows, await waits_of(running[:MOST])
-            return rows, {}
-        waits = {name: wait for name, wait in (await waits_of(running)).items() if wait.cause in only}
-        return [row for row in rows if row[0].session in waits][:limit], waits
+            waits = await _waits(found, only)
+            if only is not None:
+                found = [row for row in found if row[0].session in waits][:limit]
+            turns = {session.session: last.turn for session, last in found}
+            return found, {} if as_json else await store.glances(turns), waits
 
-    sessions, waits = run(main())
-    for session, last in sessions:
+    sessions, glances, waits = run(main())
+    for session, last in sessions if as_json else ():
         wait = waits.get(session.session)
-        if as_json:
-            print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
-        else:
-            show(_line(session, last, wait, whole=only is not None))
+        print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
+    if sessions and not as_json:
+        now, nothing = datetime.now(UTC), TurnGlance()
+        rows = [_row(session, last, glances.get(session.session, nothing), now) for session, last in sessions]
+        tones = [Tone.BAD if row[2].startswith(StopReason.ERROR) else Tone.PLAIN for row in rows]
+        print_table(HEADS, rows, tones)
+        for name, wait in waits.items():
+            show(Line(f"{name}: {wait.sentence(now)}", Tone.BAD))
     if not sessions and not as_json:
         filtered = only or any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
@@ -175,15 +179,24 @@ def _state(session: SessionRecord) -> RunState:
     return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
 
 
-def _line(session: SessionRecord, last: TurnRecord, wait: TurnWait | None, *, whole: bool) -> Line:
+async def _waits(found: Sequence[Listed], only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+    """Why running turns stand still: of the first of a list, or of all for these causes."""
+    running = [session.session for session, last in found if _state(session) is RunState.RUNNING and not last.closure]
+    if only is not None:
+        return {name: wait for name, wait in (await waits_of(running)).items() if wait.cause in only}
+    with contextlib.suppress(ClientError):  # which the look for closures has told
+        return await waits_of(running[:MOST])
+    return {}
+
+
+def _row(session: SessionRecord, last: TurnRecord, glance: TurnGlance, now: datetime) -> tuple[str, ...]:
     ended: str = last.result.stop_reason if last.result is not None else _state(session)
     if last.result is not None and last.result.reason_code is not None:
         ended = f"{ended} ({last.result.reason_code})"
     if last.closure is not None:
         ended = f"{StopReason.ERROR} ({ReasonCode.RUNTIME_TURN_CLOSED}: {last.closure.how})"
-    if wait is not None:
-        now = datetime.now(UTC)
-        ended = f"{ended}, {wait.sentence(now) if whole else wait.brief(now)}"
-    tone = Tone.BAD if ended.startswith(StopReason.ERROR) else Tone.PLAIN
-    when = f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}"
-    return Line(f"{session.session} · {session.agent} · turn {session.turn} · {ended} · {when}", tone)
+    steps = str(glance.steps if last.result is None else last.result.steps)
+    cost = "" if last.result is None else cost_of(last.result)
+    took = duration(((last.ended_at or now) - last.started_at).total_seconds())
+    when = f"{last.started_at.astimezone():%Y-%m-%d %H:%M}"
+    return (session.session, str(session.turn), ended, steps, cost, took, when, session.agent, glance.prompt)

@@ -1,4 +1,7 @@
-"""Following a turn on a terminal or in a pipe: its lines as they come, Ctrl+C, and the exit code of its end."""
+"""Following a turn on a terminal or in a pipe: its lines as they come, Ctrl+C, and the exit code of its end.
+
+Long, because printing, the live rows, delegates, Ctrl+C and the exit code share one turn that is followed.
+"""
 
 import asyncio
 import contextlib
@@ -8,31 +11,44 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, get_args
 
 import click
 
-from perdure.cli.asking import Asking, say_what_waits
+from perdure.cli.asking import Asking, Terminal, say_what_waits
+from perdure.cli.connection import ui_page
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
-from perdure.cli.render import Line, Tone, clean, lines, table
+from perdure.cli.progress import Progress
+from perdure.cli.render import Line, Tone, clean, table
+from perdure.cli.screen import Screen, can_be_live
 from perdure.cli.waits import LOOK, Watch
-from perdure.client import Client, ServerUnreachableError, Turn
+from perdure.client import Client, ClientError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
+from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.event_types import event_type, is_called
-from perdure.contracts.events import AgentEnd, AgentError, Envelope, Names
+from perdure.contracts.events import AgentEnd, Envelope, Names, ToolProgress
 from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
 from perdure.contracts.values import to_json_line
-from perdure.store import StoreUnavailableError
+from perdure.store import StoreError, StoreUnavailableError
 
 SECOND_PRESS = timedelta(seconds=3)
 """A second Ctrl+C within this time quits at once."""
 
 NUMBER_TIMEOUT = timedelta(seconds=10)
 """How long ``--detach`` waits for the turn's number."""
+
+TICK = timedelta(milliseconds=200)
+"""Between two looks of the live rows."""
+
+QUIET = timedelta(seconds=5)
+"""After so long without an event the server is asked why, and again after as long."""
+
+CATCH_UP = timedelta(seconds=3)
+"""How long the end of a delegate is waited for before its caller's next line."""
 
 EXIT_CODES: dict[str, ExitCode] = {
     StopReason.FINISHED: ExitCode.FINISHED,
@@ -89,6 +105,10 @@ type_names = click.option(
     "Dreadnode.",
 )
 """The option that names the types of printed events."""
+
+
+with_tree = click.option("--tree", is_flag=True, help="The events of delegates too, below those of their callers.")
+"""The option that shows delegates."""
 
 
 def refuse_types(types: Collection[str], where: str) -> None:
@@ -157,31 +177,94 @@ class Printer:
         self.heartbeat = heartbeat
         self.end: AgentEnd | None = None
         self.after: int | None = None
-        self._failures: list[list[Line]] = []
+        self.progress = Progress()
+        self._delegates: dict[str, Progress] = {}
+        self._screen = Screen() if can_be_live() and not as_json and not types else None
+        self._is_hidden = False
 
     def event(self, envelope: Envelope) -> None:
-        """Print one event."""
+        """Print one event of what is followed."""
         self.after = envelope.seq
         if isinstance(envelope.event, AgentEnd):
             self.end = envelope.event
-            self._failures.clear()
-        if self.types and not is_called(envelope.event, {*self.types, "heartbeat"}):
-            return
+        self._print(envelope, self.progress)
+
+    def delegate_event(self, envelope: Envelope, depth: int) -> None:
+        """Print one event of a delegate, below its caller's."""
+        progress = self._delegates.setdefault(envelope.session, Progress(depth))
+        self._print(envelope, progress)
+        if isinstance(envelope.event, AgentEnd):
+            self._delegates.pop(envelope.session)
+
+    def _print(self, envelope: Envelope, progress: Progress) -> None:
+        is_shown = not self.types or is_called(envelope.event, {*self.types, "heartbeat"})
         if self.as_json:
-            click.echo(envelope.to_json(self.names))
+            if is_shown:
+                click.echo(envelope.to_json(self.names))
             return
-        rows = lines(envelope)
-        # What ended the turn was shown when it happened; calls beside it may have failed since.
-        if isinstance(envelope.event, AgentError) and rows in self._failures:
-            return
-        if rows and rows[0].tone == Tone.BAD:
-            self._failures.append(rows)
-        for row in rows:
-            show(row)
+        rows = progress.saw(envelope, shown=is_shown)
+        if self._screen is not None and isinstance(envelope.event, ToolProgress):  # in place, below
+            rows = []
+        with self._above():
+            for row in rows:
+                show(row)
 
     def note(self, text: str) -> None:
         """Say something that is no event, on stderr."""
-        click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
+        with self._above():
+            click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
+
+    @contextlib.contextmanager
+    def _above(self) -> Iterator[None]:
+        """Print above the live rows."""
+        if self._screen is not None:
+            self._screen.erase()
+        yield
+        self.draw()
+
+    def draw(self) -> None:
+        """Bring the live rows up to date, at a terminal."""
+        if self._screen is not None:
+            now = datetime.now(UTC)
+            every = (self.progress, *self._delegates.values())
+            self._screen.draw([] if self._is_hidden else [row for progress in every for row in progress.rows(now)])
+
+    def hide(self, is_hidden: bool) -> None:
+        """Take the live rows away while a person types, and bring them back."""
+        self._is_hidden = is_hidden
+        self.draw()
+
+    @contextlib.asynccontextmanager
+    async def live(self, session: str, client: Client | None) -> AsyncIterator[None]:
+        """Keep the live rows up to date, at a terminal; they are gone at the end."""
+        if self._screen is None:
+            yield
+            return
+        ticking = asyncio.create_task(self._tick(session, client))
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            self._screen.erase()
+            self._is_hidden = True
+
+    async def _tick(self, session: str, client: Client | None) -> None:
+        clock = asyncio.get_running_loop().time
+        asked, seen = (0, 0.0), (self.after, clock())
+        while True:
+            await asyncio.sleep(TICK.total_seconds())
+            self.draw()
+            if client is None:
+                continue
+            if seen[0] != self.after:
+                seen = self.after, clock()
+            is_quiet = clock() - seen[1] > QUIET.total_seconds()
+            if asked[0] != self.progress.step or (is_quiet and clock() - asked[1] > QUIET.total_seconds()):
+                asked = self.progress.step, clock()
+                with contextlib.suppress(ClientError, StoreError):
+                    self.progress.budget = await client.budget(session) or self.progress.budget
+                    wait = await client.waits_for(session) if is_quiet else None
+                    self.progress.waits = wait.sentence(datetime.now(UTC)) if wait is not None else ""
 
 
 class Followed(Protocol):
@@ -213,7 +296,9 @@ class Followed(Protocol):
         ...
 
 
-async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Client | None = None) -> int:
+async def follow(
+    turn: Followed, printer: Printer, *, cancels: bool, client: Client | None = None, tree: bool = False
+) -> int:
     """Print a turn, or a session's turns, to the end and return the exit code.
 
     Args:
@@ -222,15 +307,19 @@ async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Cli
         cancels: Whether the first Ctrl+C cancels the turn; otherwise it stops following.
         client: Takes what the person at the terminal is asked. Without a terminal, or as JSON, following ends when the
             turn waits for a person.
+        tree: Whether the events of delegates are printed too, below their callers'.
     """
-    asking = Asking(turn, None if printer.as_json else client, printer.note, lambda: following.cancel())  # noqa: PLW0108 - made below
-    following = asyncio.create_task(_print_events(turn, printer, asking))
+    terminal = Terminal(printer.note, lambda: following.cancel(), printer.hide)  # noqa: PLW0108 - made below
+    asking = Asking(turn, None if printer.as_json else client, terminal)
+    delegates = Delegates(client, printer) if tree and client is not None else None
+    following = asyncio.create_task(_print_events(turn, printer, asking, delegates))
     asking.start()
     watching = asyncio.create_task(_tell_waits(turn.session, printer, client)) if client is not None else None
     presses = _Presses(turn, printer, following, cancels=cancels)
     with _on_interrupt(presses.pressed):
         try:
-            await following
+            async with printer.live(turn.session, client):
+                await following
         except asyncio.CancelledError:
             if asking.left and not presses.quit:
                 say_what_waits(turn.session, asking.left, printer.note)
@@ -244,6 +333,10 @@ async def follow(turn: Followed, printer: Printer, *, cancels: bool, client: Cli
             asking.stop()
             if watching is not None:
                 watching.cancel()
+            if delegates is not None:
+                delegates.stop()
+    if client is not None and not printer.as_json and not printer.types and (page := ui_page(client, turn.session)):
+        show(Line(f"in the Temporal UI: {page}", Tone.QUIET))
     if printer.end is not None:
         if printer.end.stop_reason == StopReason.WAITING_FOR_INPUT:
             say_what_waits(turn.session, await turn.requests(), printer.note)
@@ -259,12 +352,51 @@ async def _tell_waits(session: str, printer: Printer, client: Client) -> None:
             printer.note(text)
 
 
-async def _print_events(turn: Followed, printer: Printer, asking: Asking) -> None:
+class Delegates:
+    """The delegates of what is followed, and theirs: their events are printed as they come."""
+
+    def __init__(self, client: Client, printer: Printer) -> None:
+        self._client = client
+        self._printer = printer
+        self._following: dict[str, asyncio.Task[None]] = {}
+
+    async def before(self, envelope: Envelope) -> None:
+        """Before a caller's event is printed: a delegate that has ended gets the time to say so itself."""
+        if isinstance(envelope.event, DelegateEnd) and (task := self._following.get(envelope.event.delegate)):
+            await asyncio.wait({task}, timeout=CATCH_UP.total_seconds())
+
+    def after(self, envelope: Envelope, depth: int = 1) -> None:
+        """Behind a caller's event: follow a delegate that begins."""
+        event = envelope.event
+        if isinstance(event, DelegateStart) and event.delegate not in self._following:
+            self._following[event.delegate] = asyncio.create_task(self._follow(event.delegate, depth))
+
+    async def _follow(self, session: str, depth: int) -> None:
+        try:
+            turn = await self._client.attach(session)
+            async for envelope in turn.events():
+                await self.before(envelope)
+                self._printer.delegate_event(envelope, depth)
+                self.after(envelope, depth + 1)
+        except (ClientError, StoreError) as error:
+            self._printer.note(f"delegate {session} cannot be followed: {error}")
+
+    def stop(self) -> None:
+        """Follow no more."""
+        for task in self._following.values():
+            task.cancel()
+
+
+async def _print_events(turn: Followed, printer: Printer, asking: Asking, delegates: Delegates | None) -> None:
     with _saying_what_is_waited_for(printer):
         try:
             async for envelope in turn.events(heartbeat=printer.heartbeat):
+                if delegates is not None:
+                    await delegates.before(envelope)
                 printer.event(envelope)
                 asking.saw(envelope)
+                if delegates is not None:
+                    delegates.after(envelope)
         except (StoreUnavailableError, ServerUnreachableError) as error:
             place = "" if printer.after is None else f" --after {printer.after}"
             again = f"'perdure follow {turn.session}{place}' goes on where this ended"

@@ -107,10 +107,14 @@ def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
 
 def tally(end: TurnResult | events.AgentEnd) -> str:
     """Steps, tokens and cost of a turn in one phrase."""
-    cost = money(end.cost_usd)
-    if end.unpriced_calls:
-        cost = f"{cost} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
-    return f"{counted_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost}"
+    return f"{counted_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
+
+
+def cost_of(end: TurnResult | events.AgentEnd) -> str:
+    """What a turn cost, as far as that is known."""
+    if not end.unpriced_calls:
+        return money(end.cost_usd)
+    return f"{money(end.cost_usd)} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
 
 
 def counted_steps(steps: int) -> str:
@@ -177,7 +181,8 @@ def _content(_: events.Envelope, event: events.GenerationContent) -> Iterator[Li
 def _generation_end(envelope: events.Envelope, event: events.GenerationEnd) -> Iterator[Line]:
     cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
     source = " · recorded" if event.recorded else ""
-    yield Line(f"step {envelope.step} · {event.usage.total_tokens:,} tokens · {cost}{source}", Tone.QUIET)
+    took = duration(event.seconds)
+    yield Line(f"step {envelope.step} · {took} · {event.usage.total_tokens:,} tokens · {cost}{source}", Tone.QUIET)
 
 
 def _generation_error(_: events.Envelope, event: events.GenerationError) -> Iterator[Line]:
@@ -218,7 +223,7 @@ def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
     if event.error is None:
         preview = " ".join(event.result.split())
         shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
-        yield Line(f"✓ {event.tool} {event.seconds:.1f}s {shown}".rstrip(), Tone.GOOD)
+        yield Line(f"✓ {event.tool} {duration(event.seconds)} {shown}".rstrip(), Tone.GOOD)
     else:
         yield from error_lines(event.error)
 

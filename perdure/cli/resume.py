@@ -5,12 +5,13 @@ from typing import Unpack
 import click
 
 from perdure.cli.connection import run
+from perdure.cli.prompts import PROMPT
 from perdure.cli.resuming import Told, go_on, resuming
 
 
 @click.command("resume")
 @click.argument("session")
-@click.argument("prompt", default="")
+@click.argument("prompt", default="", type=PROMPT)
 @resuming
 @click.pass_context
 def command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Told]) -> None:

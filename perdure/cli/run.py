@@ -9,7 +9,8 @@ from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.history import read_history
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names, with_tree
+from perdure.cli.prompts import PROMPT
 from perdure.cli.turn_context import on_behalf_of
 from perdure.client import Client, TurnOptions
 from perdure.contracts.budgets import Budgets
@@ -37,11 +38,12 @@ class Dollars(click.ParamType[Decimal]):
 
 @click.command("run")
 @click.argument("agent")
-@click.argument("prompt")
+@click.argument("prompt", type=PROMPT)
 @click.option("--session", metavar="ID", help="The session; without it, a new one.")
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @type_names
+@with_tree
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
 @on_behalf_of
@@ -61,6 +63,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     as_json: bool,
     types: tuple[str, ...],
     names: Names,
+    tree: bool,
     detached: bool,
     attached: tuple[Path, ...],
     path: Path | None,
@@ -72,7 +75,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     max_steps: int | None,
     max_cost_usd: Decimal | None,
 ) -> None:
-    """Start a turn of AGENT with PROMPT and follow it to its end.
+    """Start a turn of AGENT with PROMPT and follow it to its end; - reads the prompt from stdin, @FILE from a file.
 
     Ctrl+C cancels the turn; a second one within three seconds quits at once.
     """
@@ -93,7 +96,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.start(agent, content, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, printer, cancels=True, client=client)
+            return await follow(turn, printer, cancels=True, client=client, tree=tree)
 
     ctx.exit(run(main()))
 

@@ -6,7 +6,8 @@ import click
 
 from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
+from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names, with_tree
+from perdure.cli.prompts import PROMPT
 from perdure.cli.turn_context import on_behalf_of
 from perdure.contracts.events import Names
 from perdure.contracts.values import JsonValue
@@ -14,12 +15,13 @@ from perdure.contracts.values import JsonValue
 
 @click.command("send")
 @click.argument("session")
-@click.argument("prompt")
+@click.argument("prompt", type=PROMPT)
 @click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
 @on_behalf_of
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @type_names
+@with_tree
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @attachments
 @click.pass_context
@@ -34,10 +36,11 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     as_json: bool,
     types: tuple[str, ...],
     names: Names,
+    tree: bool,
     detached: bool,
     attached: tuple[Path, ...],
 ) -> None:
-    """Send PROMPT to SESSION and follow the turn that takes it.
+    """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
 
     A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
     seconds quits at once.
@@ -53,6 +56,6 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             turn = await client.send(session, content, steer=steer, context=data, by=by)
             if detached:
                 return await detach(turn, as_json=as_json)
-            return await follow(turn, printer, cancels=True, client=client)
+            return await follow(turn, printer, cancels=True, client=client, tree=tree)
 
     ctx.exit(run(main()))

@@ -12,6 +12,14 @@ from perdure.contracts.turns import BudgetStatus
 class Extending(Replies):
     """The part of the client that changes the limits of running turns."""
 
+    async def budget(self, session: str) -> BudgetStatus | None:
+        """The limits of the running turn and what counts against them; None if no worker answers, or none runs.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        return await self._runs.budget(session)
+
     async def extend(
         self, session: str, *, turn: int | None = None, end: bool = False, **limits: Unpack[Limits]
     ) -> BudgetStatus:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import temporalio.client
 from pydantic import ValidationError
@@ -37,7 +38,9 @@ from perdure.client.server_errors import is_away, is_missing
 from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update
-from perdure.contracts.turns import CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
+from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
+
+_Told = TypeVar("_Told")
 
 POLLER_AGE = timedelta(seconds=75)
 """A worker asks for work at least every 60 seconds; one that has not for longer is gone."""
@@ -220,12 +223,19 @@ class Runs:
 
     async def status(self, session: str) -> TurnStatus | None:
         """What the running turn says of itself; None if it has not been opened or no worker answers in time."""
+        return await self._query(session, Query.STATUS, TurnStatus)
+
+    async def budget(self, session: str) -> BudgetStatus | None:
+        """The limits of the running turn and what counts against them; None likewise."""
+        return await self._query(session, Query.BUDGET, BudgetStatus)
+
+    async def _query(self, session: str, query: Query, kind: type[_Told]) -> _Told | None:
         handle = self.temporal.get_workflow_handle(session)
         with rpc_errors():
             try:
-                status: TurnStatus = await handle.query(
-                    Query.STATUS,
-                    result_type=TurnStatus,
+                told: _Told = await handle.query(
+                    query,
+                    result_type=kind,
                     rpc_timeout=QUERY_TIMEOUT,
                     reject_condition=QueryRejectCondition.NOT_OPEN,  # a worker would answer for one that was terminated
                 )
@@ -235,7 +245,7 @@ class Runs:
                 if error.status is RPCStatusCode.FAILED_PRECONDITION or is_missing(error) or is_away(error):
                     return None
                 raise
-        return status
+        return told
 
     async def has_worker(self, task_queue: str) -> bool:
         """Whether a worker asked the task queue for work in the last minute."""

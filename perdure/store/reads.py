@@ -1,13 +1,13 @@
 """What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
 from perdure.contracts.delegates import DELEGATED
-from perdure.contracts.events import Envelope, UserInputReceived, UserInputRequired
+from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.messages import Message
 from perdure.contracts.people import OpenRequest
 from perdure.contracts.turns import RunState, StopReason
@@ -15,7 +15,15 @@ from perdure.store import schema
 from perdure.store.closing import find_turn
 from perdure.store.errors import NotFoundError
 from perdure.store.generations import history
-from perdure.store.records import Artifact, PeopleWaitedFor, SessionFilter, SessionRecord, StepRecord, TurnRecord
+from perdure.store.records import (
+    Artifact,
+    PeopleWaitedFor,
+    SessionFilter,
+    SessionRecord,
+    StepRecord,
+    TurnGlance,
+    TurnRecord,
+)
 from perdure.store.rows import envelope, session_record, step_record, turn_record
 
 _IDENTITY = select(schema.identity.c.id)
@@ -176,6 +184,29 @@ def people_waited_for(connection: Connection, without: Collection[str] = ()) -> 
     statement = _people_waited_for(without) if without else PEOPLE_WAITED_FOR
     turns, since = connection.execute(statement).one()
     return PeopleWaitedFor(turns=turns, since=since)
+
+
+GLANCE = 200
+"""Characters of a prompt that a list shows at most."""
+
+
+def glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
+    """The beginnings of prompts, and the last steps, of one turn of each session."""
+    events, steps = schema.events.c, schema.steps.c
+    keys = {f"{turn}/agent_start" for turn in turns.values()}
+    starts = select(*events).where(events.session.in_(turns), events.key.in_(keys))
+    counts = (
+        select(steps.session, steps.turn, func.max(steps.step).label("last"))
+        .where(steps.session.in_(turns), steps.turn.in_(set(turns.values())))
+        .group_by(steps.session, steps.turn)
+    )
+    last = {(row.session, row.turn): row.last for row in connection.execute(counts)}
+    found = {name: TurnGlance(steps=last.get((name, turn), 0)) for name, turn in turns.items()}
+    for row in connection.execute(starts):
+        event = envelope(row).event
+        if turns[row.session] == row.turn and isinstance(event, AgentStart):
+            found[row.session] = found[row.session].model_copy(update={"prompt": event.prompt[:GLANCE]})
+    return found
 
 
 def open_requests(

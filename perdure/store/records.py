@@ -212,6 +212,13 @@ class TurnRecord(Value):
         return JobStatus.RUNNING if self.result is None else self.result.job_status
 
 
+class TurnGlance(Value):
+    """What a list shows of a turn beside its row: the beginning of its prompt, and the last step that is stored."""
+
+    prompt: str = ""
+    steps: int = 0
+
+
 class SessionFilter(TypedDict, total=False):
     """Which sessions are listed, by their last turns; ``since`` leaves out those that began before.
 

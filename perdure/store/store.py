@@ -7,7 +7,7 @@ Long, because it is the store's whole face: each operation has its method here, 
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from perdure.store.records import (
     SessionFilter,
     SessionRecord,
     StepRecord,
+    TurnGlance,
     TurnRecord,
 )
 from perdure.store.sqlite import SqliteFile
@@ -402,6 +403,10 @@ class Store:
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
         return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit, only))
+
+    async def glances(self, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
+        """What a list shows of these turns, one of each session."""
+        return await self._read("glances", lambda connection: reads.glances(connection, turns))
 
     async def open_runs(self, sessions: Collection[str] | None = None) -> dict[str, datetime]:
         """When the first runs of open turns began, by session: of these sessions, or of all."""

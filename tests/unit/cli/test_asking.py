@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from perdure.cli import answer, asking
-from perdure.cli.asking import Asking, command_for, prompt_for, say_what_waits
+from perdure.cli.asking import Asking, Terminal, command_for, prompt_for, say_what_waits
 from perdure.cli.errors import CliError
 from perdure.cli.live import Printer
 from perdure.client import Client, Turn
@@ -92,7 +92,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> "asyncio.Queue[str]":
 async def test_a_question_stays_while_no_worker_can_say_whether_it_is_open(typed: "asyncio.Queue[str]") -> None:
     """S-60: every worker is gone for a while; the person answers when one is back."""
     turn, client, notes = StatedTurn(status(question()), *[None] * 100), Taking(), list[str]()
-    what = Asking(cast("Turn", turn), cast("Client", client), notes.append, lambda: None)
+    what = Asking(cast("Turn", turn), cast("Client", client), Terminal(notes.append, lambda: None, lambda _: None))
     what.start()
     async with asyncio.timeout(10):
         await turn.said_all.wait()
@@ -108,7 +108,7 @@ async def test_a_question_that_others_have_answered_is_taken_back_and_the_next_o
     typed: "asyncio.Queue[str]", capsys: pytest.CaptureFixture[str]
 ) -> None:
     turn, notes = StatedTurn(status(question(1), question(2)), status(question(2))), list[str]()
-    what = Asking(cast("Turn", turn), cast("Client", Taking()), notes.append, lambda: None)
+    what = Asking(cast("Turn", turn), cast("Client", Taking()), Terminal(notes.append, lambda: None, lambda _: None))
     what.start()
     async with asyncio.timeout(10):
         await turn.said_all.wait()
@@ -155,7 +155,7 @@ async def test_a_request_is_dealt_with_when_its_event_has_been_printed(
     monkeypatch.setattr(asking, "CATCH_UP", timedelta(minutes=1))
     monkeypatch.setattr(asking, "at_a_terminal", lambda: False)
     turn, left = StatedTurn(status(question())), asyncio.Event()
-    what = Asking(cast("Turn", turn), None, list[str]().append, left.set)
+    what = Asking(cast("Turn", turn), None, Terminal(list[str]().append, left.set, lambda _: None))
     what.start()
     async with asyncio.timeout(10):
         await turn.said_all.wait()
@@ -174,7 +174,7 @@ async def test_a_turn_that_has_stopped_for_people_is_followed_to_its_last_event(
     """S-66: its requests stand in its result before the end of its log has been read."""
     monkeypatch.setattr(asking, "at_a_terminal", lambda: False)
     turn, left = StatedTurn(None), asyncio.Event()
-    what = Asking(cast("Turn", turn), None, list[str]().append, left.set)
+    what = Asking(cast("Turn", turn), None, Terminal(list[str]().append, left.set, lambda _: None))
     what.start()
     what.saw(event_of(question()))
     await asyncio.wait_for(turn.said_all.wait(), 10)

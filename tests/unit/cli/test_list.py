@@ -102,9 +102,13 @@ def test_json_has_every_field_whether_the_turn_has_ended_or_not() -> None:
 
 
 def test_a_line_for_people_names_the_reason() -> None:
-    lines = perdure().stdout.splitlines()
-    assert lines[0].startswith("running · helper · turn 1 · running · ")
-    assert lines[2].startswith("failed · helper · turn 1 · error (llm.rate_limited) · ")
+    head, running, finished, failed = perdure().stdout.splitlines()
+    assert head.split() == ["SESSION", "TURN", "STATE", "STEPS", "COST", "TOOK", "BEGAN", "AGENT", "PROMPT"]
+    assert running.split()[:4] == ["running", "1", "running", "0"]
+    assert finished.split()[:5] == ["finished", "1", "finished", "1", "$0.10"]
+    assert failed.split()[:5] == ["failed", "1", "error", "(llm.rate_limited)", "1"]
+    assert {row.index("helper") for row in (running, failed)} == {head.index("AGENT")}
+    assert all(row[head.index("PROMPT") :] == "hello" for row in (running, finished, failed))
 
 
 def test_nothing_found_is_said_and_is_no_error() -> None:

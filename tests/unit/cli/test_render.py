@@ -133,8 +133,8 @@ def test_a_generation_shows_its_text_and_what_it_used() -> None:
         seconds=1.0,
     )
     assert shown(events.GenerationContent(content="one\ntwo\n")) == ["one", "two"]
-    assert shown(used) == ["step 3 · 1,234 tokens · $0.0123"]
-    assert shown(used.model_copy(update={"cost_usd": None})) == ["step 3 · 1,234 tokens · price unknown"]
+    assert shown(used) == ["step 3 · 1.0s · 1,234 tokens · $0.0123"]
+    assert shown(used.model_copy(update={"cost_usd": None})) == ["step 3 · 1.0s · 1,234 tokens · price unknown"]
 
 
 def test_the_last_line_says_why_the_turn_ended_and_what_it_used() -> None:
