@@ -4,10 +4,14 @@ import json
 import re
 from collections.abc import Collection
 from decimal import Decimal
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from perdure.activities import schema_checks
 from perdure.activities.mcp.servers import is_remote
 from perdure.activities.model import Answer
+from perdure.agents.output_types import problem_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -27,7 +31,7 @@ from perdure.contracts.events import (
 from perdure.contracts.generations import CUT_OFF, Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
-from perdure.contracts.values import json_object
+from perdure.contracts.values import JsonValue, json_object
 from perdure.engine import builtins, delegates
 from perdure.engine.approvals import considered, in_one_payload
 from perdure.engine.outputs import head_and_tail, whole_characters
@@ -143,16 +147,24 @@ def _name(called: str, definition: AgentDefinition, secrets: Collection[str]) ->
     return name or "unnamed"
 
 
-def checked(request: Generate, definition: AgentDefinition, step: StepRecord) -> tuple[StepRecord, ErrorDetail | None]:
+def checked(
+    request: Generate, definition: AgentDefinition, step: StepRecord, output_type: TypeAdapter[Any] | None = None
+) -> tuple[StepRecord, ErrorDetail | None]:
     """The step with its answer's JSON, or with what the model reads of an answer that the output schema rules out.
 
     The same for a step that is stored already, whose message for the model is there.
+
+    Args:
+        request: What the model was asked.
+        definition: The agent, with the output schema.
+        step: The step that holds the answer.
+        output_type: The type whose schema that is, if this worker has it: its validators have their say too.
     """
     schema, answer = definition.output_schema, answer_in(step)
     if schema is None or answer.tool_calls or step.finish_reason == CUT_OFF:
         return step, None
     try:
-        value = check_answer(answer.content, schema)
+        value = _value_of(answer.content, schema, output_type)
     except AnswerError as error:
         place = f"step {request.step}, {definition.model}: "
         detail = ErrorDetail(code=error.code, title="generation", message=(place + str(error))[:2_000])
@@ -161,6 +173,14 @@ def checked(request: Generate, definition: AgentDefinition, step: StepRecord) ->
         return (step if last else step.model_copy(update={"messages": (*step.messages, again)})), detail
     messages = (*step.messages[:-1], answer.model_copy(update={"value": value}))
     return step.model_copy(update={"messages": messages}), None
+
+
+def _value_of(text: str, schema: dict[str, JsonValue], output_type: TypeAdapter[Any] | None) -> JsonValue:
+    value = check_answer(text, schema)
+    problem = None if output_type is None else problem_of(output_type, value)
+    if problem is not None:
+        raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, problem)
+    return value
 
 
 def is_answer(step: StepRecord) -> bool:

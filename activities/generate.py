@@ -4,9 +4,10 @@ Safe to run twice: the answer is stored under the key of its input before it is 
 finds it there neither calls the model nor pays again.
 """
 
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -33,6 +34,7 @@ from perdure.activities.model import Answer, PromptAssemblyError, assembling, sy
 from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.stops import matches
 from perdure.activities.storing import until_stored
+from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
@@ -52,10 +54,11 @@ T = TypeVar("T")
 class GenerateActivity:
     """The generations of one worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
         self,
         *,
         store: Store,
+        agents: Mapping[str, Agent],
         definitions: Definitions,
         conversations: Conversations,
         attempts: Attempts,
@@ -63,11 +66,19 @@ class GenerateActivity:
         secrets: Collection[str],
     ) -> None:
         self._store = store
+        self._agents = agents
         self._definitions = definitions
         self._conversations = conversations
         self._attempts = attempts
         self._metrics = metrics
         self._secrets = secrets
+
+    def _output_type(self, definition: AgentDefinition) -> TypeAdapter[Any] | None:
+        """The type of the agent's output schema; None if this worker has none, or not the one that the turn goes by."""
+        agent = self._agents.get(definition.name)
+        if agent is None or agent.output_schema != definition.output_schema:
+            return None
+        return agent.output_type
 
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
@@ -130,7 +141,12 @@ class GenerateActivity:
         made = await _off_the_loop_if_slow(
             definition,
             answer,
-            lambda: _made(request, definition, step_of(request, definition, new, answer, self._secrets)),
+            lambda: _made(
+                request,
+                definition,
+                step_of(request, definition, new, answer, self._secrets),
+                self._output_type(definition),
+            ),
         )
         step, ledger, rejected = made
         events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
@@ -170,7 +186,7 @@ class GenerateActivity:
     async def _stored(self, request: Generate, definition: AgentDefinition, step: StepRecord) -> Generation:
         """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
         if is_answer(step):
-            _, rejected = await off_the_loop(lambda: checked(request, definition, step))
+            _, rejected = await off_the_loop(lambda: checked(request, definition, step, self._output_type(definition)))
             return await self._observed(request, definition, step, rejected)
         retries = await self._attempts.retries(request)
         return told(step, retries[-1].wait_seconds if retries else 0.0)
@@ -245,9 +261,12 @@ def _counted(request: Generate, parent: StepRecord | None, before: int) -> Count
 
 
 def _made(
-    request: Generate, definition: AgentDefinition, made: tuple[StepRecord, list[LedgerCall]]
+    request: Generate,
+    definition: AgentDefinition,
+    made: tuple[StepRecord, list[LedgerCall]],
+    output_type: TypeAdapter[Any] | None,
 ) -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
-    step, rejected = checked(request, definition, made[0])
+    step, rejected = checked(request, definition, made[0], output_type)
     return step, made[1], rejected
 
 

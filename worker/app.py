@@ -119,6 +119,7 @@ def build_worker(
     )
     generate = GenerateActivity(
         store=parts.store,
+        agents=parts.agents,
         definitions=definitions,
         conversations=Conversations(parts.store),
         attempts=attempts,

@@ -6,13 +6,23 @@ from functools import cached_property
 from inspect import cleandoc, isasyncgenfunction, isfunction, isgeneratorfunction, ismethod, signature
 from typing import Annotated, Any, Self, Unpack, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import core_schema
 
 from perdure.agents.completion import settled
 from perdure.agents.delegates import Delegate, awaiting, check
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
+from perdure.agents.output_types import adapter_of
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
 from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction
 from perdure.agents.skills import declared
@@ -102,7 +112,8 @@ class Agent(Value):
             no calls, or its provider refuses so many tools, and then ``json-in-xml``.
         budgets: Limits beside ``max_steps``.
         compaction: When and how a conversation that grows too long is summarised.
-        output_schema: What the last answer must be, as JSON: a JSON schema, or a pydantic class for its schema. The
+        output_schema: What the last answer must be, as JSON: a JSON schema, or a type for its schema and its own
+            validators (a pydantic class, a dataclass, ``list[int]``, any that ``pydantic.TypeAdapter`` takes). The
             turn's ``value`` then holds it.
         output_corrections: How often an answer that does not fit may be sent back to the model, in a turn.
         interactive: What a turn does that needs a person: ``wait`` for one, or ``stop`` with ``waiting_for_input``,
@@ -150,6 +161,7 @@ class Agent(Value):
     skills: tuple[Skill, ...] = ()
     fallback_models: tuple[Annotated[Fallback, known_fields(Fallback)], ...] = ()
     cache: CacheMode = "latest"
+    _output_type: TypeAdapter[Any] | None = PrivateAttr(default=None)
 
     def __init__(self, **settings: Unpack[AgentSettings]) -> None:
         """Check the settings.
@@ -164,6 +176,7 @@ class Agent(Value):
             raise AgentDefinitionError(msg) from error
         try:
             super().__init__(**ours)
+            self._output_type = adapter_of(ours.get("output_schema"))
             _check_rules(self.definition, self.mcp_servers)
             warn(of_agent(self.definition, self.mcp_servers))
         except ValidationError as error:
@@ -262,9 +275,8 @@ class Agent(Value):
     @field_validator("output_schema", mode="before")
     @classmethod
     def _class_becomes_schema(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        if isinstance(value, type) and issubclass(value, BaseModel):
-            return value.model_json_schema()
-        return cast("object", value)
+        adapter = adapter_of(value)
+        return value if adapter is None else adapter.json_schema()
 
     @field_validator("output_schema")
     @classmethod
@@ -336,8 +348,15 @@ class Agent(Value):
             AgentDefinitionError: A setting cannot be used, or there is none of that name.
         """
         kept: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        if self._output_type is not None:
+            kept["output_schema"] = self._output_type
         kept.update(in_our_words("Agent", changes))
         return type(self)(**kept)
+
+    @property
+    def output_type(self) -> TypeAdapter[Any] | None:
+        """The type whose schema ``output_schema`` is; None of an agent with a JSON schema, or with none."""
+        return self._output_type
 
     @cached_property
     def definition(self) -> AgentDefinition:

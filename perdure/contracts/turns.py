@@ -7,9 +7,9 @@ import re
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, overload
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from perdure.contracts.agents import TurnPolicy
@@ -451,6 +451,28 @@ class TurnResult(Value):
     exception: str | None = None
     todos: tuple[Todo, ...] = ()
     spent: Spent | None = None
+
+    @overload
+    def value_as(self, wanted: type[T]) -> T: ...
+
+    @overload
+    def value_as(self, wanted: TypeAdapter[T]) -> T: ...
+
+    def value_as(self, wanted: type[T] | TypeAdapter[T]) -> T:
+        """The value as this type: the one that is the agent's ``output_schema``, or another that the JSON fits.
+
+        Args:
+            wanted: A pydantic class, a dataclass, a type such as ``list[int]``, or a ``TypeAdapter`` of any other.
+
+        Raises:
+            ValueError: The turn has no value, or it does not fit (``pydantic.ValidationError``).
+        """
+        if self.value is None:
+            why = self.error or "its agent has no output_schema, or it did not finish"
+            msg = f"turn {self.turn} of session {self.session} ended {self.stop_reason} without a value: {why}"
+            raise ValueError(msg)
+        adapter: TypeAdapter[T] = wanted if isinstance(wanted, TypeAdapter) else TypeAdapter(wanted)
+        return adapter.validate_json(to_json(self.value))
 
     @property
     def checkpoint_status(self) -> CheckpointStatus:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from perdure import Agent, Budgets, Compaction, RetryPolicy, tool
 from perdure.client import Client
@@ -143,7 +143,7 @@ async def prepared(house: House) -> AsyncIterator[Jobs]:
             for name in SCRIPTS:
                 if name != "killed":
                     await _start(house.client, name)
-            await house.client.start("nobody", PROMPT, session="refused")
+            await _start_raw(house, "refused", {"agent": "nobody", "prompt": PROMPT})
             await _malformed(house, "malformed")
             await asyncio.gather(
                 happened(body.started),
@@ -166,10 +166,14 @@ async def _start(client: Client, name: str) -> None:
     await client.start(name, PROMPT, session=name, tenant="acme")
 
 
+async def _start_raw(house: House, name: str, request: dict[str, str]) -> WorkflowHandle[Any, Any]:
+    """Start a job the way another service does."""
+    return await house.temporal.start_workflow(AGENT_TURN, request, id=name, task_queue=house.settings.task_queue)
+
+
 async def _malformed(house: House, name: str) -> None:
-    """Start a job the way another service does, with a slip of the pen."""
-    queue = house.settings.task_queue
-    handle = await house.temporal.start_workflow(AGENT_TURN, {"promt": PROMPT}, id=name, task_queue=queue)
+    """Start a job with a slip of the pen."""
+    handle = await _start_raw(house, name, {"promt": PROMPT})
     with pytest.raises(WorkflowFailureError):
         await handle.result()
 

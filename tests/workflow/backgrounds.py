@@ -8,6 +8,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from perdure import Agent, Delegate, tool
 from perdure.contracts.values import JsonValue
+from perdure.contracts.waits import WAITS_FOR_A_SHARE
 from perdure.testing import ChatRequest, Reply, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.delegating import agent, children, results_in
@@ -69,6 +70,6 @@ async def waits_for_delegates(handle: WorkflowHandle[Any, Any]) -> None:
 
     async def waits() -> bool:
         status: dict[str, Any] = await handle.query("status")
-        return str(status["activity"]).startswith("waiting for delegates")
+        return str(status["activity"]).startswith(("waiting for delegates", WAITS_FOR_A_SHARE))
 
     await eventually(waits)

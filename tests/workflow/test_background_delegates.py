@@ -143,7 +143,7 @@ async def test_a_caller_without_calls_of_its_own_left_waits_for_what_comes_back(
         await house.wait_for_event("tool_end", 4)  # of 7 calls, 4 are made, and 3 are the delegate's
 
         async def waits() -> bool:
-            return str((await handle.query("status"))["activity"]).startswith("waiting for delegates")
+            return str((await handle.query("status"))["activity"]).startswith("waiting for what delegates may spend")
 
         await eventually(waits)
         asked = sum("tester" in one.request.system for one in provider.requests)

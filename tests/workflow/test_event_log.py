@@ -84,8 +84,9 @@ async def test_tools_delegates_hooks_and_progress_at_once_leave_no_gap_and_keep_
 
 
 LONG = "x" * 1_000_000
-MOST = {"generation_content": 32_000, "todos_changed": 33_000}
-"""Bytes of the events that hold more than a beginning: an answer to 30,000 characters, and every todo there is."""
+MOST = {"generation_content": 32_000, "todos_changed": 33_000, "tool_end": 9_000}
+"""Bytes of the events that hold more than a beginning: an answer to 30,000 characters, every todo there is, and of a
+call that failed a result and a traceback, of 4,000 characters each."""
 
 
 async def test_nothing_that_is_huge_stands_in_the_log_whole(house: House) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from perdure import Agent, RetryPolicy, tool
 from perdure.activities import model
@@ -154,3 +154,29 @@ async def test_a_rejected_answer_is_still_the_output_of_a_turn_that_ends_after_i
 async def test_an_answer_that_no_store_could_keep_is_refused_and_corrected(house: House) -> None:
     result, _ = await played(house, say('{"total": ' + "[" * 300 + "]" * 300 + "}"), GOOD, output_corrections=1)
     assert (result["stop_reason"], result["steps"]) == ("finished", 2)
+
+
+class Meeting(BaseModel):
+    minutes: int
+
+    @field_validator("minutes")
+    @classmethod
+    def _is_short(cls, value: int) -> int:
+        if value > 60:
+            msg = "a meeting takes an hour at most"
+            raise ValueError(msg)
+        return value
+
+
+async def test_the_classs_own_validators_feed_the_corrections_and_type_the_value(house: House) -> None:
+    """S-72: the schema alone would take the first answer."""
+    long, short = say('{"minutes": 90}'), say('{"minutes": 45}')
+    agent = reporter(output_schema=Meeting, output_corrections=1, tools=[])
+    async with ScriptedProvider(Script(replies=(long, short))) as provider, house.worker(agent):
+        house.use(provider)
+        turn = await house.client.start("tester", "go", session=house.session)
+        result = await turn.result()
+    assert result.value_as(Meeting) == Meeting(minutes=45)
+    told = str(provider.requests[1].request.messages[-1]["content"])
+    assert "at $.minutes: a meeting takes an hour at most. Answer again" in told
+    assert result.steps == 2
