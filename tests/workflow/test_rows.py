@@ -62,7 +62,10 @@ def rows(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 async def shown_everywhere(house: House, titles: list[str]) -> dict[str, JsonValue]:
-    """The error that ended the first turn, once each view has shown it as the last of rows with these titles."""
+    """The error that ended the first turn, once each view has shown it as the last of rows with these titles.
+
+    The title of a tool's own exception has its class.
+    """
     (event,) = await house.events("agent_error")
     error: dict[str, JsonValue] = event["error"]
     heard: list[Envelope] = []
@@ -78,9 +81,9 @@ async def shown_everywhere(house: House, titles: list[str]) -> dict[str, JsonVal
     lines = printed.getvalue().splitlines()
     body = str(error["message"]).splitlines()
     assert [title for title, _ in rows(lines)] == titles
-    assert rows(lines)[-1] == (error["title"], body)
+    assert rows(lines)[-1] == (titles[-1], body)
     assert lines.count(f"  {body[0]}") == 1
-    assert error["title"] == titles[-1]
+    assert error["title"] == titles[-1].partition(" · ")[0]
     return error
 
 
@@ -125,7 +128,7 @@ async def test_a_failure_of_the_model_is_a_row_titled_generation_and_a_refused_k
 async def test_a_failure_of_a_tool_is_a_row_titled_with_the_tool(house: House) -> None:
     """S-51 S-20: the tool's event and the turn's error are one fact, shown once beside what its siblings did."""
     await ended(house, agent(), call(("fine", {}), ("work", {})))
-    error = await shown_everywhere(house, ["work"])
+    error = await shown_everywhere(house, ["work · ValueError"])
     assert [line["error"] for line in await house.events("tool_error")] == [error]
     assert str(error["message"]).startswith("step 1, tool work: ValueError: it broke\nin two; it ended the turn")
 
@@ -141,13 +144,13 @@ async def test_two_tools_that_fail_in_one_answer_are_two_rows(house: House) -> N
     (event,) = await house.events("agent_error")
     _, lines = await perdure("follow", house.session)
     assert event["error"]["title"] == "work"
-    assert sorted(title for title, _ in rows(lines)) == ["other", "work"]
+    assert sorted(title for title, _ in rows(lines)) == ["other · KeyError", "work · ValueError"]
 
 
 async def test_too_many_failures_in_a_row_are_a_row_titled_agent(house: House) -> None:
     """S-51: each failure is the tool's, the limit is the agent's."""
     await ended(house, agent(on_tool_error="feed_back"), call(("work", {})))
-    error = await shown_everywhere(house, [*["work"] * 10, "agent"])
+    error = await shown_everywhere(house, [*["work · ValueError"] * 10, "agent · ValueError"])
     assert str(error["message"]).startswith("10 tool errors in a row; the last one, of work: it broke")
 
 
@@ -196,7 +199,8 @@ async def test_a_request_that_never_became_a_turn_is_one_line_and_has_no_events(
     """S-51: there is no session, so there is no log that a row could stand in."""
     async with house.worker(agent()):
         result = await house.run(agent="nobody")
-        turn = await house.client.start("nobody", "go", session=house.session)
+        await house.start(agent="nobody")
+        turn = await house.client.attach(house.session)
         assert [envelope async for envelope in turn.events()] == []
     assert (result["turn"], result["reason_code"]) == (None, "request.unknown_agent")
     assert result["error"] == "no agent is named 'nobody'; this worker has: tester"
