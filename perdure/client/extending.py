@@ -13,11 +13,7 @@ class Extending(Replies):
     """The part of the client that changes the limits of running turns."""
 
     async def budget(self, session: str) -> BudgetStatus | None:
-        """The limits of the running turn and what counts against them; None if no worker answers, or none runs.
-
-        Raises:
-            ServerUnreachableError: The server does not answer.
-        """
+        """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""
         return await self._runs.budget(session)
 
     async def extend(

@@ -33,6 +33,7 @@ NOT_SENT = frozenset(
         "label",
         "tags",
         "instructions",  # stand in the messages
+        "instructions_from",  # what it makes does
         "max_steps",
         "generation_timeout",
         "retry",

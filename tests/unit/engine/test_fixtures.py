@@ -22,6 +22,7 @@ UNSENT: dict[str, Any] = {
     "description": "Other.",
     "label": "Other",
     "tags": ("other",),
+    "instructions_from": "m:told",
     "max_steps": 3,
     "generation_timeout": timedelta(seconds=1),
     "retry": RetryPolicy.dawn(),
