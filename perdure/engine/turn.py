@@ -173,12 +173,18 @@ async def _ask_people(turn: Turn, world: World) -> None:
         if not await world.may_rotate(action):
             waited = await world.wait_for_people(action)
             turn.state = after.waiting(turn.state, waited)
+        _take_stock(turn, world)
     else:
-        recorded = await world.ask(action)
-        if isinstance(recorded, Failed):  # only of a replay that parts from its recording
-            turn.state = after.failure(turn.state, recorded.error)
-        else:
-            turn.state = people.told(turn.state, recorded)
+        await _tell(turn, world, action)
+
+
+async def _tell(turn: Turn, world: World, action: AskPeople) -> None:
+    """Tell people what the turn waits for, or readers what was decided."""
+    recorded = await world.ask(action)
+    if isinstance(recorded, Failed):  # of a replay that parts from its recording, or of a store that refuses
+        turn.state = after.failure(turn.state, recorded.error)
+    elif action.requests:
+        turn.state = people.told(turn.state, recorded)
     _take_stock(turn, world)
 
 
@@ -270,8 +276,7 @@ async def _catch_up(turn: Turn, world: World) -> None:
         if decided is None:
             turn.state = after.step_ended(turn.state, world.mail, world.now)
             return
-        await world.ask(decided)
-        _take_stock(turn, world)
+        await _tell(turn, world, decided)
 
 
 def _take_stock(turn: Turn, world: World) -> None:

@@ -136,18 +136,23 @@ def test_a_worker_that_dies_at_every_start_is_told_once(dev: Dev, tmp_path: Path
     assert sum("the worker says" in line for line in again) == 1
 
 
-def test_a_worker_that_cannot_start_shows_its_last_words(
-    command: list[str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        [*command, "--agents", "broken"],
+def ran(command: list[str], agents: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command with these agents, which ends by itself."""
+    return subprocess.run(
+        [*command, "--agents", agents],
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def test_a_worker_that_cannot_start_shows_its_last_words(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = ran(command, "broken", environment, tmp_path)
     assert done.returncode == 1
     assert "ended with exit code 4: the worker says" in done.stderr
     assert "--agents', 'broken'" in done.stderr
@@ -157,15 +162,7 @@ def test_a_worker_that_cannot_start_shows_its_last_words(
 def test_agents_that_do_not_load_end_it_before_anything_starts(
     command: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [*command, "--agents", "unloadable"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = ran(command, "unloadable", environment, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "perdure: module 'unloadable' does not import; mend it\n"
     assert not (tmp_path / "worker.pid").exists()

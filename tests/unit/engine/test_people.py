@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
+from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
 from perdure.engine import after, people
 from perdure.engine import step as engine
+from perdure.engine import turn as story
 from perdure.engine.state import Carried, Ending, Mailbox, TurnState
-from tests.unit.engine.asked import next_action
+from perdure.engine.turn import Failed
+from tests.unit.engine.asked import Silent, next_action, run_now
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EXPIRES = timedelta(hours=1)
@@ -298,3 +302,23 @@ def test_an_answer_that_is_nested_too_deeply_is_refused(wrapped: Any) -> None:
     assert AnswerRequest(request="c", value=value).reply().model_dump_json()
     with pytest.raises(ValidationError, match="nested more than 64 deep"):
         AnswerRequest(request="c", value=wrapped(value))
+
+
+class Refusing(Silent):
+    """A world whose store refuses what people have decided."""
+
+    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
+        assert action.decided
+        return Failed(ErrorDetail(code="runtime.store_refused", title="people", message="no"))
+
+
+def test_a_decision_that_the_log_cannot_take_ends_the_turn_with_its_cause() -> None:
+    """S-60: the other request is not waited for as if nothing had happened."""
+    turn = Turn(["approval", "approval"])
+    turn.until_it_waits()
+    turn.say(0, yes=False)
+    world = Refusing(turn.mail, NOW, stopped=False)
+    commit = run_now(story.Turn(turn.state), world)
+    assert commit.stop_reason is StopReason.ERROR
+    assert commit.error is not None
+    assert commit.error.code == "runtime.store_refused"
