@@ -5,8 +5,8 @@ from typing import Protocol
 
 from perdure.activities.outputs import output_id
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
+from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.people import InputReceipt
 from perdure.store import Artifact
 
 

@@ -11,11 +11,10 @@ from perdure.activities.delegates import Delegations, Said, for_the_model
 from perdure.activities.errors import store_failures
 from perdure.activities.heartbeat import beating
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.delegates import DELEGATE_OUTPUT, DELEGATED, AwaitedDelegate, CollectDelegates
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import DELEGATE_OUTPUT, DELEGATED, AwaitedDelegate, CollectDelegates, ToolOutcome
 from perdure.contracts.values import JsonValue
 from perdure.store import NotFoundError, Store
 

@@ -19,13 +19,12 @@ from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import beating
 from perdure.activities.model import Answer, EmptyAnswerError, context_window
 from perdure.activities.storing import until_stored
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import AgentDefinition, says_where
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import CompactionEvent, GenerationError
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
-from perdure.contracts.model_calls import says_where
 from perdure.contracts.names import Activity
 from perdure.engine.budgets import used_up
 from perdure.engine.context import (

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from perdure.activities.conversations import WireMessage
 from perdure.activities.errors import store_failures
-from perdure.contracts.content import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
+from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
 from perdure.contracts.values import JsonValue
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact

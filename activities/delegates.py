@@ -14,12 +14,10 @@ from perdure.activities.stops import matches
 from perdure.activities.storing import until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition, TurnPolicy
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.delegates import DELEGATE_OUTPUT, Delegated, DelegateReport
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import NewEvent
+from perdure.contracts.events import DelegateEnd, DelegateStart, NewEvent
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import DELEGATE_OUTPUT, Delegated, DelegateReport, ToolDeclaration
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.approvals import is_approved

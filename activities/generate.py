@@ -37,12 +37,12 @@ from perdure.activities.storing import until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
+from perdure.contracts.conditions import GenerationCount, parts
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationContent, GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.contracts.stops import GenerationCount, parts
 from perdure.store import LedgerCall, StepRecord, Store
 
 LARGE_ANSWER = 100_000

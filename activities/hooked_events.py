@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.agents.hooks import Hook, HookedEvent, StepEnd
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.events import (
     AgentStalled,
+    DelegateEnd,
+    DelegateStart,
     Envelope,
     GenerationContent,
     Heartbeat,
@@ -15,8 +16,7 @@ from perdure.contracts.events import (
     UnknownEvent,
     UserInputReceived,
 )
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import EVENTS_AT
+from perdure.contracts.hooks import EVENTS_AT, React
 from perdure.store import StepRecord
 
 

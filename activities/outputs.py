@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perdure.agents.files import File
 from perdure.agents.return_values import ReturnValue
-from perdure.contracts.content import MAX_PARTS, ContentError, FilePart, is_image, part_of
+from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
 from perdure.contracts.tools import CallTool
 from perdure.engine import returned
 from perdure.engine.outputs import whole_characters

@@ -23,9 +23,8 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.errors import handed_over, transient
 from perdure.activities.metrics import Metrics
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import REFERENCE, AgentDefinition, place_of_calls
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.model_calls import REFERENCE, place_of_calls
 from perdure.contracts.waits import WAITS_FOR_ITS_TURN
 from perdure.engine.pace import Pace, Sent
 

@@ -8,8 +8,8 @@ from perdure.activities.recorded_turns import RecordedTurns
 from perdure.activities.recordings import FixtureMissingError, Recordings
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
-from perdure.contracts.people import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.store import Store
 

@@ -28,13 +28,20 @@ from perdure.agents.agent import Agent
 from perdure.agents.hooks import Hook, HookContext, HookedEvent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
-from perdure.contracts.decisions import DecidedEvent
 from perdure.contracts.errors import ErrorDetail, ReasonCode, named
 from perdure.contracts.events import Envelope, HookEnd, NewEvent, decided_events
+from perdure.contracts.hooks import (
+    OF_DELEGATES,
+    AnyReaction,
+    Boundary,
+    DecidedEvent,
+    HookReaction,
+    React,
+    Reacted,
+    Reaction,
+)
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
-from perdure.contracts.reacting import HookReaction, React, Reacted
-from perdure.contracts.reactions import OF_DELEGATES, AnyReaction, Boundary, Reaction
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import MissingVersion
 from perdure.engine.redaction import without_known

@@ -20,12 +20,11 @@ from perdure.activities.recordings import (
     write,
 )
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.input_requests import AskPeople, InputReceipt, InputRequest
 from perdure.contracts.messages import Message, ToolMessage
-from perdure.contracts.people import AskPeople, InputReceipt, InputRequest
 from perdure.contracts.recordings import RecordedDecisions
-from perdure.contracts.tools import ToolDeclaration, ToolOutcome
+from perdure.contracts.tools import Delegated, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.fixtures import Asked, asked_tool, without_secrets
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from perdure.contracts.model_calls import REFERENCE, texts_that_say_where, with_where
+from perdure.contracts.agents import REFERENCE, texts_that_say_where, with_where
 from perdure.contracts.values import JsonValue
 
 

@@ -6,7 +6,7 @@ from perdure.activities.mcp.references import names_needed
 from perdure.activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
-from perdure.contracts.model_calls import SHORTEST_SECRET
+from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.turn_context import VARIABLES
 from perdure.credentials import is_path
 from perdure.settings import known_secrets

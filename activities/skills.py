@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.agents import skills
 from perdure.agents.tool import Tool
-from perdure.contracts.skills import Skill
+from perdure.contracts.agents import Skill
 
 
 def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]:

@@ -8,8 +8,8 @@ import regex
 
 from perdure.activities.errors import runtime_error
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.conditions import AnyCondition, Output, ToolOutput, text_conditions
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.stops import AnyCondition, Output, ToolOutput, text_conditions
 from perdure.engine.stops import title
 
 SEARCH_SECONDS = 1.0

@@ -29,9 +29,9 @@ from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
-from perdure.contracts.reactions import HookDeclaration
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult

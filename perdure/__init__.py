@@ -19,11 +19,10 @@ from perdure.agents.warned import AgentWarning
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
-from perdure.contracts.fallbacks import Fallback
+from perdure.contracts.hooks import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback
+from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConfig
-from perdure.contracts.people import ApprovalPolicy, ApprovalRule
-from perdure.contracts.reactions import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback
-from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.retries import Fallback, RetryPolicy
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
 from perdure.engine.trajectory import Trajectory

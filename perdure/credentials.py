@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from perdure.contracts.model_calls import SHORTEST_SECRET
+from perdure.contracts.agents import SHORTEST_SECRET
 
 _ENDS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?$")
 """The ends of words that name a credential, also without an underscore before them: ``PGPASSWORD``, ``APIKEY``."""

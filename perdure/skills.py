@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 import yaml
 
 from perdure.agents.agent import AgentDefinitionError
-from perdure.contracts.skills import Skill
+from perdure.contracts.agents import Skill
 from perdure.yaml_nodes import YamlError, composed
 
 __all__ = ["MAX_BYTES", "OnInvalid", "Skill", "instructions_in", "skills_in"]

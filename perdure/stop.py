@@ -13,77 +13,77 @@ import re
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from perdure.contracts import stops
-from perdure.contracts.stops import AnyCondition, Condition, Tokens
+from perdure.contracts import conditions
+from perdure.contracts.conditions import AnyCondition, Condition, Tokens
 
 C = TypeVar("C", bound=Condition)
 
 
 def always(*, name: str = "") -> AnyCondition:
     """After the first step."""
-    return stops.Always(name=name)
+    return conditions.Always(name=name)
 
 
 def never(*, name: str = "") -> AnyCondition:
     """At no time. A text without calls then means that the turn has stalled."""
-    return stops.Never(name=name)
+    return conditions.Never(name=name)
 
 
 def any_tool_use(count: int = 1, *, name: str = "") -> AnyCondition:
     """So many tool calls have a result, errors among them."""
-    return stops.AnyToolUse(count=count, name=name)
+    return conditions.AnyToolUse(count=count, name=name)
 
 
 def tool_use(tool: str | None = None, count: int = 1, *, tool_name: str | None = None, name: str = "") -> AnyCondition:
     """The tool was called successfully so many times."""
-    return _made(stops.ToolUse, tool=tool, tool_name=tool_name, count=count, name=name)
+    return _made(conditions.ToolUse, tool=tool, tool_name=tool_name, count=count, name=name)
 
 
 def consecutive_errors(count: int, *, name: str = "") -> AnyCondition:
     """So many tool calls in a row failed, whether or not the tool's ``catch`` lists the error."""
-    return stops.ConsecutiveErrors(count=count, name=name)
+    return conditions.ConsecutiveErrors(count=count, name=name)
 
 
 def tool_error(tool: str | None = None, *, tool_name: str | None = None, name: str = "") -> AnyCondition:
     """A call failed, of one tool or of any: the turn is finished, also where ``abort`` would end it in error."""
-    return _made(stops.ToolFailed, tool=tool, tool_name=tool_name, name=name)
+    return _made(conditions.ToolFailed, tool=tool, tool_name=tool_name, name=name)
 
 
 def elapsed_time(seconds: float | None = None, *, max_seconds: float | None = None, name: str = "") -> AnyCondition:
     """The turn has run longer than so many seconds; time spent waiting for people is left out."""
-    return _made(stops.ElapsedTime, seconds=seconds, max_seconds=max_seconds, name=name)
+    return _made(conditions.ElapsedTime, seconds=seconds, max_seconds=max_seconds, name=name)
 
 
 def estimated_cost(limit: Decimal | float | str, *, name: str = "") -> AnyCondition:
     """The turn has cost more than so many US dollars."""
-    return _made(stops.EstimatedCost, limit=limit, name=name)
+    return _made(conditions.EstimatedCost, limit=limit, name=name)
 
 
 def token_usage(limit: int, mode: Tokens = "total", *, name: str = "") -> AnyCondition:
     """The turn has used more than so many tokens: in total, read (``in``), or written (``out``)."""
-    return stops.TokenUsage(limit=limit, mode=mode, name=name)
+    return conditions.TokenUsage(limit=limit, mode=mode, name=name)
 
 
 def generation_count(
     count: int | None = None, *, retries: bool = False, max_generations: int | None = None, name: str = ""
 ) -> AnyCondition:
     """The turn's own model has answered so many times; with ``retries``, calls that were sent again count too."""
-    return _made(stops.GenerationCount, count=count, max_generations=max_generations, retries=retries, name=name)
+    return _made(conditions.GenerationCount, count=count, max_generations=max_generations, retries=retries, name=name)
 
 
 def step_count(count: int | None = None, *, max_steps: int | None = None, name: str = "") -> AnyCondition:
     """The turn has made so many steps."""
-    return _made(stops.StepCount, count=count, max_steps=max_steps, name=name)
+    return _made(conditions.StepCount, count=count, max_steps=max_steps, name=name)
 
 
 def no_new_tool_used(steps: int | None = None, *, for_steps: int | None = None, name: str = "") -> AnyCondition:
     """So many steps in a row used no tool that the turn had not used before."""
-    return _made(stops.NoNewToolUsed, steps=steps, for_steps=for_steps, name=name)
+    return _made(conditions.NoNewToolUsed, steps=steps, for_steps=for_steps, name=name)
 
 
 def no_tool_calls(steps: int | None = None, *, for_steps: int | None = None, name: str = "") -> AnyCondition:
     """So many steps in a row, one by default, called no tool."""
-    return _made(stops.NoToolCalls, steps=steps, for_steps=for_steps, name=name)
+    return _made(conditions.NoToolCalls, steps=steps, for_steps=for_steps, name=name)
 
 
 def output(  # noqa: PLR0913 - the settings of one search
@@ -103,7 +103,7 @@ def output(  # noqa: PLR0913 - the settings of one search
     written out; any other ``{`` is to be escaped.
     """
     return _made(
-        stops.Output,
+        conditions.Output,
         pattern=pattern,
         case_sensitive=case_sensitive,
         exact=exact,
@@ -131,7 +131,7 @@ def tool_output(  # noqa: PLR0913 - the settings of one search
     Only results of tools with a body and of delegates are looked through, not those of ``todo`` or answers of people.
     """
     return _made(
-        stops.ToolOutput,
+        conditions.ToolOutput,
         pattern=pattern,
         tool=tool,
         tool_name=tool_name,

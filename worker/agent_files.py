@@ -20,9 +20,9 @@ from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
 from perdure.agents.hooks import Hook
 from perdure.agents.warned import AgentWarning
+from perdure.contracts.agents import Skill
+from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig
-from perdure.contracts.reactions import HookRule
-from perdure.contracts.skills import Skill
 from perdure.contracts.values import JsonValue
 from perdure.skills import skills_in
 from perdure.yaml_nodes import YamlError, composed, line_of, place_of, plain

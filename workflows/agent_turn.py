@@ -16,9 +16,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import AGENT_TURN
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (

@@ -17,10 +17,9 @@ from temporalio.exceptions import (
 )
 from temporalio.exceptions import TimeoutError as RunTimeoutError
 
-from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.engine import after, delegates, step
 from perdure.engine.delegates import AwaitDelegates, StartDelegate

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from temporalio import workflow
 
+from perdure.contracts.budgets import LIMITS, ExtendRequest
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.limits import LIMITS, ExtendRequest
 from perdure.contracts.names import Update
 from perdure.contracts.turns import BudgetStatus
 from perdure.contracts.values import JsonValue

@@ -7,8 +7,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.budgets import Paid
-from perdure.contracts.delegates import DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.tools import DelegateReport
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.engine.state import TurnState
 

@@ -12,8 +12,7 @@ from typing import NotRequired, TypedDict
 from temporalio.common import RetryPolicy
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import HookDeclaration
+from perdure.contracts.hooks import HookDeclaration, React
 from perdure.contracts.tools import ToolPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from temporalio import workflow
 
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
 from perdure.contracts.names import Update
-from perdure.contracts.people import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
 from perdure.contracts.values import JsonValue
 from perdure.engine import people
 from perdure.engine.state import Mailbox

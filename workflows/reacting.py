@@ -6,7 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.hooks import React, Reacted
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.engine import hooks
 from perdure.engine.state import TurnState

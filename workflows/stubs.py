@@ -2,13 +2,12 @@
 
 from temporalio import activity
 
-from perdure.contracts.delegates import CollectDelegates
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React, Reacted
 from perdure.contracts.recordings import RecordedDecisions
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 
 

@@ -12,9 +12,9 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from perdure.contracts.generations import Compact, Generate
+from perdure.contracts.hooks import React
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import SearchAttribute
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.contracts.waits import WAITS_FOR_A_SHARE

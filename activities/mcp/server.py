@@ -19,9 +19,9 @@ from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUn
 from perdure.activities.mcp.last_lines import ENDS_WITH
 from perdure.activities.mcp.reliance import Caller, Reliance, Use
 from perdure.activities.mcp.results import check_output
+from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.contracts.model_calls import SHORTEST_SECRET
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""

@@ -40,22 +40,19 @@ from perdure.contracts.agents import (
     OnChildError,
     OnToolError,
     OnUnknownTool,
+    Skill,
     ToolMode,
+    check_credentials,
 )
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.builtins import Completion
-from perdure.contracts.fallbacks import Fallback, check_model
+from perdure.contracts.conditions import StopConditions
+from perdure.contracts.hooks import MAX_HOOKS, HookRule, OnHookError
+from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.model_calls import check_credentials
 from perdure.contracts.names import Activity
-from perdure.contracts.people import ApprovalPolicy, Interactive
-from perdure.contracts.reactions import MAX_HOOKS, HookRule, OnHookError
-from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.skills import Skill
-from perdure.contracts.stops import StopConditions
-from perdure.contracts.synonyms import in_our_words
-from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue, Value, known_fields
+from perdure.contracts.retries import Fallback, RetryPolicy, check_model
+from perdure.contracts.tools import Completion, ToolDeclaration
+from perdure.contracts.values import JsonValue, Value, in_our_words, known_fields
 
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
 """What is no tool is refused, and what is one is not looked into."""

@@ -6,8 +6,7 @@ from typing import Annotated, NoReturn
 from pydantic import Field
 
 from perdure.agents.tool import tool
-from perdure.contracts.builtins import MAX_SUMMARY, MAX_TODOS, Builtin, Completion, Title
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import MAX_SUMMARY, MAX_TODOS, Builtin, Completion, Title, ToolDeclaration
 
 
 @tool

@@ -14,10 +14,9 @@ from pydantic_core import ErrorDetails
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.delegates import Delegate
 from perdure.agents.tool import Tool
+from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.reactions import HookRule
-from perdure.contracts.synonyms import SYNONYMS
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import SYNONYMS, JsonValue
 
 T = TypeVar("T")
 

@@ -11,9 +11,14 @@ from pydantic import Field
 
 from perdure.agents.tool import Tool, tool
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.builtins import MAX_AWAITED
-from perdure.contracts.delegates import RUN_IN_BACKGROUND, AgentType, DelegateSettings, tool_name_of
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import (
+    MAX_AWAITED,
+    RUN_IN_BACKGROUND,
+    AgentType,
+    DelegateSettings,
+    ToolDeclaration,
+    tool_name_of,
+)
 from perdure.contracts.values import JsonValue
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -3,7 +3,7 @@
 import re
 from typing import Protocol
 
-from perdure.contracts.content import is_image, media_type_of
+from perdure.contracts.files import is_image, media_type_of
 
 MAX_BYTES = 10_000_000
 """Largest image or file."""

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from perdure.agents.warned import of_hook, warn
 from perdure.contracts.budgets import Usage
+from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.events import Event, ToolEnd
+from perdure.contracts.hooks import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, AnyReaction, HookDeclaration, HookEvent
 from perdure.contracts.messages import Message
-from perdure.contracts.reactions import DEFAULT_HOOK_TIMEOUT, HOOK_EVENTS, AnyReaction, HookDeclaration, HookEvent
-from perdure.contracts.stops import AnyCondition
 from perdure.contracts.values import JsonValue, Value
 
 _OF_HOOKS = frozenset({"react_step", "hook_end"})

@@ -9,9 +9,9 @@ from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, d
 from perdure.agents.schemas import MAX_PARTS, has_expressions, parts_in
 from perdure.agents.tool import Tool
 from perdure.agents.warned import AgentWarning
-from perdure.contracts.fallbacks import check_no_address
+from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.reactions import HookRule
+from perdure.contracts.retries import check_no_address
 from perdure.contracts.values import JsonValue
 
 PARAMETERS = frozenset(

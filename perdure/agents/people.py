@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from perdure.agents.tool import tool
-from perdure.contracts.people import MAX_OPTION_CHARACTERS, MAX_OPTIONS
+from perdure.contracts.input_requests import MAX_OPTION_CHARACTERS, MAX_OPTIONS
 
 
 @tool(interactive=True)

@@ -11,16 +11,14 @@ from pydantic import TypeAdapter
 from perdure.agents.delegates import Delegate, Named
 from perdure.agents.hooks import Hook
 from perdure.agents.toolset import Toolset
-from perdure.contracts.agents import CacheMode, Compaction, OnChildError, OnToolError, OnUnknownTool, ToolMode
+from perdure.contracts.agents import CacheMode, Compaction, OnChildError, OnToolError, OnUnknownTool, Skill, ToolMode
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.builtins import Completion
-from perdure.contracts.fallbacks import Fallback
+from perdure.contracts.conditions import AnyCondition
+from perdure.contracts.hooks import HookRule, OnHookError
+from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.people import ApprovalPolicy, Interactive
-from perdure.contracts.reactions import HookRule, OnHookError
-from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.skills import Skill
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.retries import Fallback, RetryPolicy
+from perdure.contracts.tools import Completion
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.values import JsonValue
 
@@ -32,7 +30,7 @@ InstructionsFunction = Callable[[TurnContext], str | Awaitable[str]]
 
 
 class WordsOfOthers(TypedDict, total=False):
-    """Words of other systems, which ``perdure.contracts.synonyms`` puts under our names."""
+    """Words of other systems, which ``perdure.contracts.values`` puts under our names."""
 
     maxSteps: int
     maxRetries: int

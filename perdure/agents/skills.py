@@ -5,7 +5,7 @@ from html import escape
 from typing import Annotated
 
 from perdure.agents.tool import tool
-from perdure.contracts.skills import Skill
+from perdure.contracts.agents import Skill
 from perdure.contracts.tools import ToolDeclaration
 
 _DESCRIPTION = """\

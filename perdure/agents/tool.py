@@ -14,9 +14,7 @@ from perdure.agents.needs import Needed, Variable
 from perdure.agents.parameters import Signature, answer_of, signature_of
 from perdure.agents.return_values import ReturnValue
 from perdure.agents.warned import of_question, warn
-from perdure.contracts.builtins import Builtin
-from perdure.contracts.delegates import RUN_IN_BACKGROUND, DelegateSettings
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import RUN_IN_BACKGROUND, Builtin, DelegateSettings, ToolDeclaration
 from perdure.contracts.values import JsonValue
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.conditions import AnyCondition, ToolOutput, ToolUse, parts
 from perdure.contracts.events import EVENT_TYPES
+from perdure.contracts.hooks import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
+from perdure.contracts.input_requests import ApprovalRule
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.people import ApprovalRule
-from perdure.contracts.reactions import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
-from perdure.contracts.stops import AnyCondition, ToolOutput, ToolUse, parts
 
 
 class AgentWarning(UserWarning):

@@ -5,7 +5,7 @@ import click
 from perdure.cli import replying
 from perdure.cli.asking import person
 from perdure.client import Client
-from perdure.contracts.people import InputReceipt
+from perdure.contracts.input_requests import InputReceipt
 
 
 @click.command("answer")

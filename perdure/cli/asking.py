@@ -16,7 +16,7 @@ import click
 from perdure.cli.render import Line, Tone, clean
 from perdure.client import Client, ClientError
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import TurnStatus
 from perdure.store import StoreError
 

@@ -9,7 +9,7 @@ from perdure.cli.connection import opened_store, run
 from perdure.cli.live import only_types, print_json, refuse_types
 from perdure.client.trajectories import read_events, read_trajectory
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.event_types import is_called
+from perdure.contracts.events import is_called
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
 from perdure.engine.datasets import DatasetFormat, rows

@@ -11,7 +11,7 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.live import Printer, follow, only_types, type_names, with_tree
 from perdure.client import Client, ServerUnreachableError, SessionIdleError
 from perdure.contracts.events import Envelope, Names
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import TurnResult, TurnStatus
 
 

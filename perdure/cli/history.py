@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perdure.cli.errors import MistakeError
-from perdure.contracts.conversations import ConversationError, checked_history
+from perdure.contracts.messages import ConversationError, checked_history
 from perdure.contracts.values import JsonValue
 from perdure.engine.trajectory import Trajectory
 from perdure.engine.transcript import WireMessage

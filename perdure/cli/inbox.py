@@ -8,7 +8,7 @@ from perdure.cli.asking import command_for, what_waits
 from perdure.cli.connection import connected, run
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, duration
-from perdure.contracts.people import OpenRequest
+from perdure.contracts.input_requests import OpenRequest
 
 
 @click.command("inbox")

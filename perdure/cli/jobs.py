@@ -18,7 +18,7 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.failures import describe
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
 from perdure.client.requests import session_id
-from perdure.contracts.people import InputReceipt
+from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.turns import RunState, TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
 from perdure.mcp_server import ServedCall

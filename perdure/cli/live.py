@@ -26,11 +26,18 @@ from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.event_types import event_type, is_called
-from perdure.contracts.events import AgentEnd, Envelope, Names, ToolProgress
-from perdure.contracts.people import InputRequest
+from perdure.contracts.events import (
+    AgentEnd,
+    DelegateEnd,
+    DelegateStart,
+    Envelope,
+    Names,
+    ToolProgress,
+    event_type,
+    is_called,
+)
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
 from perdure.contracts.values import to_json_line
 from perdure.store import StoreError, StoreUnavailableError

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from perdure.cli.render import Line, Tone, clean, duration, lines, money
 from perdure.contracts import events
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
+from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
 
 MOST_ROWS = 6

@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import TypeVar, cast
 from unicodedata import combining, east_asian_width
 
-from perdure.contracts import decisions, events
-from perdure.contracts.builtins import Todo
-from perdure.contracts.content import FilePart
-from perdure.contracts.decisions import ModelFallback
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
+from perdure.contracts import events, hooks
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import DelegateEnd, DelegateStart
+from perdure.contracts.files import FilePart
+from perdure.contracts.hooks import ModelFallback
+from perdure.contracts.tools import Todo
 from perdure.contracts.turns import StopReason, TurnResult
 
 SMALLEST = Decimal("0.0001")
@@ -253,7 +253,7 @@ def _input_received(_: events.Envelope, event: events.UserInputReceived) -> Iter
     yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}", Tone.QUIET)
 
 
-def _react_step(_: events.Envelope, event: decisions.ReactStep) -> Iterator[Line]:
+def _react_step(_: events.Envelope, event: hooks.ReactStep) -> Iterator[Line]:
     said = " ".join(str(getattr(event.reaction, "reason", " ".join(event.reaction.texts))).split())
     yield Line(f"↪ {event.hook_name} · {event.reaction.type}{': ' + said if said else ''}", Tone.WARNING)
 
@@ -263,15 +263,15 @@ def _hook_end(_: events.Envelope, event: events.HookEnd) -> Iterator[Line]:
         yield from error_lines(event.error)
 
 
-def _todos_changed(_: events.Envelope, event: decisions.TodosChanged) -> Iterator[Line]:
+def _todos_changed(_: events.Envelope, event: hooks.TodosChanged) -> Iterator[Line]:
     yield from todo_lines(event.todos)
 
 
-def _budget_warning(_: events.Envelope, event: decisions.BudgetWarning) -> Iterator[Line]:
+def _budget_warning(_: events.Envelope, event: hooks.BudgetWarning) -> Iterator[Line]:
     yield Line(f"{event.share:.0%} of the budget {event.dimension} is used: {event.used}", Tone.WARNING)
 
 
-def _budget_changed(_: events.Envelope, event: decisions.BudgetChanged) -> Iterator[Line]:
+def _budget_changed(_: events.Envelope, event: hooks.BudgetChanged) -> Iterator[Line]:
     yield Line(f"limit changed · {event.dimension} {event.before or 'none'} → {event.after}", Tone.WARNING)
 
 
@@ -324,11 +324,11 @@ LINES: dict[type, _Make] = {
     DelegateEnd: _for(_delegate_end),
     events.UserInputRequired: _for(_input_required),
     events.UserInputReceived: _for(_input_received),
-    decisions.ReactStep: _for(_react_step),
+    hooks.ReactStep: _for(_react_step),
     events.HookEnd: _for(_hook_end),
-    decisions.TodosChanged: _for(_todos_changed),
-    decisions.BudgetWarning: _for(_budget_warning),
-    decisions.BudgetChanged: _for(_budget_changed),
+    hooks.TodosChanged: _for(_todos_changed),
+    hooks.BudgetWarning: _for(_budget_warning),
+    hooks.BudgetChanged: _for(_budget_changed),
     events.AgentStalled: _for(_stalled),
     events.AgentError: _for(_agent_error),
     events.AgentEnd: _for(_agent_end),

@@ -10,7 +10,7 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.live import print_json
 from perdure.cli.render import clean
 from perdure.client import Client
-from perdure.contracts.people import InputReceipt, InputRequest, Need, OpenRequest
+from perdure.contracts.input_requests import InputReceipt, InputRequest, Need, OpenRequest
 
 by = click.option("--by", metavar="NAME", help="Who decides; the user of this machine by default.")
 """The option that names the person."""

@@ -18,8 +18,8 @@ from perdure.client import ClientError, TurnWait
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import NotFoundError, StepRecord, Store, TurnRecord
 

@@ -46,9 +46,9 @@ from perdure.client.turn import Place, Turn
 from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.client.waits import Waits
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
-from perdure.contracts.content import FilePart
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
+from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import (
     CancelRequest,

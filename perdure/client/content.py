@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from perdure.agents.files import MAX_BYTES, File, Image
 from perdure.client.errors import RequestRefusedError
-from perdure.contracts.content import TEXT, ContentError, FilePart, check_parts, part_of
+from perdure.contracts.files import TEXT, ContentError, FilePart, check_parts, part_of
 from perdure.contracts.values import JsonValue
 from perdure.store import Store
 from perdure.store.records import BASE64, Artifact

@@ -5,7 +5,7 @@ from typing import Unpack
 from perdure.client.errors import NoWorkerError
 from perdure.client.limits import extend_request, sent
 from perdure.client.replies import Replies
-from perdure.contracts.limits import Limits
+from perdure.contracts.budgets import Limits
 from perdure.contracts.turns import BudgetStatus
 
 

@@ -7,7 +7,7 @@ import temporalio.client
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError
 from perdure.client.requests import validate
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
-from perdure.contracts.limits import ExtendRequest, Limits
+from perdure.contracts.budgets import ExtendRequest, Limits
 from perdure.contracts.names import Update
 from perdure.contracts.turns import BudgetStatus
 

@@ -18,8 +18,7 @@ from perdure.client.turn import Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
-from perdure.contracts.names import AGENT_TURN, SearchAttribute, Update
-from perdure.contracts.people import (
+from perdure.contracts.input_requests import (
     AnswerRequest,
     ApproveRequest,
     DenyRequest,
@@ -29,6 +28,7 @@ from perdure.contracts.people import (
     digest_of,
     readings,
 )
+from perdure.contracts.names import AGENT_TURN, SearchAttribute, Update
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.contracts.values import JsonValue
 from perdure.store import Store

@@ -10,8 +10,7 @@ from typing import TypeVar
 from perdure.client.errors import RequestRefusedError
 from perdure.client.heartbeats import checked, with_heartbeats
 from perdure.client.patience import STORE, patiently
-from perdure.contracts.event_types import event_type, is_called
-from perdure.contracts.events import Envelope, Heartbeat
+from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreUnavailableError
 

@@ -15,10 +15,10 @@ from perdure.client.runs import Close, Runs
 from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
 from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
 from perdure.client.waits import Waits
+from perdure.contracts.budgets import Limits
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
-from perdure.contracts.limits import Limits
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnResult, TurnStatus
 from perdure.contracts.waits import TurnWait
 from perdure.store import Store
@@ -102,7 +102,7 @@ class Turn:
 
         Args:
             after: The sequence number.
-            types: Only events of these types, by any name that :func:`perdure.contracts.event_types.event_type` knows.
+            types: Only events of these types, by any name that :func:`perdure.contracts.events.event_type` knows.
             heartbeat: After so long without an event comes a :class:`~perdure.contracts.events.Heartbeat`, whatever
                 the types, and again after as long. It has the number of the event before it.
 

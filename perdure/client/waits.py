@@ -40,8 +40,8 @@ from perdure.client.errors import ClientError
 from perdure.client.runs import POLLER_AGE, Runs
 from perdure.client.server_errors import is_missing
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute
-from perdure.contracts.people import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.waits import (
     WAITS_FOR_A_SHARE,

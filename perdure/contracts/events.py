@@ -5,17 +5,22 @@ Sequence number, session, turn, step and time stand in the envelope only; an eve
 Long, because each of the thirty events is a class with its fields, and their other names stand beside them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from difflib import get_close_matches
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import ResumeFrom
-from perdure.contracts.content import Parts, parts_field
-from perdure.contracts.decisions import (
+from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.files import Parts, parts_field
+from perdure.contracts.generations import CompactionTrigger
+from perdure.contracts.hooks import (
+    AnyReaction,
+    Boundary,
     BudgetChanged,
     BudgetWarning,
     Decided,
@@ -24,14 +29,37 @@ from perdure.contracts.decisions import (
     StopConditionMet,
     TodosChanged,
 )
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.generations import CompactionTrigger
-from perdure.contracts.people import DecidedRequest, InputRequest
-from perdure.contracts.reactions import AnyReaction, Boundary
+from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, Value, json_object, to_json_line
+
+
+class DelegateStart(Value):
+    """A delegate begins to work on a call, in a session of its own."""
+
+    type: Literal["delegate_start"] = "delegate_start"
+    call_id: str
+    tool: str
+    agent: str
+    delegate: str
+    """The session."""
+
+
+class DelegateEnd(Value):
+    """A delegate has ended; what it used, with its own delegates, is charged to the caller."""
+
+    type: Literal["delegate_end"] = "delegate_end"
+    call_id: str
+    tool: str
+    agent: str
+    delegate: str
+    stop_reason: StopReason
+    reason_code: str | None = None
+    error: str | None = None
+    steps: int
+    usage: Usage
+    cost_usd: Decimal
 
 
 class AgentStart(Value):
@@ -507,3 +535,34 @@ class Envelope(Value):
         body = json_object(line)
         about = {name: body[name] for name in ("seq", "session", "turn", "step", "at", "replayed") if name in body}
         return cls.model_validate({**about, "event": load_event(body)})
+
+
+_ALIASES = {
+    **{event.__name__: kind for kind, event in EVENT_TYPES.items()},
+    **PERSTACK_NAMES,
+}
+"""Other names of the types: our classes, and Perstack's."""
+
+_ALL_NAMES: tuple[Names, ...] = get_args(Names)
+
+
+def event_type(name: str) -> str:
+    """The type of the events that are meant: by the type itself, its class, or Perstack's name.
+
+    Raises:
+        ValueError: There is no such type; the message has the nearest name and all types.
+    """
+    kind = _ALIASES.get(name, name)
+    if kind in EVENT_TYPES:
+        return kind
+    near = get_close_matches(name, [*EVENT_TYPES, *_ALIASES], n=1)
+    guess = f"; did you mean {near[0]!r}? The" if near else "; the"
+    msg = f"there is no event type {name!r}{guess} types are {', '.join(EVENT_TYPES)}"
+    raise ValueError(msg)
+
+
+def is_called(event: AnyEvent, chosen: Collection[str]) -> bool:
+    """Whether one of the names is the event's, whoever calls it so."""
+    if event.type == "agent_error" and "stopRunByError" in chosen:
+        return True
+    return any(name_of(event, names) in chosen for names in _ALL_NAMES)

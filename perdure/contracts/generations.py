@@ -5,8 +5,8 @@ from decimal import Decimal
 from typing import Literal
 
 from perdure.contracts.budgets import Paid, Usage
-from perdure.contracts.decisions import Decided
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.hooks import Decided
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import SendRequest
 from perdure.contracts.values import Value

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import to_json
 
-from perdure.contracts.model_calls import REFERENCE, is_credential
+from perdure.contracts.agents import REFERENCE, is_credential
 from perdure.contracts.values import JsonValue, Value
 
 MAX_CONTEXT_BYTES = 16 * 1024

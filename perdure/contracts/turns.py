@@ -14,18 +14,15 @@ from pydantic_core import PydanticCustomError, to_json
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
-from perdure.contracts.content import Parts, parts_field
-from perdure.contracts.conversations import History
-from perdure.contracts.decisions import Decided
-from perdure.contracts.delegates import Delegated, DelegateReport
+from perdure.contracts.conditions import StopConditions
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.people import InputRequest, Reply
-from perdure.contracts.reactions import Rules
+from perdure.contracts.files import Parts, parts_field
+from perdure.contracts.hooks import Decided, Rules
+from perdure.contracts.input_requests import InputRequest, Reply
+from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
-from perdure.contracts.stops import StopConditions
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, Value, known_fields
 from perdure.contracts.waits import TurnWait

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from perdure.contracts.budgets import Paid, Spent
-from perdure.contracts.decisions import BudgetWarning, StopConditionMet
+from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compacted, Generation
-from perdure.contracts.reactions import OF_DELEGATES
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.hooks import OF_DELEGATES, BudgetWarning, StopConditionMet
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine import budgets, builtins, delegates, fallbacks, stops, unknown_tools

@@ -9,7 +9,7 @@ from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.people import (
+from perdure.contracts.input_requests import (
     MAX_OPTION_CHARACTERS,
     MAX_OPTIONS,
     ApprovalPolicy,

@@ -11,19 +11,21 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
-from perdure.contracts.builtins import (
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.hooks import TodosChanged
+from perdure.contracts.tools import (
     MAX_TODOS,
     AttemptCompletion,
     BuiltinCall,
     ChangeTodos,
     ClearTodos,
     Finish,
+    PlannedCall,
     Todo,
+    ToolDeclaration,
+    ToolOutcome,
     changes_todos,
 )
-from perdure.contracts.decisions import TodosChanged
-from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.budgets import Wanted

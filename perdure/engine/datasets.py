@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, cast, get_args
 
-from perdure.contracts.conversations import SYSTEM_ROLES
+from perdure.contracts.messages import SYSTEM_ROLES
 from perdure.contracts.values import JsonValue
 
 DatasetFormat = Literal["messages", "chat", "turns"]

@@ -5,18 +5,20 @@ from collections.abc import Sequence
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.builtins import AwaitDelegates as AwaitCall
-from perdure.contracts.delegates import (
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.tools import (
     DELEGATE_OUTPUT,
     DELEGATED,
     AwaitedDelegate,
     CollectDelegates,
     Delegated,
     DelegateSettings,
+    PlannedCall,
+    ToolDeclaration,
+    ToolOutcome,
     delegate_session,
 )
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome
+from perdure.contracts.tools import AwaitDelegates as AwaitCall
 from perdure.contracts.turns import Continuation, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, Value, json_object
 from perdure.engine import budgets

@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from perdure.contracts.decisions import BudgetChanged
-from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.budgets import ExtendRequest
+from perdure.contracts.hooks import BudgetChanged
 from perdure.engine.budgets import CODES
 from perdure.engine.state import TurnState
 

@@ -4,9 +4,9 @@ The choice holds for the rest of the turn. Retries, their time, and the compacti
 """
 
 from perdure.contracts.agents import ModelPolicy
-from perdure.contracts.decisions import ModelFallback
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.fallbacks import HELPED, UNKNOWN_MODEL
+from perdure.contracts.hooks import ModelFallback
+from perdure.contracts.retries import HELPED, UNKNOWN_MODEL
 from perdure.engine.state import TurnState
 
 

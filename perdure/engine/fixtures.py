@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import AgentDefinition, says_where
 from perdure.contracts.messages import AssistantMessage, Message
-from perdure.contracts.model_calls import says_where
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.outputs import whole_characters
 from perdure.engine.redaction import mask_arguments, redact_text, without_known

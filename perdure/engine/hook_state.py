@@ -1,7 +1,6 @@
 """What a turn has to remember for the sake of its agent's hooks; empty in a turn without any."""
 
-from perdure.contracts.decisions import Decided
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.hooks import Boundary, Decided
 from perdure.contracts.values import Value
 
 

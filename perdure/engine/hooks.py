@@ -5,14 +5,15 @@ from typing import get_args
 
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import (
+from perdure.contracts.hooks import (
     EVENTS_AT,
     OF_DELEGATES,
     AnyReaction,
     Boundary,
     HookDeclaration,
     HookRule,
+    React,
+    Reacted,
     RuleEvent,
 )
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult

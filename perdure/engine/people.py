@@ -7,7 +7,7 @@ from datetime import datetime
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.people import (
+from perdure.contracts.input_requests import (
     AskPeople,
     DecidedRequest,
     InputReceipt,

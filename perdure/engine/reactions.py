@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from perdure.contracts.decisions import ReactStep
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.reactions import (
+from perdure.contracts.hooks import (
     AnyReaction,
     Boundary,
     Continue,
     Fail,
     Finish,
     Reaction,
+    ReactStep,
     Retry,
     RetryWithFeedback,
 )

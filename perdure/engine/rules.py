@@ -9,7 +9,7 @@ from jsonschema.protocols import Validator
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.agents.schemas import unknown_arguments
-from perdure.contracts.people import ApprovalRule
+from perdure.contracts.input_requests import ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.validators import Keyword, Watched, extended

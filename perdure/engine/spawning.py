@@ -3,7 +3,7 @@
 from typing import get_args
 
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.delegates import AgentType
+from perdure.contracts.tools import AgentType
 from perdure.contracts.values import JsonValue, Value
 
 

@@ -4,13 +4,10 @@ from datetime import datetime, timedelta
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
-from perdure.contracts.builtins import Todo
-from perdure.contracts.decisions import Decided, DecidedEvent
-from perdure.contracts.delegates import Delegated
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.people import Reply, Settled
-from perdure.contracts.reactions import EVENTS_AT
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.hooks import EVENTS_AT, Decided, DecidedEvent
+from perdure.contracts.input_requests import Reply, Settled
+from perdure.contracts.tools import Delegated, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
 from perdure.contracts.values import Value
 from perdure.engine.hook_state import HookState

@@ -4,9 +4,8 @@ from datetime import datetime
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, CompactionTrigger, Generate
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.hooks import Boundary, React
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value

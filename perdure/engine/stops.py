@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from perdure.contracts import stops
+from perdure.contracts import conditions
 from perdure.contracts.budgets import Spent, Usage
-from perdure.contracts.stops import AnyCondition, Condition, text_conditions
+from perdure.contracts.conditions import AnyCondition, Condition, text_conditions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.values import Value
 
@@ -117,19 +117,19 @@ def holds_by_an_error(condition: AnyCondition, facts: Facts, known: tuple[AnyCon
     """Whether a condition holds because a tool failed: by itself, or by a part of it that does."""
     if not holds(condition, facts, known):
         return False
-    if isinstance(condition, stops.AllOf | stops.AnyOf):
+    if isinstance(condition, conditions.AllOf | conditions.AnyOf):
         return any(holds_by_an_error(part, facts, known) for part in condition.conditions)
-    return isinstance(condition, stops.ToolFailed)
+    return isinstance(condition, conditions.ToolFailed)
 
 
 def title(condition: AnyCondition) -> str:
     """What ``stopped_by`` says of a condition: its name, or its type with what it looks at."""
     if condition.name:
         return condition.name
-    if isinstance(condition, stops.AllOf | stops.AnyOf):
-        word = " & " if isinstance(condition, stops.AllOf) else " | "
+    if isinstance(condition, conditions.AllOf | conditions.AnyOf):
+        word = " & " if isinstance(condition, conditions.AllOf) else " | "
         return f"({word.join(map(title, condition.conditions))})"
-    if isinstance(condition, stops.Not):
+    if isinstance(condition, conditions.Not):
         return f"~{title(condition.condition)}"
     settings = condition.model_dump(mode="json", exclude_defaults=True)
     given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name != "type")
@@ -137,13 +137,13 @@ def title(condition: AnyCondition) -> str:
 
 
 def _holds(condition: AnyCondition, facts: Facts, matched: Sequence[AnyCondition]) -> bool:
-    if isinstance(condition, stops.AllOf):
+    if isinstance(condition, conditions.AllOf):
         return all(_holds(part, facts, matched) for part in condition.conditions)
-    if isinstance(condition, stops.AnyOf):
+    if isinstance(condition, conditions.AnyOf):
         return any(_holds(part, facts, matched) for part in condition.conditions)
-    if isinstance(condition, stops.Not):
+    if isinstance(condition, conditions.Not):
         return not _holds(condition.condition, facts, matched)
-    if isinstance(condition, stops.Output | stops.ToolOutput):
+    if isinstance(condition, conditions.Output | conditions.ToolOutput):
         return condition in matched
     return _RULES[type(condition)](condition, facts)
 
@@ -151,26 +151,26 @@ def _holds(condition: AnyCondition, facts: Facts, matched: Sequence[AnyCondition
 Rule = Callable[[Any, Facts], bool]
 
 _RULES: dict[type[Condition], Rule] = {
-    stops.Always: lambda _, facts: facts.steps > 0,
-    stops.Never: lambda _, __: False,
-    stops.AnyToolUse: lambda condition, facts: facts.tally.results >= condition.count,
-    stops.ToolUse: lambda condition, facts: facts.tally.uses.get(condition.tool, 0) >= condition.count,
-    stops.ConsecutiveErrors: lambda condition, facts: facts.tally.most_errors_in_row >= condition.count,
-    stops.ToolFailed: lambda condition, facts: (
+    conditions.Always: lambda _, facts: facts.steps > 0,
+    conditions.Never: lambda _, __: False,
+    conditions.AnyToolUse: lambda condition, facts: facts.tally.results >= condition.count,
+    conditions.ToolUse: lambda condition, facts: facts.tally.uses.get(condition.tool, 0) >= condition.count,
+    conditions.ConsecutiveErrors: lambda condition, facts: facts.tally.most_errors_in_row >= condition.count,
+    conditions.ToolFailed: lambda condition, facts: (
         condition.tool in facts.tally.failed if condition.tool else bool(facts.tally.failed)
     ),
-    stops.ElapsedTime: lambda condition, facts: facts.elapsed.total_seconds() > condition.seconds,
-    stops.EstimatedCost: lambda condition, facts: facts.spent.cost_usd > condition.limit,
-    stops.TokenUsage: lambda condition, facts: _tokens(facts.spent.usage, condition.mode) > condition.limit,
-    stops.GenerationCount: lambda condition, facts: (
+    conditions.ElapsedTime: lambda condition, facts: facts.elapsed.total_seconds() > condition.seconds,
+    conditions.EstimatedCost: lambda condition, facts: facts.spent.cost_usd > condition.limit,
+    conditions.TokenUsage: lambda condition, facts: _tokens(facts.spent.usage, condition.mode) > condition.limit,
+    conditions.GenerationCount: lambda condition, facts: (
         facts.tally.generations + (facts.tally.retries if condition.retries else 0) >= condition.count
     ),
-    stops.StepCount: lambda condition, facts: facts.steps >= condition.count,
-    stops.NoNewToolUsed: lambda condition, facts: facts.tally.steps_without_new >= condition.steps,
-    stops.NoToolCalls: lambda condition, facts: facts.tally.steps_without_call >= condition.steps,
+    conditions.StepCount: lambda condition, facts: facts.steps >= condition.count,
+    conditions.NoNewToolUsed: lambda condition, facts: facts.tally.steps_without_new >= condition.steps,
+    conditions.NoToolCalls: lambda condition, facts: facts.tally.steps_without_call >= condition.steps,
 }
 """What each condition that counts something means."""
 
 
-def _tokens(usage: Usage, mode: stops.Tokens) -> int:
+def _tokens(usage: Usage, mode: conditions.Tokens) -> int:
     return {"total": usage.total_tokens, "in": usage.input_tokens, "out": usage.output_tokens}[mode]

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Self
 
 from perdure.contracts.budgets import Usage
-from perdure.contracts.conversations import read_openai
 from perdure.contracts.events import (
     AnyEvent,
     CompactionEvent,
@@ -20,7 +19,7 @@ from perdure.contracts.events import (
     UnknownEvent,
     load_event,
 )
-from perdure.contracts.messages import AssistantMessage, Message
+from perdure.contracts.messages import AssistantMessage, Message, read_openai
 from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.transcript import WireMessage, in_chat_order, openai_messages

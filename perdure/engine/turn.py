@@ -12,9 +12,8 @@ from typing import Protocol
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.hooks import Boundary, React, Reacted
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason

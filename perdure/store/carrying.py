@@ -5,11 +5,10 @@ import json
 from sqlalchemy import Connection, bindparam, select
 
 from perdure.contracts.budgets import Spent
-from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import ResumeFrom
-from perdure.contracts.decisions import ReactStep, TodosChanged
 from perdure.contracts.events import AgentStart
-from perdure.contracts.reactions import Continue
+from perdure.contracts.hooks import Continue, ReactStep, TodosChanged
+from perdure.contracts.tools import Todo
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import schema
 

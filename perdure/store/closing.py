@@ -2,8 +2,6 @@
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from perdure.contracts.builtins import Finish
-from perdure.contracts.delegates import DELEGATED, Delegated, DelegateReport
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import (
     AgentEnd,
@@ -16,6 +14,7 @@ from perdure.contracts.events import (
     decided_events,
 )
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
+from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, Finish
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.store import schema

@@ -9,12 +9,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
-from perdure.contracts.delegates import claimant_of
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolEnd, UserInputReceived
+from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.people import InputReceipt
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import ToolOutcome, claimant_of
 from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.log import LockedSession

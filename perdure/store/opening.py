@@ -8,9 +8,8 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
-from perdure.contracts.conversations import checked_history
 from perdure.contracts.events import AgentStart, NewEvent
-from perdure.contracts.messages import Message, UserMessage
+from perdure.contracts.messages import Message, UserMessage, checked_history
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.store import schema

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
-from perdure.contracts.delegates import DELEGATED
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
+from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
-from perdure.contracts.people import OpenRequest
+from perdure.contracts.tools import DELEGATED
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import schema
 from perdure.store.closing import find_turn

@@ -6,11 +6,10 @@ from decimal import Decimal
 from typing import Literal, TypedDict
 
 from perdure.contracts.budgets import Spent, Usage
-from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import PlannedCall, Todo
 from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
 

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, Row, bindparam, select
 
 from perdure.contracts.budgets import Paid, Spent
-from perdure.contracts.builtins import changes_todos
-from perdure.contracts.decisions import ModelFallback
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.delegates import DELEGATED
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry, load_event
+from perdure.contracts.events import (
+    CompactionEvent,
+    DelegateEnd,
+    DelegateStart,
+    GenerationError,
+    GenerationRetry,
+    load_event,
+)
+from perdure.contracts.hooks import ModelFallback
 from perdure.contracts.messages import AssistantMessage
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import DELEGATED, PlannedCall, changes_todos
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.store import schema
 from perdure.store.log import LockedSession

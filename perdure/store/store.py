@@ -21,8 +21,8 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.events import Envelope, Event, NewEvent
 from perdure.contracts.generations import Generate
+from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message, ToolMessage
-from perdure.contracts.people import OpenRequest
 from perdure.contracts.turns import CommitTurn, OpenTurn
 from perdure.store import checkpoints, closing, generations, ledger, log, reads
 from perdure.store import opening as openings

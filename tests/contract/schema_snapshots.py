@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.contracts import agents, checkpoints, errors, events, limits, names, people, retries, turns
+from perdure.contracts import agents, budgets, checkpoints, errors, events, input_requests, names, retries, turns
 from perdure.contracts.values import JsonValue
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -20,16 +20,16 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     turns.Continuation,
     turns.SendRequest,
     turns.CancelRequest,
-    people.AnswerRequest,
-    people.ApproveRequest,
-    people.DenyRequest,
-    limits.ExtendRequest,
+    input_requests.AnswerRequest,
+    input_requests.ApproveRequest,
+    input_requests.DenyRequest,
+    budgets.ExtendRequest,
 )
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
     turns.SendReceipt,
     turns.CancelReceipt,
-    people.InputReceipt,
+    input_requests.InputReceipt,
     turns.TurnStatus,
     turns.BudgetStatus,
     checkpoints.Checkpoint,

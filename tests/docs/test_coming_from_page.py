@@ -8,8 +8,8 @@ import pytest
 
 from perdure import Agent, RetryPolicy, Toolset, stop, tool, tool_method
 from perdure.agents.tool import ToolSettings
-from perdure.contracts.event_types import event_type
-from perdure.contracts.synonyms import SYNONYMS
+from perdure.contracts.events import event_type
+from perdure.contracts.values import SYNONYMS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

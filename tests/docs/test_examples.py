@@ -12,7 +12,7 @@ from examples.clerk.agent import agent as clerk
 from examples.maintainer.agent import agent as maintainer
 from examples.researcher.agent import agent as researcher
 from perdure.client import Turn
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.testing import ChatRequest, Reply, Script, call, say
 from perdure.testing.pytest_plugin import MakeEnvironment
 from tests.house import eventually

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from perdure import Agent
-from perdure.contracts.reactions import HOOK_EVENTS, AnyReaction, RuleEvent
+from perdure.contracts.hooks import HOOK_EVENTS, AnyReaction, RuleEvent
 from perdure.contracts.turns import TurnRequest
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House

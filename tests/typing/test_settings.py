@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, Budgets
 from perdure.agents.settings import AgentChanges, AgentSettings, WordsOfOthers
 from perdure.contracts.budgets import BudgetSettings
-from perdure.contracts.synonyms import SYNONYMS
+from perdure.contracts.values import SYNONYMS
 
 ACCEPTED = Path(__file__).with_name("accepted.py").read_text(encoding="utf-8")
 

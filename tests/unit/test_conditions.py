@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from perdure import Agent, HookRule, stop
-from perdure.contracts.reactions import Finish
-from perdure.contracts.stops import CONDITIONS, MAX_CONDITIONS, AllOf, AnyCondition, AnyOf
+from perdure.contracts.conditions import CONDITIONS, MAX_CONDITIONS, AllOf, AnyCondition, AnyOf
+from perdure.contracts.hooks import Finish
 from perdure.contracts.turns import TurnRequest
 
 ALWAYS: dict[str, object] = {"type": "always"}

@@ -3,7 +3,7 @@
 import pytest
 
 from perdure import stop
-from perdure.contracts.stops import CONDITIONS
+from perdure.contracts.conditions import CONDITIONS
 
 TAKEN = [
     r"^done\b",

@@ -23,7 +23,7 @@ from perdure import (
     todo,
     tool,
 )
-from perdure.contracts.reactions import AnyReaction
+from perdure.contracts.hooks import AnyReaction
 
 MODEL = "openai/gpt-4o-mini"
 """Its price is known: $0.15 for a million tokens read, $0.60 written."""

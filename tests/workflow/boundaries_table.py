@@ -3,8 +3,8 @@
 from typing import Any
 
 from perdure import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback, stop
-from perdure.contracts.reactions import AnyReaction, RuleEvent
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.conditions import AnyCondition
+from perdure.contracts.hooks import AnyReaction, RuleEvent
 from perdure.contracts.values import JsonValue
 from perdure.testing import Fault, Reply, call, faults, say
 from tests.house import House

@@ -6,7 +6,7 @@ import pytest
 
 from perdure import Budgets, Continue, Delegate, ask_user, hook
 from perdure.agents.hooks import StepEnd
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
+from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.asking import waiting

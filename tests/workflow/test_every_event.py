@@ -41,7 +41,7 @@ from perdure.contracts.events import (
     UserInputRequired,
     load_event,
 )
-from perdure.contracts.reactions import HOOK_EVENTS
+from perdure.contracts.hooks import HOOK_EVENTS
 from perdure.contracts.values import Value
 from perdure.engine.trajectory import event_line, event_to_dict, read_event_line
 from perdure.stop import step_count

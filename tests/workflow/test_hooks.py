@@ -25,7 +25,7 @@ from perdure import (
     tool,
 )
 from perdure.contracts.events import AgentEnd, AgentStart, GenerationEnd, GenerationError, ToolEnd, ToolError
-from perdure.contracts.reactions import HOOK_EVENTS, AnyReaction, RuleEvent
+from perdure.contracts.hooks import HOOK_EVENTS, AnyReaction, RuleEvent
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
 

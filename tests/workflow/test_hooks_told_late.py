@@ -7,7 +7,7 @@ import pytest
 
 from perdure import Agent, Continue, Fallback, Hook, HookRule, hook, stop, todo, tool
 from perdure.agents.hooks import HookedEvent
-from perdure.contracts.reactions import HookEvent
+from perdure.contracts.hooks import HookEvent
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAY, asker, several, waiting

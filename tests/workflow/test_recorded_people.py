@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, ApprovalPolicy, StdioServerConfig
-from perdure.contracts.people import Reply as Decision
+from perdure.contracts.input_requests import Reply as Decision
 from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House

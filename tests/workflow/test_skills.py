@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, ask_user
-from perdure.contracts.skills import Skill
+from perdure.contracts.agents import Skill
 from perdure.skills import skills_in
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.faults import everywhere

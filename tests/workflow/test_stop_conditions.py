@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Budgets, stop, tool
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.conditions import AnyCondition
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 

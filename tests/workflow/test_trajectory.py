@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from perdure import Agent, HookRule, Retry, Trajectory, tool
 from perdure.cli.main import cli
 from perdure.client import RequestRefusedError
-from perdure.contracts.conversations import MAX_HISTORY_BYTES
+from perdure.contracts.messages import MAX_HISTORY_BYTES
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 

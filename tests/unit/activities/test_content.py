@@ -10,7 +10,7 @@ from perdure.activities.content import Contents, most_tokens, with_content, with
 from perdure.activities.conversations import wire
 from perdure.client.content import keep_files
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.content import FilePart
+from perdure.contracts.files import FilePart
 from perdure.contracts.messages import UserMessage
 from perdure.engine.context import to_summarise
 from perdure.engine.transcript import openai_messages

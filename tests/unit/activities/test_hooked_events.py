@@ -8,11 +8,18 @@ import pytest
 from perdure import StepEnd, hook
 from perdure.activities.hooked_events import Hooked, hooked
 from perdure.contracts.budgets import Usage
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import Envelope, Event, GenerationContent, ToolEnd, ToolError, ToolStart
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.events import (
+    DelegateEnd,
+    DelegateStart,
+    Envelope,
+    Event,
+    GenerationContent,
+    ToolEnd,
+    ToolError,
+    ToolStart,
+)
+from perdure.contracts.hooks import Boundary, React
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import StopReason
 from perdure.store import StepRecord

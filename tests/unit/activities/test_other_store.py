@@ -18,11 +18,10 @@ from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.budgets import Spent
-from perdure.contracts.delegates import CollectDelegates
 from perdure.contracts.generations import Compact, Generate
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React
-from perdure.contracts.tools import CallTool
+from perdure.contracts.hooks import React
+from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.tools import CallTool, CollectDelegates
 from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReason
 from perdure.store import Store
 

@@ -13,10 +13,8 @@ from perdure.activities.definitions import Definitions
 from perdure.activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
 from perdure.activities.turn_contexts import TurnContexts
 from perdure.contracts.budgets import Spent, Usage
-from perdure.contracts.delegate_events import DelegateEnd
-from perdure.contracts.events import AgentEnd, ToolProgress
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
+from perdure.contracts.hooks import Boundary, React
 from perdure.contracts.turns import StopReason
 from perdure.store import Store
 from perdure.workflows import options

@@ -16,7 +16,7 @@ from perdure.activities.schema_checks import off_the_loop, problem, under_a_cloc
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
-from perdure.contracts.people import ApprovalPolicy, ApprovalRule
+from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
 from perdure.engine.rules import fits
 from perdure.engine.validators import GivenUpError

@@ -8,7 +8,7 @@ import regex
 from perdure import stop
 from perdure.activities import stops
 from perdure.activities.stops import SearchError, in_output, in_tool_output
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.conditions import AnyCondition
 
 OUTPUTS: list[tuple[AnyCondition, str, bool]] = [
     (stop.output("done"), "All DONE.", True),

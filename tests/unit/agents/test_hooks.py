@@ -23,9 +23,8 @@ from perdure import (
     tool,
 )
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.decisions import ReactStep
 from perdure.contracts.events import GenerationEnd, HookEnd, ToolEnd
-from perdure.contracts.reactions import EVENTS_AT, HOOK_EVENTS, AnyReaction
+from perdure.contracts.hooks import EVENTS_AT, HOOK_EVENTS, AnyReaction, ReactStep
 from perdure.contracts.turns import TurnRequest
 
 WRONG: Any = "agent_end"

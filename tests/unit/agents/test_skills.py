@@ -10,8 +10,7 @@ import pytest
 
 from perdure import Agent, AgentDefinitionError, tool
 from perdure.agents.skills import UnknownSkillError, rendered, resolved, to_prompt_xml
-from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.skills import Skill
+from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.skills import MAX_BYTES, instructions_in, skills_in
 from tests.unit.agents.skill_files import LONG_NAME, REFUSED, TAKEN, front, write
 

@@ -14,7 +14,7 @@ from perdure.agents.data import Registered
 from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import NO_TIMEOUT
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.turns import TurnRequest
 from perdure.worker.agents import AgentLoadError, load_agents
 

@@ -16,7 +16,7 @@ from perdure.cli.live import Printer
 from perdure.client import Client, Turn
 from perdure.contracts.budgets import Spent
 from perdure.contracts.events import Envelope, UserInputRequired
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
 
 

@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 from perdure.cli.main import cli
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.event_types import event_type, is_called
 from perdure.contracts.events import (
     EVENT_TYPES,
     AgentEnd,
@@ -20,6 +19,8 @@ from perdure.contracts.events import (
     Heartbeat,
     Names,
     UnknownEvent,
+    event_type,
+    is_called,
     name_of,
 )
 from perdure.contracts.turns import StopReason

@@ -10,8 +10,8 @@ from perdure.cli.render import cut, duration, table, width_of
 from perdure.cli.screen import erasing
 from perdure.contracts import events
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

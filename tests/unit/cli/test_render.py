@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perdure.cli.render import LINES, Tone, clean, lines, money
-from perdure.contracts import decisions, events, reactions
+from perdure.contracts import events, hooks
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.turns import StopReason
@@ -85,7 +85,7 @@ def test_the_line_of_a_tool_shows_the_beginning_of_its_result() -> None:
 
 def test_a_share_of_a_budget_that_is_used_up_is_a_line() -> None:
     """S-70."""
-    event = decisions.BudgetWarning(dimension="tool_calls", share=Decimal("0.8"), used="24 of 30 calls")
+    event = hooks.BudgetWarning(dimension="tool_calls", share=Decimal("0.8"), used="24 of 30 calls")
     assert shown(event) == ["80% of the budget tool_calls is used: 24 of 30 calls"]
 
 
@@ -151,14 +151,14 @@ def test_a_reached_step_limit_says_that_another_message_continues() -> None:
 @pytest.mark.parametrize(
     ("reaction", "line"),
     [
-        (reactions.Finish("enough"), "↪ checker · finish: enough"),
-        (reactions.Retry(), "↪ checker · retry"),
-        (reactions.Continue(["one", "two\nlines"]), "↪ checker · continue: one two lines"),
-        (reactions.RetryWithFeedback("better"), "↪ checker · retry_with_feedback: better"),
+        (hooks.Finish("enough"), "↪ checker · finish: enough"),
+        (hooks.Retry(), "↪ checker · retry"),
+        (hooks.Continue(["one", "two\nlines"]), "↪ checker · continue: one two lines"),
+        (hooks.RetryWithFeedback("better"), "↪ checker · retry_with_feedback: better"),
     ],
 )
-def test_a_reaction_names_its_hook_and_what_it_says(reaction: reactions.AnyReaction, line: str) -> None:
-    assert shown(decisions.ReactStep(hook_name="checker", boundary="step", reaction=reaction)) == [line]
+def test_a_reaction_names_its_hook_and_what_it_says(reaction: hooks.AnyReaction, line: str) -> None:
+    assert shown(hooks.ReactStep(hook_name="checker", boundary="step", reaction=reaction)) == [line]
 
 
 def test_a_hook_has_a_line_only_where_it_failed() -> None:

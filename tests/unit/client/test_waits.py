@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
 from perdure.client.waits import Seen, explain, untaken_queues
 from perdure.contracts.budgets import Spent
-from perdure.contracts.people import InputRequest
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.waits import STUCK, WAITS_FOR_A_SHARE, Cause, TurnWait, duration
 

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React, Reacted
+from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn

@@ -4,11 +4,10 @@ from decimal import Decimal
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Paid, Spent, Usage
-from perdure.contracts.delegates import DelegateReport
+from perdure.contracts.conditions import text_conditions
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted, Generate, Generation
-from perdure.contracts.stops import text_conditions
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import DelegateReport, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine import after, budgets
 from perdure.engine.delegates import StartDelegate

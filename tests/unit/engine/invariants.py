@@ -6,11 +6,19 @@ from decimal import Decimal
 from itertools import pairwise
 
 from perdure.contracts.budgets import Spent
-from perdure.contracts.decisions import BudgetWarning, ModelFallback, ReactStep, StopConditionMet
 from perdure.contracts.generations import Compact, Generate, Generation
-from perdure.contracts.people import AskPeople
-from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import AnyReaction, Boundary, HookRule
+from perdure.contracts.hooks import (
+    AnyReaction,
+    Boundary,
+    BudgetWarning,
+    HookRule,
+    ModelFallback,
+    React,
+    Reacted,
+    ReactStep,
+    StopConditionMet,
+)
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import stops

@@ -6,13 +6,12 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, cast
 
-from perdure.contracts import stops as conditions
+from perdure.contracts import conditions
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.builtins import ChangeTodos, ClearTodos
+from perdure.contracts.conditions import AnyCondition, parts, text_conditions
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.reacting import Reacted
-from perdure.contracts.stops import AnyCondition, parts, text_conditions
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.hooks import Reacted
+from perdure.contracts.tools import ChangeTodos, ClearTodos, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
 from perdure.engine import stops
 from perdure.engine.delegates import AwaitDelegates, CallDelegates

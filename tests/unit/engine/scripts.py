@@ -5,14 +5,11 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from perdure.contracts import stops
+from perdure.contracts import conditions
 from perdure.contracts.agents import CompactionPolicy, ModelPolicy, TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.builtins import AttemptCompletion, AwaitDelegates, ChangeTodos, ClearTodos, Todo
-from perdure.contracts.builtins import Finish as FinishCall
-from perdure.contracts.delegates import Delegated, DelegateSettings
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.reactions import (
+from perdure.contracts.hooks import (
     AnyReaction,
     Continue,
     Fail,
@@ -22,7 +19,18 @@ from perdure.contracts.reactions import (
     Retry,
     RetryWithFeedback,
 )
-from perdure.contracts.tools import PlannedCall, ToolPolicy
+from perdure.contracts.tools import (
+    AttemptCompletion,
+    AwaitDelegates,
+    ChangeTodos,
+    ClearTodos,
+    Delegated,
+    DelegateSettings,
+    PlannedCall,
+    Todo,
+    ToolPolicy,
+)
+from perdure.contracts.tools import Finish as FinishCall
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 
 Choice = TypeVar("Choice")
@@ -61,21 +69,21 @@ TOOLS = (
 DELEGATING = (*["work"] * 6, *["helper"] * 6, *["await_delegate"] * 4, "guarded_helper", "guarded_await", "question")
 """The same for models that mostly have others work for them."""
 
-CONDITIONS: tuple[stops.AnyCondition, ...] = (
-    stops.StepCount(count=2),
-    stops.StepCount(count=4),
-    stops.ToolUse(tool="work", count=2),
-    stops.AnyToolUse(count=3),
-    stops.ToolFailed(tool="work"),
-    stops.ToolFailed(),
-    stops.ConsecutiveErrors(count=2),
-    stops.EstimatedCost(limit=Decimal("0.4")),
-    stops.TokenUsage(limit=50),
-    stops.GenerationCount(count=3),
-    stops.NoToolCalls(steps=2),
-    stops.Never(),
-    stops.Always(),
-    stops.Output(pattern="done"),
+CONDITIONS: tuple[conditions.AnyCondition, ...] = (
+    conditions.StepCount(count=2),
+    conditions.StepCount(count=4),
+    conditions.ToolUse(tool="work", count=2),
+    conditions.AnyToolUse(count=3),
+    conditions.ToolFailed(tool="work"),
+    conditions.ToolFailed(),
+    conditions.ConsecutiveErrors(count=2),
+    conditions.EstimatedCost(limit=Decimal("0.4")),
+    conditions.TokenUsage(limit=50),
+    conditions.GenerationCount(count=3),
+    conditions.NoToolCalls(steps=2),
+    conditions.Never(),
+    conditions.Always(),
+    conditions.Output(pattern="done"),
 )
 """Conditions whose truth can be told from what happened in a turn."""
 
@@ -182,15 +190,15 @@ def limits(script: Script) -> Budgets:
     )
 
 
-def condition(script: Script, depth: int) -> stops.AnyCondition:
+def condition(script: Script, depth: int) -> conditions.AnyCondition:
     """One of them, or several combined."""
     kind = script.of("simple", "simple", "and", "or", "not") if depth < 2 else "simple"
     if kind == "simple":
         return script.of(*CONDITIONS)
     if kind == "not":
-        return stops.Not(condition=condition(script, depth + 1))
+        return conditions.Not(condition=condition(script, depth + 1))
     both = (condition(script, depth + 1), condition(script, depth + 1))
-    return stops.AllOf(conditions=both) if kind == "and" else stops.AnyOf(conditions=both)
+    return conditions.AllOf(conditions=both) if kind == "and" else conditions.AnyOf(conditions=both)
 
 
 def hooks(script: Script) -> tuple[HookRule | HookDeclaration, ...]:

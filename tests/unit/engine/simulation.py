@@ -11,12 +11,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from perdure.contracts.decisions import Decided
+from perdure.contracts.budgets import ExtendRequest
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.limits import ExtendRequest
-from perdure.contracts.people import AskPeople, Reply
-from perdure.contracts.reacting import HookReaction, React, Reacted
+from perdure.contracts.hooks import Decided, HookReaction, React, Reacted
+from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult

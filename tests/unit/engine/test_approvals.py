@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, StdioServerConfig, ask_user, tool
-from perdure.contracts.people import digest_of
-from perdure.contracts.reactions import Finish, HookRule
+from perdure.contracts.hooks import Finish, HookRule
+from perdure.contracts.input_requests import digest_of
 from perdure.contracts.tools import PlannedCall
 from perdure.engine.approvals import considered, is_approved, verdict
 

@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.builtins import AwaitDelegates as AwaitCall
-from perdure.contracts.decisions import BudgetWarning
-from perdure.contracts.delegates import RUN_IN_BACKGROUND, DelegateReport, DelegateSettings
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.tools import PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
+from perdure.contracts.hooks import BudgetWarning
+from perdure.contracts.tools import (
+    RUN_IN_BACKGROUND,
+    DelegateReport,
+    DelegateSettings,
+    PlannedCall,
+    ToolDeclaration,
+    ToolOutcome,
+    ToolPolicy,
+)
+from perdure.contracts.tools import AwaitDelegates as AwaitCall
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
 from perdure.engine import after, delegates
 from perdure.engine import step as engine

@@ -2,12 +2,10 @@
 
 from decimal import Decimal
 
-from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Generate
-from perdure.contracts.limits import ExtendRequest
-from perdure.contracts.reacting import React, Reacted
-from perdure.contracts.reactions import HookDeclaration, Retry
+from perdure.contracts.hooks import HookDeclaration, React, Reacted, Retry
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
 from perdure.engine import after, hooks, reactions, step

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from perdure.agents.completion import attempt_completion, clear_todo, finish, todo
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.builtins import MAX_TODOS, ChangeTodos, ClearTodos, Todo
 from perdure.contracts.generations import Generation
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import MAX_TODOS, ChangeTodos, ClearTodos, PlannedCall, Todo
 from perdure.contracts.turns import StopReason
 from perdure.engine import after, builtins
 from perdure.engine.state import TurnState

@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.contracts.delegates import DelegateReport, DelegateSettings, delegate_session, tool_name_of
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.reactions import Fail, HookRule
-from perdure.contracts.tools import WIRE_NAME_PATTERN, PlannedCall, ToolDeclaration, ToolOutcome, ToolPolicy
+from perdure.contracts.hooks import Fail, HookRule
+from perdure.contracts.tools import (
+    WIRE_NAME_PATTERN,
+    DelegateReport,
+    DelegateSettings,
+    PlannedCall,
+    ToolDeclaration,
+    ToolOutcome,
+    ToolPolicy,
+    delegate_session,
+    tool_name_of,
+)
 from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
 from perdure.engine import after
 from perdure.engine import step as engine

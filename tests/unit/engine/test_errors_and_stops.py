@@ -3,7 +3,7 @@
 import pytest
 
 from perdure import stop
-from perdure.contracts.stops import AnyCondition
+from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.turns import StopReason
 from tests.unit.engine.test_hooks import Move, play
 

@@ -8,10 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.decisions import BudgetChanged
-from perdure.contracts.delegates import Delegated
-from perdure.contracts.limits import ExtendRequest
+from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
+from perdure.contracts.hooks import BudgetChanged
+from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import StopReason
 from perdure.engine.budgets import Wanted, admitted
 from perdure.engine.extending import ExtendError, extended

@@ -6,8 +6,8 @@ import pytest
 
 from perdure import Agent, Compaction, Fallback, RetryPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.fallbacks import HELPED
 from perdure.contracts.generations import Compact, Compacted, Generate
+from perdure.contracts.retries import HELPED
 from perdure.engine import after
 from perdure.engine.state import Mailbox, TurnState
 from tests.unit.engine.asked import next_action

@@ -7,7 +7,7 @@ import pytest
 
 from perdure.contracts.agents import AgentDefinition, Compaction
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.people import ApprovalPolicy, ApprovalRule
+from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import ToolDeclaration
 from perdure.engine.fixtures import NOT_SENT, asked_model

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contracts.conversations import ConversationError, checked_history
-from perdure.contracts.messages import AssistantMessage, ToolMessage
+from perdure.contracts.messages import AssistantMessage, ConversationError, ToolMessage, checked_history
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}

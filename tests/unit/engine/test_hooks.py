@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.decisions import BudgetChanged
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.reacting import HookReaction, React, Reacted
-from perdure.contracts.reactions import (
+from perdure.contracts.hooks import (
     AnyReaction,
+    BudgetChanged,
     Continue,
     Fail,
     Finish,
     HookDeclaration,
+    HookReaction,
     HookRule,
+    React,
+    Reacted,
     Retry,
     RetryWithFeedback,
     RuleEvent,

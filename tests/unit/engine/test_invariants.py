@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.decisions import DecidedEvent
 from perdure.contracts.generations import Generate
-from perdure.contracts.reacting import React
+from perdure.contracts.hooks import DecidedEvent, React
 from perdure.contracts.turns import StopReason
 from perdure.engine.budgets import CODES
 from perdure.engine.step import Action

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.people import AnswerRequest, AskPeople, InputReceipt, Reply
+from perdure.contracts.input_requests import AnswerRequest, AskPeople, InputReceipt, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason

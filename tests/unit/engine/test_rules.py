@@ -12,7 +12,7 @@ from pydantic import Field
 
 from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, ToolDefinitionError, ask_user, tool
 from perdure.agents.tool import Tool
-from perdure.contracts.people import Verdict, digest_of
+from perdure.contracts.input_requests import Verdict, digest_of
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.engine.approvals import MAX_ASKED_BYTES, considered, in_one_payload, is_approved, verdict

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Paid
-from perdure.contracts.builtins import AttemptCompletion
+from perdure.contracts.conditions import ToolFailed
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compacted, Generate, Generation
-from perdure.contracts.stops import ToolFailed
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.tools import AttemptCompletion, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
 from perdure.engine import after
 from perdure.engine import step as engine

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from perdure import stop
 from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.conditions import CONDITIONS, AnyCondition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.stops import CONDITIONS, AnyCondition
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.engine.stops import Facts, Tally, fired, title
 

@@ -11,9 +11,8 @@ from hypothesis import given
 
 from perdure import Trajectory
 from perdure.contracts.budgets import Usage
-from perdure.contracts.conversations import ConversationError
 from perdure.contracts.events import AgentStart, Envelope, UnknownEvent
-from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from perdure.contracts.messages import AssistantMessage, ConversationError, ToolCall, ToolMessage, UserMessage
 from perdure.engine.datasets import rows
 from perdure.engine.trajectory import TrajectoryStep
 from tests.unit.engine.conversations import conversations

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.builtins import ChangeTodos, Finish
-from perdure.contracts.delegates import DelegateSettings
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
-from perdure.contracts.reactions import Continue, HookRule, Retry, RuleEvent
-from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
+from perdure.contracts.hooks import Continue, HookRule, Retry, RuleEvent
+from perdure.contracts.tools import ChangeTodos, DelegateSettings, Finish, PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
 from perdure.engine import after, hooks
 from perdure.engine.state import Mailbox

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from perdure.contracts.builtins import AwaitDelegates as AwaitCall
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.tools import AwaitDelegates as AwaitCall
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine.delegates import AwaitDelegates, CallDelegates

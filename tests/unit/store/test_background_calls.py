@@ -5,10 +5,8 @@ from decimal import Decimal
 import pytest
 
 from perdure.contracts.budgets import Usage
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
-from perdure.contracts.delegates import claimant_of
-from perdure.contracts.events import NewEvent
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.events import DelegateEnd, DelegateStart, NewEvent
+from perdure.contracts.tools import ToolOutcome, claimant_of
 from perdure.contracts.turns import StopReason
 from perdure.store import Claim, Store
 from tests.unit.store.given import SESSION, answer, commit, generate, new_event, open_turn, types, wish

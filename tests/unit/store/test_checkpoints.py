@@ -8,12 +8,11 @@ import pytest
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus, JobStatus
-from perdure.contracts.delegates import DelegateSettings
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationRetry
+from perdure.contracts.input_requests import Need
 from perdure.contracts.messages import AssistantMessage, ToolCall, UserMessage
-from perdure.contracts.people import Need
-from perdure.contracts.tools import PlannedCall, ToolDeclaration
+from perdure.contracts.tools import DelegateSettings, PlannedCall, ToolDeclaration
 from perdure.contracts.turns import StopReason
 from perdure.store import LedgerCall, NotFoundError, StepRecord, Store
 from tests.unit.store.given import (

@@ -5,12 +5,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from perdure.contracts.builtins import Todo
 from perdure.contracts.checkpoints import ResumeFrom
-from perdure.contracts.decisions import TodosChanged
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentStart
+from perdure.contracts.hooks import TodosChanged
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from perdure.contracts.tools import Todo
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import NotFoundError, Opened, ResumeRefusedError, Store
 from perdure.store.engine import Address

@@ -5,13 +5,11 @@ from decimal import Decimal
 import pytest
 
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.contracts.builtins import Finish
-from perdure.contracts.decisions import Decided, ModelFallback
-from perdure.contracts.delegate_events import DelegateEnd, DelegateStart
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry
+from perdure.contracts.events import CompactionEvent, DelegateEnd, DelegateStart, GenerationError, GenerationRetry
 from perdure.contracts.generations import Generate
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.hooks import Decided, ModelFallback
+from perdure.contracts.tools import Finish, PlannedCall, ToolOutcome
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import StepRecord, Store
 from perdure.store.closing import output_of

@@ -4,8 +4,7 @@ import pytest
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
-from perdure.contracts.reacting import React
-from perdure.contracts.reactions import Boundary
+from perdure.contracts.hooks import Boundary, React
 from perdure.workflows import options
 
 

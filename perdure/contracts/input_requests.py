@@ -9,8 +9,7 @@ from typing import Annotated, Literal, cast
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import from_json
 
-from perdure.contracts.patterns import is_like
-from perdure.contracts.values import Authored, Items, JsonValue, Value
+from perdure.contracts.values import Authored, Items, JsonValue, Value, is_like
 
 MAX_ANSWER_BYTES = 32 * 1024
 """Longest answer of a person, as JSON in UTF-8; it travels in Temporal payloads."""

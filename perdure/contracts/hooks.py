@@ -1,17 +1,19 @@
-"""Hooks and their reactions as data: at which events an agent looks up, and what its turn then does.
+"""Hooks and their reactions as data: the events that they are called at, and what the turn then does.
 
 A hook is a rule, which the workflow decides by alone, or the declaration of a Python function, which an activity calls.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from perdure.contracts.patterns import is_like
-from perdure.contracts.stops import AnyCondition
-from perdure.contracts.values import Authored, Tagged, known_fields
+from perdure.contracts.budgets import Spent
+from perdure.contracts.conditions import AnyCondition
+from perdure.contracts.tools import Todo, ToolOutcome
+from perdure.contracts.values import Authored, Tagged, Value, is_like, known_fields
 
 MAX_HOOKS = 50
 """Most hooks of an agent: their declarations are in the history of each of its turns."""
@@ -304,3 +306,116 @@ OnHookError = Literal["fail", "ignore"]
 def conditions_of(hooks: tuple[HookRule | HookDeclaration, ...]) -> Iterator[AnyCondition]:
     """What has to hold for each hook that says so."""
     return (hook.when for hook in hooks if hook.when is not None)
+
+
+class BudgetWarning(Tagged):
+    """A share of a budget is used up; ``used`` says how much of how much."""
+
+    type: Literal["budget_warning"] = "budget_warning"
+    dimension: str
+    share: Decimal
+    used: str
+
+
+class StopConditionMet(Tagged):
+    """A stop condition has ended the turn; ``condition`` is its name."""
+
+    type: Literal["stop_condition_met"] = "stop_condition_met"
+    condition: str
+
+
+class ReactStep(Tagged):
+    """A hook has its way: what the turn now does, because of what the hook wanted at this boundary of the step."""
+
+    type: Literal["react_step"] = "react_step"
+    hook_name: str
+    boundary: Boundary
+    reaction: AnyReaction
+
+
+class ModelFallback(Tagged):
+    """A model has failed for good with this code, and another one goes on with the turn."""
+
+    type: Literal["model_fallback"] = "model_fallback"
+    failed: str
+    code: str
+    model: str
+
+
+class TodosChanged(Tagged):
+    """The agent has changed its todos; this is the whole list."""
+
+    type: Literal["todos_changed"] = "todos_changed"
+    todos: tuple[Todo, ...]
+
+
+class BudgetChanged(Tagged):
+    """Somebody has changed a limit of the running turn; without a limit it is None."""
+
+    type: Literal["budget_changed"] = "budget_changed"
+    dimension: str
+    before: str | None
+    after: str
+
+
+DecidedEvent = BudgetWarning | StopConditionMet | ReactStep | ModelFallback | TodosChanged | BudgetChanged
+"""An event that the engine decides, in the workflow."""
+
+
+class Decided(Value):
+    """A decision on its way into the event log, where the same key in the same turn is written once."""
+
+    key: str
+    step: int
+    event: Annotated[DecidedEvent, Field(discriminator="type")]
+
+
+class React(Value):
+    """The input of the activity ``react``: call these hooks with the events of a step.
+
+    Attributes:
+        step: The step whose events they are.
+        tip: The last step of the conversation.
+        calling: The names of the hooks.
+        spent: What the turn has used, for the hooks to see.
+        left: How many calls of hooks the turn's budget allows; None is no limit.
+        failed: Results that the event log does not have yet: only the workflow knows of them.
+        decided: Decisions of the workflow that hooks are on; they go into the log now, if they are not there.
+        ended: The calls of delegates in the background whose ends hooks have not heard of.
+        store: The id of the store that the turn lives in.
+    """
+
+    session: str
+    turn: int
+    step: int
+    tip: str
+    definition: str
+    boundary: Boundary
+    calling: tuple[str, ...]
+    spent: Spent = Spent()
+    left: int | None = None
+    failed: tuple[ToolOutcome, ...] = ()
+    decided: tuple[Decided, ...] = ()
+    ended: tuple[str, ...] = ()
+    store: str = ""
+
+
+class HookReaction(Value):
+    """What a hook wants."""
+
+    hook: str
+    reaction: AnyReaction
+
+
+class Reacted(Value):
+    """The result of the activity ``react``.
+
+    Attributes:
+        reactions: Those of the hooks that had one, in the order in which they were called.
+        calls: How many calls of hooks were made.
+        refused: The hook for which the turn's budget had no call left.
+    """
+
+    reactions: tuple[HookReaction, ...] = ()
+    calls: int = 0
+    refused: str | None = None
