@@ -1,17 +1,37 @@
-"""The agents of one worker: those it has loaded, and those that come whole in start requests, if it takes any."""
+"""The agents of one worker, and what of an agent belongs to one turn: definition, instructions, skills and context.
 
+A turn goes by the definition that it froze when it opened. Agents come from the worker's modules, or whole in start
+requests, if the worker takes any.
+"""
+
+import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
-from perdure.activities.errors import permanent, runtime_error
-from perdure.agents.agent import Agent, AgentDefinitionError
+from temporalio import activity
+
+from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.failures import redact
+from perdure.activities.tool_runner import Bodies, within
+from perdure.agents import skills
+from perdure.agents.agent import Agent, AgentDefinitionError, cleaned
+from perdure.agents.errors import ToolUnavailableError
 from perdure.agents.inline import InlineAgents
-from perdure.contracts.agents import AgentDefinition
+from perdure.agents.tool import Tool
+from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.turns import TurnRequest
+from perdure.contracts.events import AgentStart
+from perdure.contracts.turn_context import TurnContext, variable_of
+from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue
+from perdure.engine.instructions import PlaceholderError, fill_in
+from perdure.store import NotFoundError, Store
 
-KEPT = 256
+KEPT_AGENTS = 256
 """Agents of requests that are kept in memory; one is needed for each that has running turns."""
 
 NOT_ALLOWED = (
@@ -42,7 +62,7 @@ class Roster:
             if made is None:
                 return None
             self._made[digest] = made
-            while len(self._made) > KEPT:
+            while len(self._made) > KEPT_AGENTS:
                 self._made.popitem(last=False)
         return made
 
@@ -85,3 +105,186 @@ class Roster:
         except AgentDefinitionError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"definition: {error}")) from None
         return agent.definition.model_copy(update={"inline": fields})
+
+
+KEPT_DEFINITIONS = 256
+"""Definitions kept in memory; one is needed for each agent version with running turns."""
+
+
+class Definitions:
+    """A small cache over the store; a definition never changes under its hash."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[str, AgentDefinition] = OrderedDict()
+
+    async def get(self, digest: str) -> AgentDefinition:
+        """The definition of that hash."""
+        definition = self._kept.get(digest)
+        if definition is None:
+            async with store_failures():
+                definition = await self._store.definition(digest)
+            self.keep(digest, definition)
+        else:
+            self._kept.move_to_end(digest)
+        return definition
+
+    def keep(self, digest: str, definition: AgentDefinition) -> None:
+        """Remember a definition, and forget the one unused for longest."""
+        self._kept[digest] = definition
+        while len(self._kept) > KEPT_DEFINITIONS:
+            self._kept.popitem(last=False)
+
+
+LONGEST = timedelta(seconds=30)
+"""How long a function may take to make instructions."""
+
+ERROR_CHARACTERS = 500
+
+
+class Instructions:
+    """Makes the instructions of one worker's turns."""
+
+    def __init__(self, bodies: Bodies, secrets: frozenset[str]) -> None:
+        self._bodies = bodies
+        self._secrets = secrets
+
+    async def made(self, definition: AgentDefinition, agent: Agent | None, context: TurnContext) -> AgentDefinition:
+        """The definition with the instructions of a turn of that context.
+
+        Raises:
+            ApplicationError: They cannot be made: a placeholder stands for nothing, or the function failed.
+        """
+        if agent is None:
+            return definition
+        try:
+            if isinstance(agent.instructions, str):
+                text = fill_in(definition.instructions, context)
+            else:
+                text = await self._called(agent, context)
+        except PlaceholderError as error:
+            message = f"the instructions of agent {definition.name!r} {error}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
+        except Exception as error:  # noqa: BLE001 - the edge: it is the author's code
+            said = redact(str(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
+            message = f"the instructions of agent {definition.name!r} could not be made: {type(error).__name__}: {said}"
+            activity.logger.warning("%s", message, exc_info=True)
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
+        return definition.model_copy(update={"instructions": text})
+
+    async def _called(self, agent: Agent, context: TurnContext) -> str:
+        """The text that the agent's function gives, within its time."""
+        assert callable(agent.instructions), "any other instructions are a text"  # noqa: S101 - narrows the type
+        limit = LONGEST.total_seconds()
+        body = self._bodies.start_function(agent.instructions, [context])
+        late = TimeoutError(f"the function ran longer than {limit:g} s")
+        given = await within(body, limit, who="the function", late=late, give_up=lambda: None)
+        if not isinstance(given, str):
+            msg = f"the function returned a {type(given).__name__}; return a text"
+            raise TypeError(msg)
+        if len(given.encode()) > MAX_DEFINITION_BYTES:
+            msg = f"the text is {len(given.encode()):,} bytes, the limit is {MAX_DEFINITION_BYTES:,}"
+            raise ValueError(msg)
+        return cleaned(given)
+
+
+def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]:
+    """The tool over the skills that the turn began with; ``here`` are those that this worker has read itself."""
+
+    def read(name: str) -> str:
+        one = skills.resolved(name, frozen)
+        own = next((other for other in here if other.id == one.id), None)
+        folder = own.folder if own is not None and Path(own.folder).is_dir() else ""
+        return skills.rendered(one, folder=folder, note=_note(one, own, folder))
+
+    return replace(skills.skill, function=read)
+
+
+def _note(one: Skill, own: Skill | None, folder: str) -> str:
+    """What the model must know before it uses the skill's files."""
+    if one.files and not folder:
+        return "the worker that runs this call does not have the folder of the skill; its files cannot be read here."
+    missing = [name for name in one.files if not (Path(folder) / name).is_file()]
+    if missing:
+        return f"the worker that runs this call lacks these files: {', '.join(missing)}."
+    if folder and own is not None and own.model_dump() != one.model_dump():
+        return "the folder on the worker that runs this call holds another version of the skill."
+    return ""
+
+
+KEPT_CONTEXTS = 1_024
+"""Contexts kept in memory; one is needed for each turn that runs."""
+
+
+class TurnContexts:
+    """The contexts that one worker has read; one never changes once its turn is open."""
+
+    def __init__(self, store: Store, environment: Mapping[str, str]) -> None:
+        self._store = store
+        self._environment = environment
+        self._kept: OrderedDict[tuple[str, int], TurnContext] = OrderedDict()
+
+    async def of(self, session: str, turn: int) -> TurnContext:
+        """The context that a turn began with; an empty one of a turn that an older release has opened."""
+        key = (session, turn)
+        if key not in self._kept:
+            found = await self._store.events_by_key(session, (f"{turn}/agent_start",))
+            start = found[0].event if found else None
+            context = TurnContext()
+            if isinstance(start, AgentStart):
+                context = TurnContext(data=start.context, tenant=start.tenant, by=start.by)
+            self._kept[key] = context
+            while len(self._kept) > KEPT_CONTEXTS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    async def of_opening(self, opening: OpenTurn) -> TurnContext:
+        """The context that a turn is to begin with.
+
+        A delegate has its caller's. The turns of a session share data and tenant until a request brings others; who
+        started a turn holds for that turn. Another tenant begins with no data.
+        """
+        request = opening.request
+        if request.delegated is not None:
+            return await self.of(request.delegated.session, request.delegated.turn)
+        before = await self._before(opening)
+        if request.reply is not None:
+            return before
+        tenant = request.tenant or before.tenant
+        data = request.context
+        if data is None:
+            data = before.data if tenant == before.tenant else {}
+        return TurnContext(data=data, tenant=tenant, by=request.by)
+
+    async def _before(self, opening: OpenTurn) -> TurnContext:
+        """The context of the conversation that the turn goes on with."""
+        origin = opening.request.resume_from
+        session = (origin.session if origin is not None else None) or opening.session
+        try:
+            turn = (origin.turn if origin is not None else None) or (await self._store.session(session)).turn
+        except NotFoundError:
+            return TurnContext()
+        return await self.of(session, turn)
+
+    def data_for_code(self, context: TurnContext) -> dict[str, JsonValue]:
+        """A copy of the data, with the values of the variables that stand in it.
+
+        Raises:
+            ToolUnavailableError: A variable is not set here.
+        """
+        copied: dict[str, JsonValue] = json.loads(json.dumps(context.data))
+        return {name: self._resolved(name, value) for name, value in copied.items()}
+
+    def _resolved(self, name: str, value: JsonValue) -> JsonValue:
+        if isinstance(value, dict):
+            return {inner: self._resolved(f"{name}.{inner}", part) for inner, part in value.items()}
+        if isinstance(value, list):
+            return [self._resolved(name, part) for part in value]
+        variable = variable_of(value)
+        if variable is None:
+            return value
+        if not self._environment.get(variable):
+            msg = f"context.{name} of this turn stands for {variable}, which is not set; set it where the worker starts"
+            raise ToolUnavailableError(msg)
+        return self._environment[variable]

@@ -1,19 +1,157 @@
-"""Vendor exceptions as plain facts: status, headers, class, cause chain, text. The decision is the engine's.
+"""Facts about a failed model call: status, headers, class, cause chain, text. The decision is the engine's.
 
 Works by names and attributes: no vendor library is imported, and none of their objects leaves this module. Request
-objects down the chain hold the key, so only texts are read, and those are redacted.
+objects down the chain hold the key, so only texts are read, and those are redacted. litellm wraps a provider's reply in
+exceptions of its own choice, with a status that it picks by the words of the message; the reply itself lies at the
+bottom of their chain.
 """
 
+import ast
+import contextlib
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, cast
+from urllib.parse import urlsplit
 
-from perdure.activities.error_replies import ErrorReply, error_object, reply_of
 from perdure.contracts.errors import CUSTOM_CODE
+from perdure.contracts.values import JsonValue
 from perdure.engine.failures import FailureFacts
 from perdure.engine.outputs import head_and_tail, whole_characters
 from perdure.engine.redaction import redact_text
 from perdure.engine.retries import parse_retry_after
+
+LONGEST_BODY = 200_000
+"""A longer body is not read as JSON."""
+
+_CUT_MESSAGE = re.compile(r'"message"\s*:\s*("(?:[^"\\]|\\.){1,5000}")')
+"""The message in an error object that was cut off."""
+
+_EMPTY = frozenset({"", "{}", "[]", "null", '""'})
+
+
+@dataclass(frozen=True)
+class ErrorReply:
+    """A reply with an error status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+    address: str
+
+    def text(self) -> str:
+        """The provider's words, or what the body is where it has none."""
+        body = self.body.strip()
+        if body in _EMPTY:
+            return f"the reply has an empty body, from {self.address}"
+        return error_object(body).words() or body
+
+
+@dataclass(frozen=True)
+class ErrorObject:
+    """What an error object says.
+
+    Attributes:
+        message: The provider's words.
+        names: Its codes and types for the failure, the most precise first.
+        status: A status that it gives as its code.
+    """
+
+    message: str = ""
+    names: tuple[str, ...] = ()
+    status: int | None = None
+
+    def words(self) -> str:
+        """The message, with the most precise name behind it."""
+        name = next((f" [{name}]" for name in self.names if " " not in name), "")
+        return f"{self.message}{name}".strip()
+
+
+NOTHING_SAID = ErrorObject()
+
+
+def reply_of(chain: Sequence[BaseException]) -> ErrorReply | None:
+    """The reply at the bottom of the chain; the exceptions above it wear one that litellm made up."""
+    for link in reversed(chain):
+        response = cast("Any", getattr(link, "response", None))
+        if response is None or "HTTPStatusError" not in {base.__name__ for base in type(link).__mro__}:
+            continue
+        address = urlsplit(str(response.request.url))
+        return ErrorReply(
+            status=int(response.status_code),
+            headers=dict(response.headers),
+            body=bytes(response.content).decode("utf-8", "replace"),
+            address=f"{address.scheme}://{address.hostname}{f':{address.port}' if address.port else ''}",
+        )
+    return None
+
+
+def error_object(text: str) -> ErrorObject:
+    """The error object that is the whole text: a reply's body, or one out of a 200 as Python writes it."""
+    if not text.startswith(("{", "[")):
+        return NOTHING_SAID
+    value = _value_of(text)
+    if isinstance(value, list) and value:  # Gemini's, on OpenAI's path
+        value = value[0]
+    if isinstance(value, dict):
+        return _read(value)
+    cut = _CUT_MESSAGE.search(text)
+    return ErrorObject(message=_text(json.loads(cut[1]))) if cut else NOTHING_SAID
+
+
+def _value_of(text: str) -> JsonValue:
+    """The value that the text writes in JSON or in Python; None if it is too long, or none."""
+    if len(text) > LONGEST_BODY:
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        return cast("JsonValue", json.loads(text))
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        return cast("JsonValue", ast.literal_eval(text) if text.startswith("{'") else None)
+    return None
+
+
+def _read(body: Mapping[str, JsonValue]) -> ErrorObject:
+    """The error object in a body: under ``error`` or the first of ``errors``, or the body itself."""
+    inner, several = body.get("error"), body.get("errors")
+    if inner is None and isinstance(several, list) and several:
+        inner = several[0]
+    said: Mapping[str, JsonValue]
+    if isinstance(inner, dict):
+        said = inner
+    elif isinstance(inner, str):  # xAI, Ollama, LM Studio: the message alone, with the code beside it
+        said = {**body, "message": inner}
+    else:
+        said = body
+    message = _text(said.get("message")) or _text(said.get("detail"))
+    metadata = said.get("metadata")
+    raw = _text(metadata.get("raw")) if isinstance(metadata, dict) else ""  # OpenRouter: the words of the one behind it
+    behind = error_object(raw)
+    message = f"{message}: {behind.message or raw}" if raw else message
+    names = (*(str(name) for name in _names(said)), *behind.names)
+    return ErrorObject(message=message, names=names, status=_status(said.get("code"))) if message else NOTHING_SAID
+
+
+def _names(said: Mapping[str, JsonValue]) -> Iterator[str | int]:
+    for field in ("code", "type", "status"):
+        name = said.get(field)
+        if (isinstance(name, str) and name) or (isinstance(name, int) and name > 999):  # else it is a status
+            yield name
+    details = said.get("details")
+    for detail in details if isinstance(details, list) else ():
+        reason = detail.get("reason") if isinstance(detail, dict) else None  # Google's
+        if isinstance(reason, str):
+            yield reason
+
+
+def _status(code: JsonValue) -> int | None:
+    return code if isinstance(code, int) and 400 <= code <= 599 else None
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""
+
 
 MAX_TEXT = 1_500
 """Longest text of a failure; its head and its tail are kept, as what to do often stands at the end."""
@@ -62,8 +200,8 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     carrier = next((link for link in chain if _own_code(link) is not None), None)
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
     said = carrier or error
-    status = None if no_reply else _status(chain, reply)
-    text = redact(_text(said, chain, reply if carrier is None else None), secrets)
+    status = None if no_reply else _status_of(chain, reply)
+    text = redact(_words_of(said, chain, reply if carrier is None else None), secrets)
     return FailureFacts(
         status=status,
         retry_after_seconds=parse_retry_after(headers, now),
@@ -82,7 +220,7 @@ def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_
     return redact_text(whole_characters(text[:longest]), secrets)
 
 
-def _status(chain: Sequence[BaseException], reply: ErrorReply | None) -> int | None:
+def _status_of(chain: Sequence[BaseException], reply: ErrorReply | None) -> int | None:
     """The reply's own status, from the bottom of the chain: litellm gives its exceptions one by the message's words.
 
     Without a reply litellm makes one up: a refused connection wears 500. An error that came in a 200 has the provider's
@@ -141,7 +279,7 @@ def cause_chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _text(said: BaseException, chain: Sequence[BaseException], reply: ErrorReply | None) -> str:
+def _words_of(said: BaseException, chain: Sequence[BaseException], reply: ErrorReply | None) -> str:
     """The provider's words, with its own code for the failure behind them; without any, what became of the call.
 
     litellm puts classes before them and sometimes a traceback behind, or gives the whole body of the reply.

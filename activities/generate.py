@@ -11,7 +11,16 @@ from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.answers import (
+from perdure.activities.agents import Definitions
+from perdure.activities.conditions import matches
+from perdure.activities.conversations import Conversations, WireMessage, wire
+from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
+from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.heartbeat import beating
+from perdure.activities.litellm_call import Answer, PromptAssemblyError, assembling, system_prompt
+from perdure.activities.metrics import Metrics
+from perdure.activities.model_attempt import Attempts, CallFailedError
+from perdure.activities.record_answer import (
     CONTENT_CHARACTERS,
     answer_in,
     checked,
@@ -23,17 +32,8 @@ from perdure.activities.answers import (
     step_of,
     told,
 )
-from perdure.activities.attempts import Attempts, CallFailedError
-from perdure.activities.bounds import Counted, NotAffordableError, ceiling, text_only
-from perdure.activities.conversations import Conversations, WireMessage, wire
-from perdure.activities.definitions import Definitions
-from perdure.activities.errors import permanent, runtime_error, store_failures
-from perdure.activities.heartbeat import beating
-from perdure.activities.metrics import Metrics
-from perdure.activities.model import Answer, PromptAssemblyError, assembling, system_prompt
 from perdure.activities.schema_checks import off_the_loop
-from perdure.activities.stops import matches
-from perdure.activities.storing import until_stored
+from perdure.activities.store_writes import write_until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
@@ -150,7 +150,7 @@ class GenerateActivity:
         )
         step, ledger, rejected = made
         events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
-        stored = await until_stored(lambda: self._store.finish_generation(step, ledger, events))
+        stored = await write_until_stored(lambda: self._store.finish_generation(step, ledger, events))
         if stored is not step:
             return stored, None, False
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
@@ -243,7 +243,7 @@ class GenerateActivity:
             event_of(request, f"retry/{retry.attempt}", retry),
             event_of(request, "step", GenerationStep(tip=step.id)),
         ]
-        stored = await until_stored(lambda: self._store.finish_generation(step, [], events))
+        stored = await write_until_stored(lambda: self._store.finish_generation(step, [], events))
         if stored is not step:
             return await self._stored(request, definition, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)

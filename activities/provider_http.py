@@ -23,7 +23,7 @@ from aiohttp import TCPConnector
 from aiohttp.client_proto import ResponseHandler
 from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.activities.error_replies import error_object
+from perdure.activities.failures import error_object
 from perdure.activities.provider_replies import InvalidReplyError, RedirectedError, checked_reply
 from perdure.contracts.budgets import Usage
 

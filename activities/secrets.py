@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from perdure.activities.mcp.references import names_needed
-from perdure.activities.references import names_of_call
 from perdure.agents.agent import Agent
 from perdure.agents.needs import secrets_among
-from perdure.contracts.agents import SHORTEST_SECRET
+from perdure.contracts.agents import SHORTEST_SECRET, names_of_call
 from perdure.contracts.turn_context import VARIABLES
 from perdure.credentials import is_path
 from perdure.settings import known_secrets

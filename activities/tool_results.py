@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.activities import bodies
-from perdure.activities.call_events import approved, call_event, ended, step_ended
+from perdure.activities import tool_runner
 from perdure.activities.failures import redact
-from perdure.activities.mcp.failures import McpError
-from perdure.activities.mcp.last_lines import in_full, shortened
-from perdure.activities.progress import Progress
+from perdure.activities.mcp.failures import McpError, in_full, shortened
 from perdure.activities.recordings import CallRecording
 from perdure.activities.schema_checks import off_the_loop
+from perdure.activities.tool_output import approved, call_event, ended, step_ended
+from perdure.activities.tool_runner import Progress
 from perdure.agents.errors import InvalidOutputError, ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
@@ -176,7 +175,7 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
     Redaction comes before the cut, which may not part a secret.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
-    ours = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == bodies.__file__]
+    ours = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == tool_runner.__file__]
     own, last = error.__traceback__, ours[-1] if ours else -1
     for _ in range(last + 1):
         own = own.tb_next if own is not None else None

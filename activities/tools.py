@@ -3,7 +3,7 @@
 A call is claimed before the body runs (``activities.effects``). So a second attempt never runs the body again, unless
 the tool is idempotent or its reconciler says that it did not happen: it returns the result that is recorded or that the
 reconciler found, or tells the model that the effect is unknown. Only if this very process still carries the call out,
-the second attempt waits for its end (``perdure.activities.running_calls``).
+the second attempt waits for its end (``perdure.activities.tool_claims``).
 """
 
 import time
@@ -16,23 +16,28 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.agents import Roster
-from perdure.activities.artifacts import artifacts_in_store, finder, reading_tool, recorded, whole_output
-from perdure.activities.bodies import Bodies, CallContext, masked, within
-from perdure.activities.definitions import Definitions
-from perdure.activities.effects import Body, Effects, Verdict, hidden_of
+from perdure.activities.agents import Definitions, Roster, TurnContexts, skill_tool
+from perdure.activities.conditions import matches
 from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.mcp.reliance import Caller
 from perdure.activities.mcp.servers import McpServers, is_remote, server_name
+from perdure.activities.mcp.session_state import Caller
 from perdure.activities.metrics import Metrics
-from perdure.activities.outputs import CallResult, artifacts_of, output_id, read, shown_images
-from perdure.activities.progress import Progress
 from perdure.activities.recordings import FixtureMissingError, Recordings
-from perdure.activities.running_calls import RunningCalls
-from perdure.activities.skills import skill_tool
-from perdure.activities.stops import matches
-from perdure.activities.storing import until_stored
+from perdure.activities.store_writes import write_until_stored
+from perdure.activities.tool_claims import Body, Effects, RunningCalls, Verdict, hidden_of
+from perdure.activities.tool_output import (
+    CallResult,
+    artifacts_in_store,
+    artifacts_of,
+    finder,
+    output_id,
+    read,
+    reading_tool,
+    recorded,
+    shown_images,
+    whole_output,
+)
 from perdure.activities.tool_results import (
     Attempt,
     ToolTimeoutError,
@@ -47,7 +52,7 @@ from perdure.activities.tool_results import (
     told,
     traceback_of,
 )
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.tool_runner import Bodies, CallContext, Progress, masked, within
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.agents.parameters import takes_the_same
@@ -260,7 +265,7 @@ class ToolActivities:
     ) -> None:
         """Store the result with all that belongs to it; that of an attempt which has lost its claim is dropped."""
         call, events = attempt.call, [*attempt.progress.last(), *events]
-        kept = await until_stored(
+        kept = await write_until_stored(
             lambda: self._store.finish_call(
                 session=call.session,
                 turn=call.turn,

@@ -8,22 +8,17 @@ from datetime import datetime
 from pydantic import ValidationError
 from temporalio import activity
 
-from perdure.activities.agents import Roster
-from perdure.activities.bodies import Bodies
-from perdure.activities.definitions import Definitions
+from perdure.activities.agents import Definitions, Instructions, Roster, TurnContexts
 from perdure.activities.delegates import Delegations, for_the_caller, settled
 from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.instructions import Instructions
-from perdure.activities.mcp.failures import McpError
-from perdure.activities.mcp.last_lines import last_lines, shortened
+from perdure.activities.litellm_call import context_window
+from perdure.activities.mcp.failures import McpError, last_lines, shortened
 from perdure.activities.mcp.servers import McpServers, server_name
 from perdure.activities.metrics import Metrics
-from perdure.activities.model import context_window
-from perdure.activities.recorded_turns import RecordedTurns
-from perdure.activities.recordings import RecordingError, Recordings
+from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
 from perdure.activities.schema_checks import off_the_loop
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition

@@ -16,8 +16,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from perdure import Agent, StdioServerConfig
-from perdure.activities.mcp.reliance import Caller
 from perdure.activities.mcp.servers import McpServers
+from perdure.activities.mcp.session_state import Caller
 
 PEER = Path(__file__).parent.parent / "tests" / "mcp_peer.py"
 CALLS, WARM_UP = 500, 50

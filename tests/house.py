@@ -19,10 +19,10 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import WorkflowRunner
 
 from perdure import Agent
-from perdure.activities.bodies import Bodies
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.secrets import secret_values
+from perdure.activities.tool_runner import Bodies
 from perdure.agents.data import Registered
 from perdure.agents.inline import InlineAgents
 from perdure.cli.server import EmbeddedServer

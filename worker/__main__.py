@@ -10,17 +10,16 @@ import click
 import uvloop
 
 from perdure.activities.mcp.references import names_needed
-from perdure.activities.references import names_of_call
 from perdure.activities.secrets import secret_values
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.needs import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
+from perdure.contracts.agents import names_of_call
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
 from perdure.worker.agents import AgentLoadError, check_needs, load
-from perdure.worker.health import AddressError
-from perdure.worker.telemetry import configure_logging
+from perdure.worker.telemetry import AddressError, configure_logging
 
 USAGE = 2
 UNREACHABLE = 8

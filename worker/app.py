@@ -18,23 +18,22 @@ from temporalio import activity
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowRunner
 
-from perdure.activities.attempts import Attempts
-from perdure.activities.bodies import Bodies
-from perdure.activities.collecting import CollectActivity
-from perdure.activities.compaction import CompactActivity
+from perdure.activities.agents import Definitions, TurnContexts
+from perdure.activities.compact import CompactActivity
 from perdure.activities.conversations import Conversations
-from perdure.activities.definitions import Definitions
+from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
+from perdure.activities.hooks import ReactActivity
+from perdure.activities.input_requests import PeopleActivity
+from perdure.activities.litellm_call import warm_up
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics, PeopleCollector
-from perdure.activities.model import warm_up
+from perdure.activities.model_attempt import Attempts
 from perdure.activities.pace import Gates
-from perdure.activities.people import PeopleActivity
-from perdure.activities.reacting import ReactActivity
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
+from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
-from perdure.activities.turn_contexts import TurnContexts
 from perdure.activities.turns import TurnActivities
 from perdure.agents.agent import Agent
 from perdure.agents.data import Registered
@@ -47,9 +46,8 @@ from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
-from perdure.worker.health import Health, bind, serving
 from perdure.worker.sandbox import production_runner
-from perdure.worker.telemetry import SdkMetrics, metrics_page, registry
+from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serving
 from perdure.workflows.agent_turn import AgentTurn
 
 STICKY = timedelta(seconds=2)

@@ -1,21 +1,29 @@
-"""Logs and metrics: one JSON line a record, one registry for our counters, one page with the Temporal SDK's."""
+"""Logs, metrics and probes of a worker: one JSON line a record, one page of metrics with the Temporal SDK's."""
 
+import asyncio
 import json
 import logging
 import re
 import socket
 import sys
 import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import cast
 
+import uvicorn
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from pydantic_core import to_jsonable_python
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from perdure.activities.bodies import masked
+from perdure.activities.tool_runner import masked
 from perdure.contracts.errors import ErrorDetail, named
 from perdure.contracts.values import JsonValue
 from perdure.engine.redaction import mask_arguments, redact_text
@@ -142,3 +150,75 @@ class SdkMetrics:
 def metrics_page(own: CollectorRegistry, sdk: SdkMetrics) -> bytes:
     """Our metrics and the SDK's on one page."""
     return generate_latest(own) + sdk.page()
+
+
+class AddressError(Exception):
+    """The address of the metrics page cannot be used; the message names the way out."""
+
+
+def bind(address: str) -> socket.socket:
+    """A listening socket for ``HOST:PORT``, taken before anything else starts.
+
+    Raises:
+        AddressError: The address is malformed or in use.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        msg = f"PERDURE_METRICS_ADDRESS={address!r} is no HOST:PORT, for example 127.0.0.1:9464"
+        raise AddressError(msg)
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((host.strip("[]"), int(port)))
+    except (OSError, OverflowError) as error:
+        taken.close()
+        msg = f"the metrics address {address} cannot be used ({error}); choose another with PERDURE_METRICS_ADDRESS"
+        raise AddressError(msg) from error
+    return taken
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone: they are the worker's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class Health:
+    """Whether this worker is alive and ready; set by the application, read by the probes."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.reason = "starting"
+        self.notes: Callable[[], list[str]] = list
+        """What else an operator should know; it does not make the worker unready."""
+
+
+@asynccontextmanager
+async def serving(listener: socket.socket, health: Health, page: Callable[[], bytes]) -> AsyncIterator[None]:
+    """Serve the three pages on the socket until the block ends."""
+
+    async def metrics(_: Request) -> Response:
+        body = await asyncio.to_thread(page)
+        return Response(body, media_type="text/plain; version=0.0.4")
+
+    async def alive(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_: Request) -> Response:
+        lines = ["ready" if health.ready else health.reason, *health.notes()]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), 200 if health.ready else 503)
+
+    app = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", alive), Route("/readyz", ready)])
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not (server.started or task.done()):  # noqa: ASYNC110 - uvicorn tells its start by a plain attribute
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = True
+        await task

@@ -1,4 +1,7 @@
-"""What can go wrong with an MCP server, each with a reason code and a sentence; vendor exceptions end here."""
+"""Failures of an MCP server, each with a reason code and a sentence; vendor exceptions end here.
+
+The text of a failure may end with the last lines of the server's standard error.
+"""
 
 import contextlib
 import re
@@ -88,3 +91,34 @@ def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exc
     if error.code == METHOD_NOT_FOUND:
         return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who} does not offer {tool!r}: {text}", text)
     return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})", text)
+
+
+RECENT_LINES = 50
+"""Lines of standard error that a failure has. Source: Dreadnode's MCP client."""
+
+LONGEST_RECENT_LINE = 160
+"""More of such a line stands in the log only."""
+
+ENDS_WITH = "; its standard error ends with: "
+"""What stands before them."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """A failure's text within a limit: of its last lines as many of the newest as fit whole."""
+    head, mark, lines = text.partition(ENDS_WITH)
+    room = limit - len(head) - len(mark)
+    if len(text) <= limit or not lines or room <= 0:
+        return text[:limit]
+    fitting = lines[-room:]
+    return head + mark + (fitting.partition("\n")[2] or fitting)
+
+
+def in_full(text: str, limit: int) -> str:
+    """A failure's text with all its last lines; the limit is for what stands before them."""
+    head, mark, lines = text.partition(ENDS_WITH)
+    return head[:limit] + mark + lines[-RECENT_LINES * (LONGEST_RECENT_LINE + 1) :]
+
+
+def last_lines(text: str) -> list[str]:
+    """The last lines in a failure's text."""
+    return text.partition(ENDS_WITH)[2].splitlines()

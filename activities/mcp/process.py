@@ -16,7 +16,7 @@ from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
-from perdure.activities.mcp import guard, last_lines
+from perdure.activities.mcp import failures, reaper
 from perdure.activities.mcp.failures import McpUnavailableError
 from perdure.contracts.mcp import StdioServerConfig
 from perdure.private_files import make_folder, open_private
@@ -40,7 +40,7 @@ class StandardError:
     """What a server writes to its standard error: the last lines, and all of it in a file."""
 
     def __init__(self, path: Path, clean: Callable[[str], str], ended: Callable[[], None]) -> None:
-        self.recent: deque[str] = deque(maxlen=last_lines.RECENT_LINES)
+        self.recent: deque[str] = deque(maxlen=failures.RECENT_LINES)
         self._clean = clean
         self._ended = ended
         self._rest = bytearray()
@@ -52,7 +52,7 @@ class StandardError:
         text = self._clean(raw[:LONGEST_LINE].decode(errors="replace").rstrip("\r"))
         if len(raw) > LONGEST_LINE:
             text = text[:-LONGEST_SECRET] + "…"
-        self.recent.append(text[: last_lines.LONGEST_RECENT_LINE])
+        self.recent.append(text[: failures.LONGEST_RECENT_LINE])
         if self._file is not None:
             self._file.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
@@ -107,7 +107,7 @@ async def running(
         args=[
             "-I",
             "-S",
-            guard.__file__,
+            reaper.__file__,
             str(os.getpid()),
             "1" if "LC_CTYPE" in variables else "0",
             *_command(config, variables),

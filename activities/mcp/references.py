@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from perdure.activities.references import filled, names_in
+from perdure.contracts.agents import filled, names_in
 from perdure.contracts.mcp import AnyServerConfig, StdioServerConfig
 
 FOLDER_VARIABLE = "PERDURE_MCP_FOLDER"

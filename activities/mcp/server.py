@@ -1,6 +1,10 @@
-"""One MCP server on one worker: connected on first use, connected again once when the connection breaks."""
+"""One MCP server on one worker: connected on first use, connected again once when the connection breaks.
+
+Texts of a call's result stand in the message for the model, images and files become artifacts.
+"""
 
 import asyncio
+import base64
 import contextlib
 import re
 from abc import ABC, abstractmethod
@@ -11,17 +15,40 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError
-from mcp_types import CallToolResult, ListToolsResult, Tool
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ListToolsResult,
+    ResourceLink,
+    TextContent,
+    Tool,
+)
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from perdure.activities.mcp.connection import Owner
-from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, call_failures, told
-from perdure.activities.mcp.last_lines import ENDS_WITH
-from perdure.activities.mcp.reliance import Caller, Reliance, Use
-from perdure.activities.mcp.results import check_output
+from perdure.activities.mcp.failures import (
+    ENDS_WITH,
+    ConnectionLostError,
+    McpError,
+    McpUnavailableError,
+    call_failures,
+    told,
+)
+from perdure.activities.mcp.session_state import Caller, Reliance, Use
+from perdure.activities.schema_checks import first_error, off_the_loop
+from perdure.activities.tool_output import Attachments, CallResult
+from perdure.agents.errors import InvalidOutputError
+from perdure.agents.files import UNKNOWN_TYPE
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
+from perdure.engine.outputs import whole_characters
+from perdure.engine.validators import GivenUpError
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
@@ -328,3 +355,72 @@ async def _all_tools(client: Client, server: str) -> list[Tool]:
         if cursor is None:
             break
     return tools
+
+
+PROBLEM_CHARACTERS = 1_000
+"""Longest description of what is wrong with a result."""
+
+
+async def check_output(tool: Tool | None, result: CallToolResult) -> None:
+    """Hold a result to its tool's own output schema, as far as that can be done in a short time.
+
+    Raises:
+        RuntimeError: It does not fit, as the SDK would say it.
+    """
+    if tool is None or (schema := tool.output_schema) is None or result.is_error:
+        return
+    if result.structured_content is None:
+        msg = f"Tool {tool.name} has an output schema but did not return structured content"
+        raise RuntimeError(msg)
+    try:
+        error = await off_the_loop(lambda: first_error(schema, result.structured_content))
+    except GivenUpError:
+        return
+    if error is not None:
+        msg = f"Invalid structured content returned by tool {tool.name}: {error.message[:PROBLEM_CHARACTERS]}"
+        raise RuntimeError(msg)
+
+
+def read(result: CallToolResult, call_id: str) -> CallResult:
+    """The result as text and attachments.
+
+    Raises:
+        McpError: The server says that the call failed, or an image or a file cannot be taken.
+    """
+    attachments = Attachments(call_id)
+    parts = [_part(block, attachments) for block in result.content]
+    if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
+        parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())
+    text = whole_characters("\n".join(parts))
+    if result.is_error:
+        raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
+    try:
+        return CallResult(text, attachments.checked())
+    except InvalidOutputError as error:
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
+
+
+def _part(block: ContentBlock, attachments: Attachments) -> str:
+    if isinstance(block, TextContent):
+        return block.text
+    if isinstance(block, ImageContent | AudioContent):
+        return _attached(block.type, block.mime_type, block.data, attachments)
+    if isinstance(block, ResourceLink):
+        return f"[resource {block.name}: {block.uri}]"
+    return _resource(block, attachments)
+
+
+def _resource(block: EmbeddedResource, attachments: Attachments) -> str:
+    resource = block.resource
+    if isinstance(resource, BlobResourceContents):
+        kind = f"resource {resource.uri}"
+        return _attached(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, attachments)
+    return f"[resource {resource.uri}]\n{resource.text}"
+
+
+def _attached(what: str, media_type: str, data: str, attachments: Attachments) -> str:
+    try:
+        return attachments.add(what, media_type, base64.b64decode(data))
+    except ValueError:
+        msg = f"the server sent {what} in no base64"
+        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None

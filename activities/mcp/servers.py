@@ -13,12 +13,11 @@ from perdure.activities.failures import redact
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.activities.mcp.process import LONGEST_LINE
 from perdure.activities.mcp.references import own_folder
-from perdure.activities.mcp.reliance import Caller
-from perdure.activities.mcp.results import read
-from perdure.activities.mcp.server import McpServer, Report, Surroundings
+from perdure.activities.mcp.server import McpServer, Report, Surroundings, read
+from perdure.activities.mcp.session_state import Caller
 from perdure.activities.mcp.transports import server_of
-from perdure.activities.outputs import CallResult
 from perdure.activities.secrets import secret_values
+from perdure.activities.tool_output import CallResult
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus

@@ -10,10 +10,8 @@ from mcp import Client
 from mcp_types import DiscoverResult, Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from perdure.activities.mcp.connection import Opening, Owner, over, over_http, over_sse
-from perdure.activities.mcp.exchange import Exchange, NotedClient, exchange
-from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, leaf, told
-from perdure.activities.mcp.last_lines import ENDS_WITH
+from perdure.activities.mcp.connection import Exchange, NotedClient, Opening, Owner, exchange, over, over_http, over_sse
+from perdure.activities.mcp.failures import ENDS_WITH, ConnectionLostError, McpError, McpUnavailableError, leaf, told
 from perdure.activities.mcp.oauth import TokenFile, authentication
 from perdure.activities.mcp.process import StandardError, running
 from perdure.activities.mcp.references import MissingVariableError, resolved

@@ -175,10 +175,10 @@ async def _worker(
 ) -> AsyncIterator[None]:
     """A worker in this process, taken down in order."""
     try:
-        from perdure.activities.bodies import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.activities.mcp.servers import McpServers  # noqa: PLC0415
         from perdure.activities.metrics import Metrics  # noqa: PLC0415
         from perdure.activities.secrets import secret_values  # noqa: PLC0415
+        from perdure.activities.tool_runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
         from perdure.worker.app import Parts, build_pinned_worker, build_worker  # noqa: PLC0415
         from perdure.worker.telemetry import registry  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Keys of a model by reference: the provider gets them, and nobody else ever sees them."""
 
-from perdure.activities.references import names_of_call
+from perdure.contracts.agents import names_of_call
 from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.faults import everywhere

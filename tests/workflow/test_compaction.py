@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Compaction, RetryPolicy, tool
-from perdure.activities import compaction
+from perdure.activities import compact
 from perdure.client import SessionBusyError
 from perdure.contracts.generations import Compacted
 from perdure.contracts.messages import UserMessage
@@ -219,8 +219,8 @@ async def test_a_worker_that_comes_back_finds_the_summary_and_does_not_pay_again
             raise MemoryError
         return reported(step)
 
-    reported = compaction._compacted
-    monkeypatch.setattr(compaction, "_compacted", lost_once)
+    reported = compact._compacted
+    monkeypatch.setattr(compact, "_compacted", lost_once)
     async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(reader()):
         house.use(provider)
         result = await house.run()
@@ -258,7 +258,7 @@ def test_the_writer_of_summaries_is_called_with_what_says_where_and_nothing_of_t
     own = reader(generate_params=params).definition
     cheap = reader(generate_params=params, compaction=Compaction(model="openai/cheap")).definition
     other = reader(generate_params=params, compaction=Compaction(model="anthropic/cheap")).definition
-    assert [compaction._writer(each).generate_params for each in (own, cheap, other)] == [
+    assert [compact._writer(each).generate_params for each in (own, cheap, other)] == [
         {"api_base": "http://gateway"},
         {"api_base": "http://gateway"},
         {},

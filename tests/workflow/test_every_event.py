@@ -27,7 +27,7 @@ from perdure import (
     todo,
     tool,
 )
-from perdure.activities import attempts, pace
+from perdure.activities import model_attempt, pace
 from perdure.agents.hooks import HookedEvent
 from perdure.cli.main import cli
 from perdure.client import Turn
@@ -192,7 +192,7 @@ MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
 def with_a_lost_attempt(house: House) -> None:
     """Let the first attempt at ``put`` end as soon as the call is its own, and the call behind it say that it waits."""
     REFUSED.clear()
-    for module in (pace, attempts):
+    for module in (pace, model_attempt):
         house.environment.setattr(module, "TELL_SECONDS", 0.1)
     claim, lost = house.store.claim_call, list[str]()
 

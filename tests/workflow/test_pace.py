@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowHandle
 
 from perdure import Agent, RetryPolicy
-from perdure.activities import attempts, pace
+from perdure.activities import model_attempt, pace
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import House, eventually
@@ -90,7 +90,7 @@ async def test_what_one_job_is_told_to_wait_another_waits_too(
     house: House, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """The second job's call is not sent before the time has come: no try is lost on it, and it says that it waits."""
-    for module in (pace, attempts):
+    for module in (pace, model_attempt):
         monkeypatch.setattr(module, "TELL_SECONDS", 0.2)
     async with (
         ScriptedProvider(Limited(4.0, status)) as provider,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
@@ -60,7 +60,7 @@ async def test_a_transient_failure_is_retried_without_using_a_step(
     house: House, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """S-01: each of the eight classes, raised once: one step, one retry event, two requests."""
-    monkeypatch.setattr(model, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
+    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
     await warm_up(Way.HANDLER)
     fault, code = RETRIED[name]
     result, requests = await played(house, Script(replies=(FINE.after(fault),)))
@@ -159,7 +159,7 @@ async def test_what_the_provider_may_have_done_is_sent_once_by_a_policy_that_say
     house: House, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """S-12: ``ambiguous: fail`` sends one call on a time-out or 5xx, and says why; a rate limit is retried."""
-    monkeypatch.setattr(model, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
+    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
     await warm_up(Way.HANDLER)
     fault, code = RETRIED[name]
     once = agent(QUICK.model_copy(update={"ambiguous": "fail"}))

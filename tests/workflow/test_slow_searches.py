@@ -3,7 +3,7 @@
 import pytest
 
 from perdure import stop, tool
-from perdure.activities import stops
+from perdure.activities import conditions
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.backgrounds import awaiting, lead, starts, steps
@@ -17,7 +17,7 @@ SAID = "the stop condition tool_output(pattern='^(a|a)*$', regex=True) took long
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stops, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(conditions, "SEARCH_SECONDS", 0.05)
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.activities.tool_limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
@@ -42,7 +42,7 @@ def agent(**settings: Any) -> Agent:
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "_TOOL_LIMITS", ToolLimits())
+    monkeypatch.setattr(litellm_call, "_TOOL_LIMITS", ToolLimits())
 
 
 @asynccontextmanager
@@ -199,9 +199,9 @@ async def test_a_second_refusal_ends_the_turn(house: House) -> None:
 def test_auto_goes_by_what_is_known_of_the_model(name: str, mode: str) -> None:
     """S-27"""
     definition = agent(model=name).definition
-    assert model.mode_of(definition) == mode
-    assert model.mode_of(definition.model_copy(update={"tool_mode": "xml"})) == "xml"
-    assert ("# Tools" in str(model.system_prompt(definition))) is (mode != "api")
+    assert litellm_call.mode_of(definition) == mode
+    assert litellm_call.mode_of(definition.model_copy(update={"tool_mode": "xml"})) == "xml"
+    assert ("# Tools" in str(litellm_call.system_prompt(definition))) is (mode != "api")
 
 
 async def test_a_model_that_writes_its_calls_is_not_held_to_the_schema_of_its_last_answer(house: House) -> None:

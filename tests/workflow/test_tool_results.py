@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Compaction, File, Image, StdioServerConfig, ToolContext, read_output, tool
-from perdure.activities import heartbeat, progress
+from perdure.activities import heartbeat, tool_runner
 from perdure.agents.files import MAX_BYTES
 from perdure.agents.tool import Tool
 from perdure.engine.context import INSTRUCTIONS
@@ -75,7 +75,7 @@ async def test_progress_is_in_the_event_log_and_at_the_pending_activity_while_th
 ) -> None:
     """And the last report is written with the result, before it."""
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(tool_runner, "PROGRESS_SECONDS", 0.05)
     body = Body()
 
     @tool(name="dig")

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import pytest
 
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.activities.failures import facts_of
-from perdure.activities.model import Answer
+from perdure.activities.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.engine.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say
@@ -42,15 +42,15 @@ def take(way: Way, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", str(way is not Way.SDK).lower())
     environment.setenv("OPENAI_API_KEY", KEY)
     environment.setenv("ANTHROPIC_API_KEY", KEY)
-    environment.setattr(model, "SILENCE_SECONDS", LONG_SILENCE)
+    environment.setattr(litellm_call, "SILENCE_SECONDS", LONG_SILENCE)
 
 
 async def warm_up(way: Way) -> None:
     """Pay for the first call of a way with a time-out: litellm loads modules and builds clients within the time-out."""
-    if (way, model.SILENCE_SECONDS) not in _WARM:
-        _WARM.add((way, model.SILENCE_SECONDS))
+    if (way, litellm_call.SILENCE_SECONDS) not in _WARM:
+        _WARM.add((way, litellm_call.SILENCE_SECONDS))
         with contextlib.suppress(Exception):
-            await model.complete(_agent(way, NOWHERE), [{"role": "user", "content": "hello"}])
+            await litellm_call.complete(_agent(way, NOWHERE), [{"role": "user", "content": "hello"}])
 
 
 def _agent(way: Way, address: str) -> AgentDefinition:
@@ -66,14 +66,14 @@ async def answer(way: Way, provider: ScriptedProvider, text: str = "hello") -> A
     """The answer to a prompt."""
     await warm_up(way)
     async with asyncio.timeout(60):
-        return await model.complete(_agent(way, provider.anthropic_url), [{"role": "user", "content": text}])
+        return await litellm_call.complete(_agent(way, provider.anthropic_url), [{"role": "user", "content": text}])
 
 
 async def met(way: Way, fault: Fault) -> tuple[FailureFacts, int]:
     """The facts of a call that meets this fault, and the number of its requests. Silence is not waited for long."""
     with pytest.MonkeyPatch.context() as environment:
         if fault.kind in {"hang", "hang_in_body"}:
-            environment.setattr(model, "SILENCE_SECONDS", SHORT_SILENCE)
+            environment.setattr(litellm_call, "SILENCE_SECONDS", SHORT_SILENCE)
         async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
             return await failure(way, provider), provider.request_count
 
@@ -85,7 +85,7 @@ async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> 
 
 async def failed_at(way: Way, address: str) -> FailureFacts:
     """The facts of a call to an address that does not answer."""
-    return await _failure_of(model.complete(_agent(way, address), [{"role": "user", "content": "hello"}]))
+    return await _failure_of(litellm_call.complete(_agent(way, address), [{"role": "user", "content": "hello"}]))
 
 
 async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Agent, HttpServerConfig, StdioServerConfig
-from perdure.activities.mcp.reliance import Caller
 from perdure.activities.mcp.servers import McpServers
-from perdure.activities.outputs import CallResult
+from perdure.activities.mcp.session_state import Caller
+from perdure.activities.tool_output import CallResult
 from perdure.contracts.tools import ToolDeclaration
 
 PEER = Path(__file__).parents[2] / "mcp_peer.py"

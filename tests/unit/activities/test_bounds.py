@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import tool
-from perdure.activities.bounds import Counted, NotAffordableError, ceiling, text_only, with_ceiling
 from perdure.activities.conversations import WireMessage
-from perdure.activities.model import facts_about
+from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_ceiling
+from perdure.activities.litellm_call import facts_about
 from perdure.contracts.agents import AgentDefinition
 
 READ, WRITTEN = Decimal("0.00000015"), Decimal("0.0000006")

@@ -5,9 +5,9 @@ from decimal import Decimal
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.attempts import CallFailedError
-from perdure.activities.compaction import written_summary
-from perdure.activities.model import Answer
+from perdure.activities.compact import written_summary
+from perdure.activities.litellm_call import Answer
+from perdure.activities.model_attempt import CallFailedError
 from perdure.contracts.budgets import Paid, Usage
 
 

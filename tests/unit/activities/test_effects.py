@@ -13,14 +13,20 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, tool
-from perdure.activities import effects
-from perdure.activities.bodies import Bodies
-from perdure.activities.effects import LONGEST_RECONCILIATION, MAX_ATTEMPTS, MAX_RUNS, Effects, Verdict
+from perdure.activities import tool_claims
+from perdure.activities.agents import TurnContexts
 from perdure.activities.heartbeat import beating
-from perdure.activities.running_calls import RunningCalls
-from perdure.activities.storing import PATIENCE
+from perdure.activities.store_writes import PATIENCE
+from perdure.activities.tool_claims import (
+    LONGEST_RECONCILIATION,
+    MAX_ATTEMPTS,
+    MAX_RUNS,
+    Effects,
+    RunningCalls,
+    Verdict,
+)
 from perdure.activities.tool_results import Attempt
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.tool_runner import Bodies
 from perdure.contracts.tools import CallTool
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE
@@ -274,7 +280,7 @@ async def test_an_attempt_that_is_overtaken_while_its_reconciler_looks_does_not_
 
 async def test_a_claim_that_is_heard_of_late_is_made_once_more(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-31: a worker that stood still after its claim does not begin a body that another one has taken over."""
-    monkeypatch.setattr(effects, "FRESH", timedelta(0))
+    monkeypatch.setattr(tool_claims, "FRESH", timedelta(0))
     claim = ledger.store.claim_call
     later: list[Judged] = []
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from perdure import StepEnd, hook
-from perdure.activities.hooked_events import Hooked, hooked
+from perdure.activities.hooks import Hooked, hooked
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.activities.mcp import reliance, server
+from perdure.activities.mcp import server, session_state
 from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
-from perdure.activities.mcp.reliance import Caller, Reliance
+from perdure.activities.mcp.session_state import Caller, Reliance
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, peer, worker_of
@@ -147,7 +147,7 @@ async def test_a_listing_that_takes_too_long_ends_what_nobody_has_used_for_long_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-77: else no turn could be opened again."""
-    monkeypatch.setattr(reliance, "IN_USE", 0.0)
+    monkeypatch.setattr(session_state, "IN_USE", 0.0)
     async with sharing(tmp_path, "moody") as shared:
         await shared.says("a")
         with shared.silence(), pytest.raises(McpUnavailableError):
@@ -201,7 +201,7 @@ def test_a_call_that_was_certainly_not_carried_out_leaves_nothing_to_rely_on() -
 
 def test_what_is_remembered_of_sessions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has not called for longest goes first."""
-    monkeypatch.setattr(reliance, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(session_state, "MOST_SESSIONS", 3)
     memory = Reliance()
     assert all(begins(memory, name) for name in ("a", "b", "c", "a", "d"))
     memory.lost()

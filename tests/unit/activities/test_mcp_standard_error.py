@@ -9,8 +9,7 @@ import pytest
 
 from perdure import StdioServerConfig
 from perdure.activities.mcp import process
-from perdure.activities.mcp.failures import McpError, McpUnavailableError
-from perdure.activities.mcp.last_lines import RECENT_LINES, in_full, last_lines, shortened
+from perdure.activities.mcp.failures import RECENT_LINES, McpError, McpUnavailableError, in_full, last_lines, shortened
 from perdure.activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
 from perdure.activities.tool_results import error_detail, told
 from perdure.contracts.errors import ReasonCode

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.activities.attempts import DeadlineExceededError, _within
-from perdure.activities.model import Answer, MissingKeyError, complete, require_key
+from perdure.activities.litellm_call import Answer, MissingKeyError, complete, require_key
+from perdure.activities.model_attempt import DeadlineExceededError, _within
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, faults, say
@@ -18,7 +18,7 @@ SWITCH = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 
 ONE_CALL = """
 import asyncio
-from perdure.activities.model import complete
+from perdure.activities.litellm_call import complete
 from perdure.contracts.agents import AgentDefinition
 agent = AgentDefinition(name="a", model="openai/scripted")
 print(asyncio.run(complete(agent, [{"role": "user", "content": "hi"}])).text)
@@ -28,7 +28,7 @@ TWO_CALLS = """
 import asyncio, litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.litellm_core_utils.litellm_logging import Logging
-from perdure.activities.model import complete
+from perdure.activities.litellm_call import complete
 from perdure.contracts.agents import AgentDefinition
 
 agent = AgentDefinition(name="a", model="openai/scripted")

@@ -9,11 +9,11 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.collecting import CollectActivity
-from perdure.activities.compaction import CompactActivity
+from perdure.activities.compact import CompactActivity
+from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
-from perdure.activities.people import PeopleActivity
-from perdure.activities.reacting import ReactActivity
+from perdure.activities.hooks import ReactActivity
+from perdure.activities.input_requests import PeopleActivity
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
 from perdure.client.connect import DATA_CONVERTER

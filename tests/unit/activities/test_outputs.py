@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from perdure import File, Image
-from perdure.activities.outputs import CallResult, artifacts_of, read
+from perdure.activities.tool_output import CallResult, artifacts_of, read
 from perdure.agents.errors import InvalidOutputError
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.activities.failures import cause_chain, facts_of
 from perdure.activities.provider_http import LARGEST_ERROR
 from perdure.contracts.agents import AgentDefinition
@@ -43,7 +43,7 @@ async def error_of(way: Way, address: str) -> Exception:
     """What a call raises."""
     try:
         async with asyncio.timeout(60):
-            answer = await model.complete(agent(way, address), [{"role": "user", "content": "hello"}])
+            answer = await litellm_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
         return error
     pytest.fail(f"the call succeeded: {answer}")
@@ -160,7 +160,7 @@ async def test_a_packed_answer_is_read(way: Way, encoding: str) -> None:
             writer.write(reply(body, f"content-encoding: {encoding}"))
 
     async with serving(serve) as address:
-        got = await model.complete(agent(way, address), [{"role": "user", "content": "hello"}])
+        got = await litellm_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
     assert got.text == "hello"
     assert b"accept-encoding: gzip, deflate\r\n" in asked[0]
 
@@ -168,7 +168,7 @@ async def test_a_packed_answer_is_read(way: Way, encoding: str) -> None:
 async def test_litellms_other_transport_is_guarded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator may have switched aiohttp off."""
     monkeypatch.setenv("DISABLE_AIOHTTP_TRANSPORT", "True")
-    monkeypatch.setattr(model, "SILENCE_SECONDS", 31.0)  # which has litellm make another client
+    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 31.0)  # which has litellm make another client
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-scripted-0123456789")
     async with ScriptedProvider(always=faults.status(500)) as other:
         redirect = faults.status(307, headers={"location": other.anthropic_url})

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.activities.failures import facts_of
-from perdure.activities.model import Answer
+from perdure.activities.litellm_call import Answer
 from perdure.activities.provider_replies import DEEPEST, LONGEST_NUMBER, UNREADABLE, UnusableAnswerError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
@@ -198,7 +198,7 @@ async def test_the_cost_of_a_reply_is_never_less_than_nothing(monkeypatch: pytes
             model="openai/scripted",
             generate_params={"api_base": provider.url, "input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6},
         )
-        got = await model.complete(agent, [{"role": "user", "content": "hi"}])
+        got = await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])
     assert got.cost_usd is not None
     assert 0 <= got.cost_usd <= 2 * 10**12 * 1e-6
 
@@ -251,7 +251,7 @@ async def test_what_an_unreadable_reply_has_cost_is_known_where_its_price_is(mon
         assert isinstance(prices, dict)
         agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": provider.url, **prices})
         with pytest.raises(UnusableAnswerError) as raised:
-            await model.complete(agent, [{"role": "user", "content": "hi"}])
+            await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])
     assert raised.value.paid.cost_usd == Decimal("0.057")
 
 
@@ -263,7 +263,7 @@ async def test_an_agents_own_price_is_charged_to_no_other_agent(monkeypatch: pyt
         async def cost(**prices: JsonValue) -> Decimal | None:
             params = {"api_base": provider.url, **prices}
             agent = AgentDefinition(name="a", model="openai/priced-once", generate_params=params)
-            return (await model.complete(agent, [{"role": "user", "content": "hi"}])).cost_usd
+            return (await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])).cost_usd
 
         dear, cheap = (
             {"input_cost_per_token": price, "output_cost_per_token": price * 10} for price in (0.001, 0.000_1)

@@ -8,10 +8,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, hook
-from perdure.activities.bodies import Bodies
-from perdure.activities.definitions import Definitions
-from perdure.activities.reacting import MISSING_HOOK_RETRY, PAGE, ReactActivity
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.agents import Definitions, TurnContexts
+from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE, ReactActivity
+from perdure.activities.tool_runner import Bodies
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
 from perdure.contracts.hooks import Boundary, React

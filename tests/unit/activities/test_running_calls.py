@@ -8,8 +8,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities import running_calls
-from perdure.activities.running_calls import RunningCalls
+from perdure.activities import tool_claims
+from perdure.activities.tool_claims import RunningCalls
 
 LOST = ActivityCancellationDetails(not_found=True)
 LATE = ActivityCancellationDetails(timed_out=True)
@@ -70,7 +70,7 @@ class Attempt:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_calls, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(tool_claims, "LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ async def test_a_call_that_another_process_has_taken_over_is_ended(call: Call) -
 
 
 async def test_a_call_that_nobody_comes_to_wait_for_is_ended(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_calls, "HEIR_SECONDS", 0.05)
+    monkeypatch.setattr(tool_claims, "HEIR_SECONDS", 0.05)
     first = Attempt(call.first)
     await call.began.wait()
     await first.cancelled(LOST)

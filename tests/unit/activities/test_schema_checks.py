@@ -8,10 +8,10 @@ import pytest
 from mcp_types import CallToolResult, Tool
 
 from perdure.activities import schema_checks
-from perdure.activities.answers import step_of
-from perdure.activities.mcp.results import check_output
+from perdure.activities.litellm_call import Answer, WireCall
+from perdure.activities.mcp.server import check_output
 from perdure.activities.mcp.servers import REFERENCE
-from perdure.activities.model import Answer, WireCall
+from perdure.activities.record_answer import step_of
 from perdure.activities.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage

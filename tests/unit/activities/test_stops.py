@@ -6,8 +6,8 @@ import pytest
 import regex
 
 from perdure import stop
-from perdure.activities import stops
-from perdure.activities.stops import SearchError, in_output, in_tool_output
+from perdure.activities import conditions
+from perdure.activities.conditions import SearchError, in_output, in_tool_output
 from perdure.contracts.conditions import AnyCondition
 
 OUTPUTS: list[tuple[AnyCondition, str, bool]] = [
@@ -38,7 +38,7 @@ def test_a_condition_on_results_looks_at_its_tool_only() -> None:
 
 def test_a_search_that_takes_too_long_is_an_error_unless_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """S-35: a raising condition with catch returns its default."""
-    monkeypatch.setattr(stops, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(conditions, "SEARCH_SECONDS", 0.05)
     slow, text = r"^(a|a)*$", "a" * 60 + "b"
     with pytest.raises(SearchError, match="took longer"):
         in_output((stop.output(slow, regex=True),), text)
@@ -58,8 +58,8 @@ def test_an_expression_that_cannot_be_searched_for_is_an_error_unless_it_is_caug
 
 def test_many_slow_searches_of_one_text_have_their_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty hooks may have fifty conditions each: the later ones are given up without a search."""
-    monkeypatch.setattr(stops, "SEARCH_SECONDS", 0.05)
-    monkeypatch.setattr(stops, "SEARCHES_SECONDS", 0.1)
+    monkeypatch.setattr(conditions, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(conditions, "SEARCHES_SECONDS", 0.1)
     searched: list[float] = []
     compiled = regex.compile
 

@@ -8,7 +8,7 @@ from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.storing import PATIENCE, until_stored
+from perdure.activities.store_writes import PATIENCE, write_until_stored
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
 from perdure.workflows.options import GRACE, LOST_WORKER_MARGIN
 
@@ -33,7 +33,7 @@ async def stored_after(*failures: Exception) -> str:
 
     async def work() -> str:
         async with beating():
-            return await until_stored(write)
+            return await write_until_stored(write)
 
     result: str = await ActivityEnvironment().run(work)
     return result

@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from perdure.activities import model
+from perdure.activities import litellm_call
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.engine.failures import classify, is_ambiguous
@@ -264,7 +264,7 @@ async def test_a_cancelled_call_closes_its_connection_at_once(way: Way) -> None:
 async def test_slow_calls_do_not_keep_another_one_from_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """An HTTP client has a limit of connections, above which calls wait unseen; a worker has its own."""
     many = 510
-    monkeypatch.setattr(model, "SILENCE_SECONDS", 600.0)
+    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 600.0)
     async with ScriptedProvider(always=faults.hang()) as provider:
         waiting = [asyncio.create_task(failure(Way.HANDLER, provider)) for _ in range(many)]
         await provider.wait_for_requests(many)

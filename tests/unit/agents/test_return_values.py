@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from perdure import File, Image, tool
-from perdure.activities.outputs import read
+from perdure.activities.tool_output import read
 from perdure.agents.errors import InvalidOutputError, ToolDefinitionError
 
 PNG = b"\x89PNG\r\n"

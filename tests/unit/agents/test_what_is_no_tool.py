@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from perdure import Agent, Delegate, HttpServerConfig, ToolDefinitionError, Toolset, hook, tool, tool_method
-from perdure.activities.outputs import read
+from perdure.activities.tool_output import read
 from perdure.agents.errors import InvalidOutputError
 from perdure.mcp_server import as_mcp
 

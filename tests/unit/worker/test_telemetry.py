@@ -14,14 +14,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
 
 from perdure import Tool, tool
-from perdure.activities.bodies import Bodies, CallContext, masked
 from perdure.activities.metrics import Metrics, PeopleCollector
+from perdure.activities.tool_runner import Bodies, CallContext, masked
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
 from perdure.store import StoreUnavailableError
 from perdure.store.records import PeopleWaitedFor
-from perdure.worker.health import AddressError, Health, bind, serving
-from perdure.worker.telemetry import JsonFormatter, SdkMetrics, brief, metrics_page, registry
+from perdure.worker.telemetry import (
+    AddressError,
+    Health,
+    JsonFormatter,
+    SdkMetrics,
+    bind,
+    brief,
+    metrics_page,
+    registry,
+    serving,
+)
 
 
 def record(message: str, error: BaseException | None = None) -> logging.LogRecord:

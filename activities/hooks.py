@@ -1,13 +1,14 @@
 """The activity ``react``: call hooks written in Python with the events of a step, and return what they want.
 
 Each call is recorded in the event log as it ends. So a second attempt calls no hook again that has ended; only the one
-that ran when its worker was lost may run twice.
+that ran when its worker was lost may run twice. The events are those of the log, and results that only the workflow
+knows.
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -15,22 +16,35 @@ from typing import cast, get_args
 
 from temporalio import activity
 
-from perdure.activities.bodies import Bodies, within
-from perdure.activities.call_events import call_key
-from perdure.activities.definitions import Definitions
+from perdure.activities.agents import Definitions, TurnContexts
 from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.failures import redact
 from perdure.activities.heartbeat import beating
-from perdure.activities.hooked_events import Hooked, hooked
-from perdure.activities.storing import until_stored
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.store_writes import write_until_stored
+from perdure.activities.tool_output import call_key
+from perdure.activities.tool_runner import Bodies, within
 from perdure.agents.agent import Agent
-from perdure.agents.hooks import Hook, HookContext, HookedEvent
+from perdure.agents.hooks import Hook, HookContext, HookedEvent, StepEnd
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail, ReasonCode, named
-from perdure.contracts.events import Envelope, HookEnd, NewEvent, decided_events
+from perdure.contracts.events import (
+    AgentStalled,
+    DelegateEnd,
+    DelegateStart,
+    Envelope,
+    GenerationContent,
+    Heartbeat,
+    HookEnd,
+    NewEvent,
+    ToolEnd,
+    ToolError,
+    UnknownEvent,
+    UserInputReceived,
+    decided_events,
+)
 from perdure.contracts.hooks import (
+    EVENTS_AT,
     OF_DELEGATES,
     AnyReaction,
     Boundary,
@@ -45,7 +59,94 @@ from perdure.contracts.names import Activity
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import MissingVersion
 from perdure.engine.redaction import without_known
-from perdure.store import Store
+from perdure.store import StepRecord, Store
+
+
+@dataclass(frozen=True)
+class Hooked:
+    """An event, and its number in the log; 0 if it is not there."""
+
+    event: HookedEvent
+    seq: int = 0
+
+    @property
+    def call_id(self) -> str:
+        """The tool call's id, if the event is of one: an input request has the id of its call."""
+        of = "request_id" if isinstance(self.event, UserInputReceived) else "call_id"
+        return str(getattr(self.event, of, ""))
+
+    def concerns(self, hook: Hook) -> bool:
+        """Whether the hook is for the event."""
+        tool = getattr(self.event, "tool", None)
+        return self.event.type in hook.declaration.on and (tool is None or hook.declaration.is_about(str(tool)))
+
+
+def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | None) -> list[Hooked]:
+    """The events that hooks can be on at a boundary, in order.
+
+    Each call of a step has one ``tool_end``, and a ``tool_error`` too if it failed, also where the log has one of them.
+    """
+    kinds = EVENTS_AT[request.boundary]
+    logged = [
+        Hooked(one.event, one.seq)
+        for one in envelopes
+        if not isinstance(one.event, UnknownEvent | Heartbeat) and (one.event.type in kinds or _is_left(request, one))
+    ]
+    if request.boundary == "stalled":
+        return [Hooked(AgentStalled())]
+    if request.boundary != "step":
+        return logged
+    logged = [one for one in logged if not _is_early(request, one, step)]
+    told = [*_with_counterparts(logged), *_unrecorded(request, logged, step)]
+    results = [one.event for one in told if isinstance(one.event, ToolEnd)]
+    text = [one.event.content for one in envelopes if isinstance(one.event, GenerationContent)]
+    return [*told, Hooked(StepEnd(output=text[-1] if text else "", results=tuple(results)))]
+
+
+def _is_left(request: React, one: Envelope) -> bool:
+    """Whether it is told at the end of the turn, because no step came in which it could have been."""
+    if request.boundary != "end":
+        return False
+    if isinstance(one.event, DelegateStart | DelegateEnd):
+        return one.event.call_id in request.ended
+    return any(one.event.type == left.event.type for left in request.decided)  # others are not among them
+
+
+def _is_early(request: React, one: Hooked, step: StepRecord | None) -> bool:
+    """Whether it is about a delegate in the background of whose end the turn does not know yet."""
+    if not isinstance(one.event, DelegateStart | DelegateEnd) or step is None or one.call_id in request.ended:
+        return False
+    return any(call.background and call.call_id == one.call_id for call in step.calls)
+
+
+def _with_counterparts(logged: Sequence[Hooked]) -> Iterable[Hooked]:
+    for one in logged:
+        event = one.event
+        yield one
+        if isinstance(event, ToolEnd) and event.error is not None:
+            yield Hooked(ToolError(call_id=event.call_id, tool=event.tool, error=event.error), one.seq)
+        elif isinstance(event, ToolError):
+            text = event.error.message
+            yield Hooked(
+                ToolEnd(call_id=event.call_id, tool=event.tool, result=text, error=event.error, seconds=0), one.seq
+            )
+
+
+def _unrecorded(request: React, logged: Sequence[Hooked], step: StepRecord | None) -> Iterable[Hooked]:
+    """The results that only the workflow knows."""
+    known = {one.call_id for one in logged if isinstance(one.event, ToolEnd | ToolError)}
+    told = [one.event for one in logged if isinstance(one.event, UserInputReceived)]
+    tools = {call.call_id: call.tool for call in step.calls} if step is not None else {}
+    for outcome in request.failed:
+        if outcome.call_id not in known and outcome.call_id in tools:
+            tool = tools[outcome.call_id]
+            end = ToolEnd(call_id=outcome.call_id, tool=tool, result=outcome.preview, error=outcome.error, seconds=0)
+            yield from _with_counterparts([Hooked(end)])
+        if outcome.decided is not None and outcome.call_id in tools:
+            received = UserInputReceived(tool=tools[outcome.call_id], **dict(outcome.decided))
+            if received not in told:
+                yield Hooked(received)
+
 
 PAGE = 200
 """Events that are read at once, from the end of the log."""
@@ -129,7 +230,7 @@ class ReactActivity:
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
             if request.decided and request.boundary != "end":  # where they are in the log
                 decided = decided_events(request.turn, request.decided)
-                await until_stored(lambda: self._store.append_events(request.session, decided))
+                await write_until_stored(lambda: self._store.append_events(request.session, decided))
             envelopes = await self._events(request)
             async with store_failures():
                 step = await self._store.step(request.tip)
@@ -232,12 +333,12 @@ class ReactActivity:
         loop = asyncio.get_running_loop()
 
         async def conversation() -> tuple[Message, ...]:
-            return await until_stored(lambda: self._store.conversation(request.tip))
+            return await write_until_stored(lambda: self._store.conversation(request.tip))
 
         def read() -> tuple[Message, ...]:
             return asyncio.run_coroutine_threadsafe(conversation(), loop).result()
 
-        spent, turn = request.spent, await until_stored(lambda: self._contexts.of(request.session, request.turn))
+        spent, turn = request.spent, await write_until_stored(lambda: self._contexts.of(request.session, request.turn))
         return _Context(
             session=request.session,
             turn=request.turn,
@@ -269,7 +370,7 @@ class ReactActivity:
         """Write what a call came to; what an attempt that was given up has written meanwhile counts instead."""
         key = _recorded_as(request, _key_of(end))
         event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
-        await until_stored(lambda: self._store.append_events(request.session, [event]))
+        await write_until_stored(lambda: self._store.append_events(request.session, [event]))
         async with store_failures():
             (stored,) = await self._store.events_by_key(request.session, [key])
         return stored.event if isinstance(stored.event, HookEnd) else end

@@ -1,6 +1,6 @@
 """Starts an MCP server's command, and ends all its processes when the server ends or the worker is gone.
 
-Run as a program, ``guard.py WORKER KEEP COMMAND …``, by an interpreter without site-packages. A server may ignore that
+Run as a program, ``reaper.py WORKER KEEP COMMAND …``, by an interpreter without site-packages. A server may ignore that
 its input was closed, and one started through npx, uvx or a shell is another process than the one that was started: so
 the guard leads a process group of its own and kills the whole of it. On Linux it also adopts what left the group, when
 the process that started it ends, and kills that too. Only the standard library is imported.

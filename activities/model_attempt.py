@@ -12,21 +12,20 @@ from decimal import Decimal
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.answers import event_of
-from perdure.activities.bounds import with_ceiling
 from perdure.activities.content import Contents, without_places
 from perdure.activities.conversations import WireMessage
+from perdure.activities.cost_ceiling import with_ceiling
 from perdure.activities.errors import permanent, store_failures, transient
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import note
+from perdure.activities.litellm_call import Answer, complete, facts_about
 from perdure.activities.metrics import Metrics
-from perdure.activities.model import Answer, complete, facts_about
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
 from perdure.activities.provider_replies import UnusableAnswerError
+from perdure.activities.record_answer import event_of
 from perdure.activities.recordings import Recordings
-from perdure.activities.references import names_of_call
 from perdure.activities.secrets import values_of
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Event, GenerationError, GenerationRetry, GenerationWait

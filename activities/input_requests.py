@@ -4,8 +4,7 @@ from temporalio import activity
 
 from perdure.activities.errors import permanent, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.recorded_turns import RecordedTurns
-from perdure.activities.recordings import FixtureMissingError, Recordings
+from perdure.activities.recordings import FixtureMissingError, RecordedTurns, Recordings
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import AskPeople

@@ -13,7 +13,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from perdure.activities.content import most_tokens
 from perdure.activities.conversations import WireMessage
-from perdure.activities.model import facts_about, mode_of, system_prompt
+from perdure.activities.litellm_call import facts_about, mode_of, system_prompt
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail

@@ -9,16 +9,16 @@ from dataclasses import replace
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.answers import CONTENT_CHARACTERS, event_of
-from perdure.activities.attempts import Attempts, CallFailedError, Failure
-from perdure.activities.bounds import NotAffordableError, ceiling
+from perdure.activities.agents import Definitions
 from perdure.activities.conversations import WireMessage, wire
-from perdure.activities.definitions import Definitions
+from perdure.activities.cost_ceiling import NotAffordableError, ceiling
 from perdure.activities.errors import permanent, store_failures
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import beating
-from perdure.activities.model import Answer, EmptyAnswerError, context_window
-from perdure.activities.storing import until_stored
+from perdure.activities.litellm_call import Answer, EmptyAnswerError, context_window
+from perdure.activities.model_attempt import Attempts, CallFailedError, Failure
+from perdure.activities.record_answer import CONTENT_CHARACTERS, event_of
+from perdure.activities.store_writes import write_until_stored
 from perdure.contracts.agents import AgentDefinition, says_where
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
@@ -142,7 +142,7 @@ class CompactActivity:
             }
         )
         events = [event_of(request, "compaction/completed", completed)]
-        return await until_stored(lambda: self._store.finish_compaction(step, events))
+        return await write_until_stored(lambda: self._store.finish_compaction(step, events))
 
     async def _skipped(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
         """Say that nothing can be summarised; the failure that asked for it then ends the turn."""

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from perdure.activities import schema_checks
+from perdure.activities.litellm_call import Answer
 from perdure.activities.mcp.servers import is_remote
-from perdure.activities.model import Answer
 from perdure.agents.output_types import problem_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid

@@ -47,11 +47,9 @@ from perdure.activities.provider_replies import (
     UnusableAnswerError,
     UnusableReplyError,
 )
-from perdure.activities.providers import marked
-from perdure.activities.reasoning import reasoning_of, with_reasoning
-from perdure.activities.references import filled_for_call, names_of_call
+from perdure.activities.providers import marked, reasoning_of, with_reasoning
 from perdure.activities.tool_limits import ToolLimits
-from perdure.contracts.agents import AgentDefinition, ToolMode
+from perdure.contracts.agents import AgentDefinition, ToolMode, filled_for_call, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF

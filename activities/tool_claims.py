@@ -1,24 +1,24 @@
-"""Claims tool calls, and decides what becomes of those that a lost attempt held.
+"""Claims of tool calls, and the decision about calls that a lost attempt held.
 
-A call is claimed by its row in the ledger before the body runs. A second attempt finds it free, committed or uncertain:
-the attempt before it was lost, and may have done what the tool does. If it was lost in this process, which slept, its
-call still runs here and is waited for. Whether another worker is dead, frozen or cut off cannot be told from here; its
-claim is taken over, so that nothing it does later is recorded.
+A row of the ledger claims a call before the body runs. A second attempt finds the call free, committed or uncertain:
+the attempt before it was lost, and may have done what the tool does. If this process lost it, because it slept, the
+call still runs here and is waited for (``RunningCalls``). Whether another worker is dead, frozen or cut off cannot be
+told from here; its claim is taken over, so that nothing it does later is recorded.
 """
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from temporalio import activity
 
-from perdure.activities.bodies import Bodies, CallContext, masked, within
-from perdure.activities.call_events import call_event
+from perdure.activities.agents import TurnContexts
 from perdure.activities.failures import redact
-from perdure.activities.running_calls import RunningCalls
-from perdure.activities.storing import until_stored
+from perdure.activities.store_writes import write_until_stored
+from perdure.activities.tool_output import call_event
 from perdure.activities.tool_results import (
     ERROR_CHARACTERS,
     Attempt,
@@ -26,7 +26,7 @@ from perdure.activities.tool_results import (
     checked_arguments,
     masked_values,
 )
-from perdure.activities.turn_contexts import TurnContexts
+from perdure.activities.tool_runner import Bodies, CallContext, masked, within
 from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -35,6 +35,100 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.tools import CallTool
 from perdure.engine.redaction import Hidden
 from perdure.store import RERUN, Claim, Store
+
+HEIR_SECONDS = 30.0
+"""Longest time that a call runs on with no attempt waiting for it; Temporal starts the next one within seconds."""
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at whether such a call still holds its claim."""
+
+Result = TypeVar("Result")
+
+Holds = Callable[[], Awaitable[bool]]
+"""Whether the claim of a call still stands: no other attempt has taken it over, and its turn is open."""
+
+
+@dataclass
+class _Running:
+    """A call, and how many attempts wait for it."""
+
+    task: asyncio.Task[Any]
+    holds: Holds
+    attempts: int = 0
+
+
+class RunningCalls:
+    """The calls of one worker that have not ended, by the claimant of the attempt that began them."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, _Running] = {}
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def carry_out(self, claimant: str, call: Coroutine[Any, Any, Result], holds: Holds) -> Result:
+        """Carry out a call to its end, and end it when this attempt or a later one is cancelled on purpose."""
+        task = asyncio.create_task(call)
+        running = self._running[claimant] = _Running(task, holds)
+        task.add_done_callback(lambda done: self._end(claimant, done))
+        await self._wait(running)
+        return task.result()
+
+    async def wait(self, claimant: str | None) -> bool:
+        """Wait for the end of a call that an earlier attempt began here; False if this process does not run it.
+
+        Raises:
+            Exception: What the call raised: this attempt ends in the same way.
+        """
+        running = self._running.get(claimant or "")
+        if running is None:
+            return False
+        await self._wait(running)
+        if not running.task.cancelled():
+            running.task.result()
+        return True
+
+    async def _wait(self, running: _Running) -> None:
+        running.attempts += 1
+        try:
+            await asyncio.wait([running.task])
+        except asyncio.CancelledError:
+            if not _is_lost():
+                running.task.cancel()
+                await asyncio.wait([running.task])
+            raise
+        finally:
+            running.attempts -= 1
+            if not running.attempts and not running.task.done():
+                self._watch(running)
+
+    def _watch(self, running: _Running) -> None:
+        watch = asyncio.create_task(_end_unless_joined(running))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    def _end(self, claimant: str, task: asyncio.Task[Any]) -> None:
+        self._running.pop(claimant, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to hear of it
+
+
+async def _end_unless_joined(running: _Running) -> None:
+    """Cancel a call when its claim is gone, or when no attempt has come to wait for it in time."""
+    for _ in range(round(HEIR_SECONDS / LOOK_SECONDS)):
+        await asyncio.wait([running.task], timeout=LOOK_SECONDS)
+        if running.attempts or running.task.done():
+            return
+        if not await running.holds():
+            break
+    running.task.cancel()
+
+
+def _is_lost() -> bool:
+    """Whether the server has given this attempt up, so that nobody wants the call to end."""
+    why = activity.cancellation_details()
+    if why is None or why.cancel_requested or why.paused or why.reset or why.worker_shutdown:
+        return False
+    return why.not_found or why.timed_out
+
 
 Body = Tool[..., Any] | AnyServerConfig
 """What carries a call out: a Python function, or an MCP server."""
@@ -120,7 +214,7 @@ class Effects:
 
     async def _ask(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
         call = attempt.call
-        return await until_stored(
+        return await write_until_stored(
             lambda: self._store.claim_call(
                 session=call.session,
                 turn=call.turn,
@@ -191,7 +285,7 @@ class Effects:
         Raises:
             ToolUnavailableError: A variable that the turn's context names is not set here.
         """
-        turn = await until_stored(lambda: self._contexts.of(call.session, call.turn))
+        turn = await write_until_stored(lambda: self._contexts.of(call.session, call.turn))
         context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
         context.data, context.tenant, context.by = self._contexts.data_for_code(turn), turn.tenant, turn.by
         return context

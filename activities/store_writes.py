@@ -32,7 +32,7 @@ Stored = TypeVar("Stored")
 _NAMED = (NotFoundError, OtherStoreError, StoreVersionError, TurnEndedError, TurnMismatchError)
 
 
-async def until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
+async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
     """Make a write, and make it again while the store is away, locked or full; the activity beats on meanwhile.
 
     Everywhere else the attempt fails and Temporal waits. But a new attempt would pay for the answer again, and would

@@ -1,0 +1,240 @@
+"""The output of a tool: text as it is, values as JSON, images and files as artifacts; and the events that tell of it.
+
+The events are those of a call in its caller's log, each written once by its key, whoever carries the call out: a tool
+or a delegate.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from perdure.activities.store_writes import write_until_stored
+from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
+from perdure.agents.outputs import read_output
+from perdure.agents.return_values import ReturnValue
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
+from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
+from perdure.contracts.input_requests import InputReceipt
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.recordings import ToolFixture
+from perdure.contracts.tools import CallTool
+from perdure.engine import returned
+from perdure.engine.outputs import whole_characters
+from perdure.engine.redaction import SHORTEST_SECRET, spellings, without_known
+from perdure.engine.returned import Attachment
+from perdure.store import Artifact, NotFoundError, Store
+from perdure.store.records import BASE64
+
+
+class Call(Protocol):
+    """Which call it is, and who allowed it if that was needed."""
+
+    @property
+    def session(self) -> str: ...  # noqa: D102 - the same as everywhere
+    @property
+    def turn(self) -> int: ...  # noqa: D102
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def call_id(self) -> str: ...  # noqa: D102
+    @property
+    def approval(self) -> InputReceipt | None: ...  # noqa: D102
+
+
+def call_event(call: Call, event: Event, *, key: str | None = None) -> NewEvent:
+    """An event of the call; it needs a key if there may be several of its type."""
+    key = call_key(call.turn, call.call_id, key or event.type)
+    return NewEvent(key=key, turn=call.turn, step=call.step, event=event)
+
+
+def call_key(turn: int, call_id: str, key: str) -> str:
+    """What the log knows an event of a call by."""
+    return f"{turn}/{call_id}/{key}"
+
+
+def approved(call: Call, tool: str) -> list[NewEvent]:
+    """Somebody allowed the call, if that was needed."""
+    if call.approval is None:
+        return []
+    return [call_event(call, UserInputReceived(tool=tool, **dict(call.approval)))]
+
+
+def ended(
+    call: Call,
+    message: ToolMessage,
+    artifacts: Sequence[Artifact],
+    seconds: float,
+    *,
+    recorded: bool = False,
+    traceback: str | None = None,
+) -> list[NewEvent]:
+    """The call has a result for the model."""
+    ids = [artifact.id for artifact in artifacts]
+    output = output_id(call.call_id)
+    end = ToolEnd(
+        call_id=message.call_id,
+        tool=message.name,
+        result=message.content[:RESULT_CHARACTERS],
+        error=message.error,
+        artifact=output if output in ids else None,
+        attachments=tuple(one for one in ids if one != output),
+        seconds=round(seconds, 3),
+        recorded=recorded,
+        traceback=traceback,
+    )
+    return [call_event(call, end), step_ended(call, message.name)]
+
+
+def step_ended(call: Call, tool: str) -> NewEvent:
+    """Nothing of the call follows any more."""
+    return call_event(call, ToolStep(call_id=call.call_id, tool=tool))
+
+
+_ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
+"""How a secret may be written in binary data."""
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a call gave: the text for the model, what becomes artifacts, and why the tool asked the turn to end."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+    stop: str | None = None
+
+
+def output_id(call_id: str) -> str:
+    """The artifact of a call's text that is too long for the conversation."""
+    return f"art_{call_id}"
+
+
+def attachment_id(call_id: str, number: int) -> str:
+    """The artifact of a call's image or file, from 1."""
+    return f"{output_id(call_id)}_{number}"
+
+
+class Attachments(returned.Attachments):
+    """The images and files of one call. Each leaves a line in the text: what it is, its media type, size and handle."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(lambda number: f": artifact {attachment_id(call_id, number)}")
+
+
+async def read(value: object, call_id: str, annotated: ReturnValue | None = None) -> CallResult:
+    """What a body returned. A list or tuple with images or files in it is read part by part, each on a line.
+
+    Raises:
+        InvalidOutputError: It does not fit the annotation of the body, has no JSON form, or an image or a file is too
+            large.
+    """
+    if isinstance(value, str) and (annotated is None or annotated.is_text):
+        return CallResult(whole_characters(value))
+    # Large values take long, and a generator may block.
+    return await asyncio.to_thread(_read, value, call_id, annotated)
+
+
+def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallResult:
+    attachments = Attachments(call_id)
+    text = "\n".join(part.text for part in returned.parts_of(value, attachments, annotated))
+    return CallResult(text, attachments.checked())
+
+
+async def artifacts_of(call: CallTool, attachments: Sequence[Attachment], secrets: Collection[str]) -> list[Artifact]:
+    """The artifacts of a call's images and files, without secrets; texts as texts, so that they are read in parts."""
+    return [  # large ones take long
+        await asyncio.to_thread(_artifact, attachment_id(call.call_id, number), call.session, one, secrets)
+        for number, one in enumerate(attachments, start=1)
+    ]
+
+
+def _artifact(handle: str, session: str, one: Attachment, secrets: Collection[str]) -> Artifact:
+    try:
+        text = without_known(File(one.what, one.data, one.media_type).text, secrets)
+    except ValueError:
+        text = base64.b64encode(_with_stars(one.data, secrets)).decode()
+        return Artifact(id=handle, session=session, media_type=f"{one.media_type}{BASE64}", text=text)
+    return Artifact(id=handle, session=session, media_type=one.media_type, text=text)
+
+
+def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
+    """Binary data with as many stars in place of each secret, so that all else keeps its place.
+
+    A short secret may stand there by chance and is left.
+    """
+    texts = {text for secret in secrets if len(secret) >= SHORTEST_SECRET for text in spellings(secret)}
+    written = {text.encode(encoding, errors="replace") for text in texts for encoding in _ENCODINGS}
+    for one in sorted(written, key=lambda one: (-len(one), one)):
+        data = data.replace(one, b"*" * len(one))
+    return data
+
+
+def shown_images(artifacts: Sequence[Artifact]) -> tuple[FilePart, ...]:
+    """What stands for the images of a result, as far as models take them."""
+    images = (one for one in artifacts if is_image(one.content_type))
+    return tuple(part for image in images for part in _shown(image))[:MAX_PARTS]
+
+
+def _shown(image: Artifact) -> Iterator[FilePart]:
+    with contextlib.suppress(ContentError):
+        part = part_of(image.session, "", image.data)
+        if is_image(part.media_type):
+            yield part.model_copy(update={"artifact": image.id})
+
+
+def finder(store: Store, session: str) -> Callable[[str], File | None]:
+    """What a body finds an artifact of its session with. It blocks, and may be called from any thread but this one."""
+    loop = asyncio.get_running_loop()
+
+    def find(handle: str) -> File | None:
+        found = asyncio.run_coroutine_threadsafe(_patiently(store, handle, session), loop).result()
+        if found is None:
+            return None
+        kind = found.content_type
+        return File(found.id, found.data, kind if MEDIA_TYPE.fullmatch(kind) else UNKNOWN_TYPE)
+
+    return find
+
+
+async def _patiently(store: Store, handle: str, session: str) -> Artifact | None:
+    """Wait for a store that is away for a while: a failed read would be taken for the tool's own failure."""
+    return await write_until_stored(lambda: _stored(store, handle, session))
+
+
+def whole_output(call: Call, text: str) -> Artifact:
+    """An output that is too long for the conversation."""
+    return Artifact(id=output_id(call.call_id), session=call.session, media_type="text/plain", text=text)
+
+
+def reading_tool(definition: AgentDefinition) -> str | None:
+    """What the agent calls ``perdure.read_output``; None if it does not have it."""
+    reference = read_output.declaration.reference
+    return next((tool.name for tool in definition.tools if tool.reference == reference), None)
+
+
+async def artifacts_in_store(store: Store, call: CallTool) -> list[Artifact]:
+    """The whole output of a call that has ended, if there is one, and its images and files."""
+    whole = await _stored(store, output_id(call.call_id), call.session)
+    artifacts: list[Artifact] = []
+    while (one := await _stored(store, attachment_id(call.call_id, len(artifacts) + 1), call.session)) is not None:
+        artifacts.append(one)
+    return artifacts if whole is None else [whole, *artifacts]
+
+
+def recorded(call: CallTool, fixture: ToolFixture) -> list[Artifact]:
+    """The artifacts of a recorded call, as this one's."""
+    artifacts = [
+        Artifact(id=attachment_id(call.call_id, number), session=call.session, media_type=one.media_type, text=one.text)
+        for number, one in enumerate(fixture.attachments, start=1)
+    ]
+    return artifacts if fixture.artifact is None else [whole_output(call, fixture.artifact), *artifacts]
+
+
+async def _stored(store: Store, handle: str, session: str) -> Artifact | None:
+    try:
+        return await store.artifact(handle, session=session)
+    except NotFoundError:
+        return None
