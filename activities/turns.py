@@ -24,6 +24,7 @@ from perdure.agents.inline import InlineAgents
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.files import ContentError, check_parts, part_of
 from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
@@ -32,6 +33,7 @@ from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
+from perdure.store.records import artifact_of
 
 SHOWN_ID = 200
 """So much of an id that is refused stands in the refusal."""
@@ -79,7 +81,7 @@ class TurnActivities:
         _check_session(opening.session)
         async with beating(), store_failures(), _asking_for_what_is_there(opening):
             await self._store.require(opening.request.store)
-            await self._check_parts(opening)
+            opening = await self._with_files(opening)
             before = await self._replied_to(opening)
             opening, clone = await self.delegations.taken(opening)
             before = before or clone
@@ -123,17 +125,29 @@ class TurnActivities:
             tenant=context.tenant,
         )
 
-    async def _check_parts(self, opening: OpenTurn) -> None:
-        """Refuse a prompt whose images and files are not in the session's store."""
-        for part in opening.request.parts:
+    async def _with_files(self, opening: OpenTurn) -> OpenTurn:
+        """The opening with the bytes of its files in the store; refused if the store lacks what it refers to."""
+        request, session = opening.request, opening.session
+        for part in request.parts:
             try:
-                await self._store.artifact(part.artifact, session=opening.session)
+                await self._store.artifact(part.artifact, session=session)
             except NotFoundError:
                 message = (
-                    f"parts: session {opening.session!r} has no artifact {part.artifact!r} in this worker's store; "
-                    "start the turn with perdure's client or with 'perdure run … --attach FILE', which put files there"
+                    f"parts: session {session!r} has no artifact {part.artifact!r} in this worker's store; start the "
+                    "turn with perdure's client or with 'perdure run … --attach FILE', which put files there, or send "
+                    "their bytes in 'files'"
                 )
                 raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
+        if not request.files:
+            return opening
+        given = [(file.name, file.decoded) for file in request.files]
+        try:
+            parts = check_parts((*request.parts, *(part_of(session, name, data) for name, data in given)))
+        except ContentError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"files: {error}")) from None
+        added = zip(parts[len(request.parts) :], given, strict=True)
+        await self._store.keep_artifacts([artifact_of(session, part, data) for part, (_, data) in added])
+        return opening.model_copy(update={"request": request.model_copy(update={"parts": parts, "files": ()})})
 
     async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
         """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""

@@ -355,7 +355,8 @@ class AgentTurn(Extending):
 
     def _rotate(self) -> NoReturn:
         carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
-        kept: dict[str, object] = {"queued": (), "history": (), "definition": None, "context": None}  # by the store
+        # The store has them by now.
+        kept: dict[str, object] = {"queued": (), "history": (), "definition": None, "context": None, "files": ()}
         request = self._request.model_copy(update={**kept, "carried": carried.model_dump(mode="json")})
         workflow.continue_as_new(request)
 

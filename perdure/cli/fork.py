@@ -4,6 +4,7 @@ from typing import Unpack
 
 import click
 
+from perdure.cli.attached import read_attached
 from perdure.cli.connection import run
 from perdure.cli.prompts import PROMPT
 from perdure.cli.resuming import Told, go_on, resuming
@@ -21,7 +22,7 @@ def command(ctx: click.Context, *, session: str, prompt: str, into: str | None, 
     SESSION stays as it is; it may even run. Without PROMPT the model goes on with what stands at that step, with
     another model or limit if you like. Nothing is copied, and calls that have run never run again.
     """
-    at, turn = told["at"], told["turn"]
+    at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
     ctx.exit(
-        run(go_on(told, lambda client, options: client.fork(session, prompt, at=at, turn=turn, into=into, **options)))
+        run(go_on(told, lambda client, options: client.fork(session, content, at=at, turn=turn, into=into, **options)))
     )

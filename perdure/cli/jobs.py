@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import Annotated, Any
@@ -12,12 +12,15 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from perdure.agents.context import ToolContext
+from perdure.agents.files import File
 from perdure.agents.tool import Tool, tool
 from perdure.cli.connection import connected
 from perdure.cli.errors import MistakeError
 from perdure.cli.failures import describe
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
+from perdure.client.content import Content
 from perdure.client.requests import session_id
+from perdure.contracts.files import InlineFile
 from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.turns import RunState, TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
@@ -45,6 +48,9 @@ INSTRUCTIONS = (
 Session = Annotated[str, Field(min_length=1), "The session's id, from start."]
 AnyTurn = Annotated[int | None, Field(ge=1), "The turn's number; without it, the running or last one."]
 RequestId = Annotated[str | None, "Any id of your own: asked again with it, this returns the turn it has begun."]
+Attached = Annotated[
+    Sequence[InlineFile], "Images, PDFs and texts that go with the prompt, each with its name and its bytes as base64."
+]
 RequestOfPeople = Annotated[str, "The request_id of one of the requests that wait or status returned."]
 Decider = Annotated[str, Field(min_length=1), "Who decides, by name; it is kept."]
 Json = dict[str, JsonValue]
@@ -93,6 +99,7 @@ class Jobs:
             str | None, "A session to go on with or to begin under that id; by default a new one."
         ] = None,
         request_id: RequestId = None,
+        files: Attached = (),
     ) -> Json:
         """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
         client = await self._connected()
@@ -102,7 +109,8 @@ class Jobs:
             raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")
         if session is None and request_id is not None:
             session = _session_of(agent, request_id, prompt)
-        return await _begun(await client.start(agent, prompt, session=session, request_id=request_id))
+        turn = await client.start(agent, _with_files(prompt, files), session=session, request_id=request_id)
+        return await _begun(turn)
 
     async def wait(
         self,
@@ -152,11 +160,13 @@ class Jobs:
         prompt: Annotated[str, "The message."],
         steer: Annotated[bool, "Into the running turn, before its next model call, instead of the next turn."] = False,
         request_id: RequestId = None,
+        files: Attached = (),
     ) -> Json:
         """Send a message to a session. A busy one queues it for its next turn, an idle one begins that turn."""
         client = await self._connected()
         await client.check_worker()
-        return await _begun(await client.send(session, prompt, steer=steer, request_id=request_id))
+        turn = await client.send(session, _with_files(prompt, files), steer=steer, request_id=request_id)
+        return await _begun(turn)
 
     async def answer(
         self,
@@ -236,6 +246,13 @@ def _session_of(agent: str, request_id: str, prompt: str) -> str:
     """The same for the same request, so that asking again does not begin a second job; another prompt is another."""
     slug = session_id(agent).rpartition("-")[0]
     return f"{slug}-{hashlib.sha256(to_json([request_id, prompt])).hexdigest()[:16]}"
+
+
+def _with_files(prompt: str, files: Sequence[InlineFile]) -> Content:
+    try:
+        return [prompt, *(File(file.name, file.decoded) for file in files)] if files else prompt
+    except ValueError as error:
+        raise MistakeError(f"files: {error}") from None
 
 
 def _last(messages: list[JsonValue]) -> list[JsonValue]:

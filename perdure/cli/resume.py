@@ -4,6 +4,7 @@ from typing import Unpack
 
 import click
 
+from perdure.cli.attached import read_attached
 from perdure.cli.connection import run
 from perdure.cli.prompts import PROMPT
 from perdure.cli.resuming import Told, go_on, resuming
@@ -21,5 +22,5 @@ def command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Tol
     after `max_steps_reached`. With --turn and --at the session goes back to that place first: what came after stays
     stored, and leaves the conversation. --turn 0 is before the first message. Calls that have run never run again.
     """
-    at, turn = told["at"], told["turn"]
-    ctx.exit(run(go_on(told, lambda client, options: client.resume(session, prompt, at=at, turn=turn, **options))))
+    at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
+    ctx.exit(run(go_on(told, lambda client, options: client.resume(session, content, at=at, turn=turn, **options))))

@@ -2,10 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import ParamSpec, TypedDict, TypeVar
 
 import click
 
+from perdure.cli.attached import attachments
 from perdure.cli.connection import connected
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names
 from perdure.cli.run import Dollars
@@ -34,6 +36,7 @@ _OPTIONS = (
     click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
     click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost."),
+    attachments,
 )
 
 
@@ -49,6 +52,7 @@ class Told(TypedDict):
     model: str | None
     max_steps: int | None
     max_cost_usd: Decimal | None
+    attached: tuple[Path, ...]
 
 
 def resuming(command: Callable[P, T]) -> Callable[P, T]:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Unpack
 
+from perdure.client.content import Content, Files, read_content
 from perdure.client.errors import RequestRefusedError, UnknownSessionError
 from perdure.client.requests import ResumeOptions, session_id, turn_request, validate
 from perdure.client.turn import Turn
@@ -20,7 +21,7 @@ class Checkpoints(ABC):
         """The transcript store."""
 
     @abstractmethod
-    async def _start(self, session: str, request: TurnRequest) -> Turn:
+    async def _start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
         """Start a turn."""
 
     @abstractmethod
@@ -30,7 +31,7 @@ class Checkpoints(ABC):
     async def resume(
         self,
         session: str,
-        prompt: str = "",
+        prompt: Content = "",
         *,
         at: int | None = None,
         turn: int | None = None,
@@ -43,7 +44,7 @@ class Checkpoints(ABC):
 
         Args:
             session: The session.
-            prompt: What to go on with.
+            prompt: What to go on with; as for :meth:`Client.start`, it may hold images and files.
             at: The step, by its number; its calls have their results, and never run again.
             turn: The turn of the step; None is the last. 0 is before the first message.
             options: As for a turn that is started.
@@ -54,14 +55,15 @@ class Checkpoints(ABC):
             ServerUnreachableError: The server does not answer.
         """
         origin = validate(ResumeFrom, {"turn": turn, "step": at})
-        request = turn_request(session, {"resume_from": origin, "prompt": prompt, **options})
+        text, files = await read_content(prompt)
+        request = turn_request(session, {"resume_from": origin, "prompt": text, **options})
         await self._known_to_the_store(session)
-        return await self._start(session, request)
+        return await self._start(session, request, files)
 
     async def fork(
         self,
         session: str,
-        prompt: str = "",
+        prompt: Content = "",
         *,
         at: int | None = None,
         turn: int | None = None,
@@ -84,9 +86,10 @@ class Checkpoints(ABC):
             raise RequestRefusedError(msg)
         origin = validate(ResumeFrom, {"session": session, "turn": turn, "step": at})
         new = session_id(session) if into is None else into
-        request = turn_request(new, {"resume_from": origin, "prompt": prompt, **options})
+        text, files = await read_content(prompt)
+        request = turn_request(new, {"resume_from": origin, "prompt": text, **options})
         await self._known_to_the_store(session)
-        return await self._start(new, request)
+        return await self._start(new, request, files)
 
     async def checkpoints(self, session: str) -> list[Checkpoint]:
         """Every step of the session as a place to go on from, in order; also those that a rewind left behind.

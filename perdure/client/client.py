@@ -6,7 +6,7 @@ Long, because each public method says what it takes, gives and raises, and a cli
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
@@ -25,7 +25,7 @@ from perdure.client import labels
 from perdure.client.checkpoints import Checkpoints
 from perdure.client.closures import closures, list_sessions
 from perdure.client.connect import ConnectOptions, connect, rpc_errors
-from perdure.client.content import Content, keep_files, read_content
+from perdure.client.content import Content, Files, keep_files, read_content
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
@@ -151,7 +151,7 @@ class Client(Extending, Checkpoints, Tasks):
         request = turn_request(session, {"agent": agent, "prompt": text, **options})
         if request.definition is None:
             await self._check_agent(agent, None if new else session)
-        return await self._start(session, request.model_copy(update=await self._kept(session, files)))
+        return await self._start(session, request, files)
 
     async def _check_agent(self, agent: str, session: str | None) -> None:
         """See that the agent is registered, or is the one of the session; a store that cannot say so is not asked."""
@@ -187,7 +187,8 @@ class Client(Extending, Checkpoints, Tasks):
             await self._known_to_the_store(session)
         return await self._start(session, request)
 
-    async def _start(self, session: str, request: TurnRequest) -> Turn:
+    async def _start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
+        request = request.model_copy(update=await self._kept(session, files))
         for _ in range(ATTEMPTS):
             with rpc_errors():
                 try:
@@ -269,7 +270,7 @@ class Client(Extending, Checkpoints, Tasks):
             msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _kept(self, session: str, files: Sequence[tuple[str, bytes]]) -> dict[str, tuple[FilePart, ...]]:
+    async def _kept(self, session: str, files: Files) -> dict[str, tuple[FilePart, ...]]:
         """The field of a request with what stands for its images and files; no field without any."""
         return {"parts": await keep_files(await self.store(), session, files)} if files else {}
 

@@ -12,14 +12,17 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from perdure.agents.files import MAX_BYTES, File, Image
 from perdure.client.errors import RequestRefusedError
-from perdure.contracts.files import TEXT, ContentError, FilePart, check_parts, part_of
+from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
 from perdure.contracts.values import JsonValue
 from perdure.store import Store
-from perdure.store.records import BASE64, Artifact
+from perdure.store.records import BASE64, artifact_of
 
 Content = str | Sequence[str | Image | File | Mapping[str, JsonValue]]
 """A prompt: a text, or a list of texts, images and files. Mappings are OpenAI's parts of type ``text``, ``image_url``
 and ``file``; a URL is ``data:…``, or ``http(s)://…``, which the client fetches itself."""
+
+Files = Sequence[tuple[str, bytes]]
+"""The name and bytes of each image and file of a prompt."""
 
 FETCH_SECONDS = 30.0
 """Longest silence of an address from which an image is fetched."""
@@ -53,7 +56,7 @@ async def read_content(prompt: Content) -> tuple[str, list[tuple[str, bytes]]]:
     return text, files
 
 
-async def keep_files(store: Store, session: str, files: Sequence[tuple[str, bytes]]) -> tuple[FilePart, ...]:
+async def keep_files(store: Store, session: str, files: Files) -> tuple[FilePart, ...]:
     """Put the files into the store, and give what stands for them; nothing is kept if one cannot be taken.
 
     Raises:
@@ -65,16 +68,9 @@ async def keep_files(store: Store, session: str, files: Sequence[tuple[str, byte
     except ContentError as error:
         raise RequestRefusedError(f"prompt: {error}") from None
     await store.keep_artifacts(
-        [_artifact(session, part, data) for part, (_, data) in zip(parts, files, strict=True)],
+        [artifact_of(session, part, data) for part, (_, data) in zip(parts, files, strict=True)],
     )
     return parts
-
-
-def _artifact(session: str, part: FilePart, data: bytes) -> Artifact:
-    if part.media_type == TEXT:
-        return Artifact(id=part.artifact, session=session, media_type=TEXT, text=data.decode())
-    text = base64.b64encode(data).decode()
-    return Artifact(id=part.artifact, session=session, media_type=f"{part.media_type}{BASE64}", text=text)
 
 
 async def _read(part: object) -> str | tuple[str, bytes]:

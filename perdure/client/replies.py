@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 
 import temporalio.client
 
+from perdure.agents.files import File, Image
 from perdure.client.closures import closures
 from perdure.client.connect import rpc_errors
+from perdure.client.content import Files
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
 from perdure.client.requests import turn_request, validate
 from perdure.client.runs import Runs
@@ -61,7 +63,7 @@ class Replies(ABC):
         """See that a worker polls the task queue."""
 
     @abstractmethod
-    async def _start(self, session: str, request: TurnRequest) -> Turn:
+    async def _start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
         """Start a turn."""
 
     @abstractmethod
@@ -79,6 +81,11 @@ class Replies(ABC):
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the answer.
         """
+        if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
+            msg = (
+                "an answer is text or JSON; send images and files before it, with client.send(session, […], steer=True)"
+            )
+            raise RequestRefusedError(msg)
         return await self._reply(session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by})
 
     async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:

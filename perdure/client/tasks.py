@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Unpack
 
+from perdure.client.content import Content
 from perdure.client.errors import ClientError, NoWorkerError
 from perdure.client.requests import TaskOptions, TurnOptions, session_id
 from perdure.client.trajectories import Trajectories, end_of
@@ -27,7 +28,7 @@ class Tasks(Trajectories):
 
     @abstractmethod
     async def start(
-        self, agent: str, prompt: str, *, session: str | None = None, **options: Unpack[TurnOptions]
+        self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
     ) -> Turn:
         """Start a turn."""
 
@@ -67,8 +68,10 @@ class Task:
     client: Tasks = field(repr=False)
     options: TaskOptions = field(default_factory=TaskOptions, repr=False)
 
-    async def __call__(self, goal: str) -> Trajectory:
+    async def __call__(self, goal: Content) -> Trajectory:
         """Have the agent work towards the goal, to the end of its turn; ``result`` says how that ended.
+
+        The goal may hold images and files, as a prompt of :meth:`Client.start`.
 
         A job that fails raises nothing: its trajectory has what was done, and ``result.stop_reason`` and
         ``result.reason_code`` say what went wrong. Of one that was refused before it had a turn there are no steps.

@@ -4,12 +4,16 @@ The bytes are artifacts of the store. A message holds a :class:`FilePart` for ea
 them. What a file is, its bytes say, and not its name.
 """
 
+import base64
+import binascii
 import hashlib
 import operator
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from perdure.contracts.values import Value
 
@@ -27,6 +31,10 @@ MAX_PARTS = 20
 
 MAX_ALL_BYTES = 20_000_000
 """Largest sum of the images and files of one prompt: as base64 it leaves room in a request of 32 MB (Anthropic's)."""
+
+MAX_INLINE_BYTES = 500_000
+"""Largest sum of the files inside a request: as base64, with a prompt, a definition and a history at their limits, they
+still fit into a payload of Temporal's (2 MB)."""
 
 MAX_NAME = 100
 """Longest name of a file that is kept."""
@@ -111,6 +119,59 @@ Parts = Annotated[tuple[FilePart, ...], AfterValidator(check_parts)]
 def parts_field() -> Any:  # noqa: ANN401 - as pydantic's own Field
     """A field of parts that leaves no trace in what is written of a message without any."""
     return Field(default=(), exclude_if=operator.not_)
+
+
+class InlineFile(Value):
+    """An image or a file inside a request, for callers that cannot write into the store.
+
+    Attributes:
+        name: What people call it.
+        data: The bytes as base64.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = Field(min_length=1)
+    name: str = ""
+
+    @property
+    def decoded(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            ValueError: ``data`` is no base64.
+        """
+        try:
+            return base64.b64decode(self.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            msg = f"{self.name or 'data'!r} is no base64 ({error})"
+            raise ValueError(msg) from None
+
+
+def _check_inline(files: tuple[InlineFile, ...]) -> tuple[InlineFile, ...]:
+    size = sum(len(file.decoded) for file in files)
+    if size > MAX_INLINE_BYTES:
+        msg = (
+            f"are {size:,} bytes together, {MAX_INLINE_BYTES:,} fit into a request; larger ones go through the store: "
+            "use perdure's client, or 'perdure run … --attach FILE'"
+        )
+        raise ValueError(msg)
+    return files
+
+
+def refuse_files(fields: object, advice: str) -> None:
+    """Refuse the fields of an update that has files, for which it has no room.
+
+    Raises:
+        PydanticCustomError: It has some.
+    """
+    if isinstance(fields, Mapping) and cast("Mapping[str, object]", fields).get("files"):
+        kind, message = "files", "files do not fit into an update; {advice}"
+        raise PydanticCustomError(kind, message, {"advice": advice})
+
+
+InlineFiles = Annotated[tuple[InlineFile, ...], Field(max_length=MAX_PARTS), AfterValidator(_check_inline)]
+"""The images and files inside one request."""
 
 
 def part_of(session: str, name: str, data: bytes) -> FilePart:

@@ -4,12 +4,15 @@ import hashlib
 import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
+from perdure.contracts.files import refuse_files
 from perdure.contracts.values import Authored, Items, JsonValue, Value, is_like
+
+T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 32 * 1024
 """Longest answer of a person, as JSON in UTF-8; it travels in Temporal payloads."""
@@ -213,6 +216,12 @@ class AnswerRequest(Value):
     request: str = Field(min_length=1, max_length=200)
     value: Answer
     by: str = Field(default="", max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_files(cls, fields: T) -> T:
+        refuse_files(fields, "use 'perdure send SESSION PROMPT --steer --attach FILE', then answer")
+        return fields
 
     def reply(self) -> Reply:
         """The same as a reply."""

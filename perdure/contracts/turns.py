@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, TypeVar, overload
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from perdure.contracts.agents import TurnPolicy
@@ -17,7 +17,7 @@ from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
 from perdure.contracts.conditions import StopConditions
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.files import Parts, parts_field
+from perdure.contracts.files import InlineFiles, Parts, parts_field, refuse_files
 from perdure.contracts.hooks import Decided, Rules
 from perdure.contracts.input_requests import InputRequest, Reply
 from perdure.contracts.messages import History
@@ -158,6 +158,12 @@ class SendRequest(Value):
     context: ContextData | None = None
     by: Label = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_files(cls, fields: T) -> T:
+        refuse_files(fields, "use 'perdure send SESSION PROMPT --attach FILE', or start the next turn with them")
+        return fields
+
     @field_validator("context")
     @classmethod
     def _not_into_a_running_turn(cls, context: T, others: ValidationInfo) -> T:
@@ -195,6 +201,8 @@ class TurnRequest(Value):
         resume_from: The checkpoint to go on from, of this session or of another. Without a prompt nothing is added to
             the conversation, which then has to end with something that a model can answer.
         parts: The images and files that come with the prompt; perdure's client has put them into the store.
+        files: Images and files with their bytes, from callers that cannot write into the store; ``open_turn`` puts them
+            there.
         request_id: Makes starting idempotent: the same id in the same session is the same turn.
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
@@ -223,6 +231,7 @@ class TurnRequest(Value):
     history: History = ()
     prompt: Annotated[str, AfterValidator(_within_the_limit)] = Field(default="", validate_default=True)
     parts: Parts = parts_field()
+    files: InlineFiles = parts_field()
     request_id: Label = ""
     model: Annotated[Label, Field(min_length=1)] | None = None
     max_steps: int | None = Field(default=None, ge=1)
@@ -253,6 +262,22 @@ class TurnRequest(Value):
             kind, message = "replied", "goes on with the context of its turn; leave context out"
             raise PydanticCustomError(kind, message)
         return reply
+
+    @field_validator("files")
+    @classmethod
+    def _come_with_a_prompt(cls, files: T, others: ValidationInfo) -> T:
+        if files and not others.data.get("prompt"):
+            kind, message = "unprompted", "need a prompt that says what is to be done with them"
+            raise PydanticCustomError(kind, message)
+        return files
+
+    @field_validator("compact", "reply")
+    @classmethod
+    def _comes_without_files(cls, other: T, others: ValidationInfo) -> T:
+        if other and (others.data.get("parts") or others.data.get("files")):
+            kind, message = "unread", "takes no images and files, because no model reads the prompt; leave them out"
+            raise PydanticCustomError(kind, message)
+        return other
 
     @field_validator("compact", "reply", "history")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.files import TEXT, FilePart
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
 from perdure.contracts.tools import PlannedCall, Todo
 from perdure.contracts.turns import RunState, StopReason, TurnResult
@@ -259,3 +260,11 @@ class Artifact(Value):
     def data(self) -> bytes:
         """The bytes."""
         return base64.b64decode(self.text) if self.is_binary else self.text.encode()
+
+
+def artifact_of(session: str, part: FilePart, data: bytes) -> Artifact:
+    """The artifact that has the bytes of a prompt's image or file."""
+    if part.media_type == TEXT:
+        return Artifact(id=part.artifact, session=session, media_type=TEXT, text=data.decode())
+    text = base64.b64encode(data).decode()
+    return Artifact(id=part.artifact, session=session, media_type=f"{part.media_type}{BASE64}", text=text)

@@ -12,6 +12,7 @@ import pytest
 from perdure import File, Image
 from perdure.client import RequestRefusedError
 from perdure.client.content import keep_files, read_content
+from perdure.client.requests import turn_request
 from perdure.contracts.files import MAX_IMAGE_BYTES, MAX_PARTS, MAX_TEXT_BYTES, media_type_of, part_of
 from perdure.contracts.messages import ToolMessage, UserMessage
 from perdure.store import NotFoundError, Store
@@ -153,3 +154,32 @@ def test_a_message_without_images_is_written_as_before() -> None:
     """A step in text costs no byte more."""
     assert "parts" not in UserMessage(content="hi").model_dump_json()
     assert "parts" not in ToolMessage(call_id="c", name="n", content="").model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([{"data": "!", "name": "a.png"}], "files: 'a.png' is no base64"),
+        ([{"data": ""}], "files.0.data: String should have at least 1 character"),
+        ([{"data": base64.b64encode(b"x" * 300_000).decode()}] * 2, "files: are 600,000 bytes together, 500,000 fit"),
+        ([{"data": "eA=="}] * (MAX_PARTS + 1), "files: Tuple should have at most 20 items"),
+        ([{"url": "http://example.org"}], "files.0.data: Field required"),
+    ],
+)
+def test_files_inside_a_request_are_checked_before_anything_is_sent(files: Any, said: str) -> None:
+    with pytest.raises(RequestRefusedError) as refused:
+        turn_request("s", {"agent": "a", "prompt": "p", "files": files})
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"resume_from": {}}, "files: need a prompt"),
+        ({"prompt": "p", "compact": True}, "compact: takes no images and files"),
+        ({"prompt": "p", "reply": {"request": "c", "decision": "denied"}}, "reply: takes no images and files"),
+    ],
+)
+def test_files_that_no_model_would_read_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestRefusedError, match=said):
+        turn_request("s", {**fields, "files": [{"data": "eA=="}]})
