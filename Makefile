@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check replay chaos bench flat profile histories schemas lock clean
+.PHONY: help setup demo test check replay chaos bench flat profile histories promises schemas lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -65,6 +65,9 @@ profile: $(STAMP) ## show where the milliseconds of a step go (py-spy)
 
 histories: $(STAMP) ## record a history of each scenario for the current version
 	$(PYTHON) -m tests.replay.record
+
+promises: $(STAMP) ## list what perdure promises, and the tests of each promise
+	$(PYTHON) -m tests.contract.promises
 
 schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/errors.md
 	$(PYTHON) -m tests.contract.schema_snapshots

@@ -280,7 +280,7 @@ def test_a_stop_in_a_hook_ends_the_turn_as_cancelled(boundary: str) -> None:
 
 @given(SCRIPTS, POLICIES)
 def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict[str, Any]) -> None:
-    """S-86: all that hooks have decided is carried."""
+    """S-46: all that hooks have decided is carried."""
     state = play(script, **policy).turn.state
     assert TurnState.model_validate(state.model_dump(mode="json")) == state
 

@@ -15,7 +15,7 @@ from tests.workflow.rotation.rotations import rotated
 
 
 async def test_killing_the_only_worker_between_start_and_wait_repeats_no_delegate(house: House) -> None:
-    """S-48 S-64: the caller's lost model call is made again, and waits for the same delegate."""
+    """S-17 S-64: the caller's lost model call is made again, and waits for the same delegate."""
     answers = played(
         beside=steps(starts("one"), lambda asked: awaiting(0)(asked).after(faults.hang()), DONE),
         helper=lambda _: say("helped"),
