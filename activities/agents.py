@@ -225,7 +225,7 @@ class TurnContexts:
         self._kept: OrderedDict[tuple[str, int], TurnContext] = OrderedDict()
 
     async def of(self, session: str, turn: int) -> TurnContext:
-        """The context that a turn began with; an empty one of a turn that an older release has opened."""
+        """The context that a turn began with; an empty one if there is no such turn."""
         key = (session, turn)
         if key not in self._kept:
             found = await self._store.events_by_key(session, (f"{turn}/agent_start",))

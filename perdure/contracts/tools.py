@@ -130,8 +130,7 @@ class DelegateSettings(Value):
     agent: str = ""
     interactive: bool = False
     spawns: bool = False
-    # Left out where it is not allowed: definitions from before it keep their hashes.
-    background: bool = Field(default=False, exclude_if=lambda allowed: not allowed)
+    background: bool = False
 
 
 class Delegated(Value):

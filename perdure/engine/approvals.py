@@ -137,9 +137,7 @@ def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, di
         return True
     decided = verdict(definition.approvals, tool, cast("JsonValue", arguments))
     if decided == "ask":
-        # Those that a release before this one has asked for name the raw arguments.
-        named = (_approvable(tool, arguments), cast("JsonValue", arguments))
-        return _named_twice(raw) is None and digest in {digest_of(tool.name, one) for one in named}
+        return _named_twice(raw) is None and digest == digest_of(tool.name, _approvable(tool, arguments))
     return decided == "allow"
 
 

@@ -101,17 +101,6 @@ def spent_before(connection: Connection, session: str, turn: int) -> Spent:
     total = Spent()
     for recorded in connection.scalars(_RESULTS, {"session": session, "turn": turn}):
         result = None if recorded is None else TurnResult.model_validate_json(recorded)
-        if result is not None:
-            total = total.with_delegate(result.spent or _known(result), result.steps)
+        if result is not None and result.spent is not None:
+            total = total.with_delegate(result.spent, result.steps)
     return total
-
-
-def _known(result: TurnResult) -> Spent:
-    """What the result of an earlier release says."""
-    return Spent(
-        usage=result.usage,
-        cost_usd=result.cost_usd,
-        unpriced_calls=result.unpriced_calls,
-        llm_calls=result.steps,
-        events=result.steps,
-    )

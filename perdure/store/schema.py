@@ -23,10 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0005"
+REVISION = "0001"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+KNOWN_REVISIONS = ("0001",)
 """Every schema this release can upgrade from, oldest first."""
 
 REVISION_TABLE = "perdure_revision"

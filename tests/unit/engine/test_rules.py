@@ -181,16 +181,15 @@ def test_an_approval_shows_all_of_the_call_or_says_what_it_leaves_out() -> None:
 
 
 def test_a_masked_value_cannot_be_guessed_from_the_digest() -> None:
-    """S-52: the digest is for what people see of the call; one that an older release made still counts."""
+    """S-52: the digest is for what people see of the call, and none for the raw arguments counts."""
     raw, shown = '{"amount": 7, "password": "4711"}', '{"amount": 7, "password": "***"}'
     call = plan(pay, raw, shown=shown)
     guesses = [digest_of("pay", {"amount": 7, "password": f"{pin:04}"}) for pin in range(10_000)]
     assert call.digest not in guesses
     agent = Agent(name="a", model="p/m", tools=[pay]).definition
     assert is_approved(agent, pay.declaration, raw, call.digest)
-    assert is_approved(agent, pay.declaration, raw, guesses[4711])
+    assert not is_approved(agent, pay.declaration, raw, guesses[4711])
     assert not is_approved(agent, pay.declaration, raw.replace("7", "8", 1), call.digest)
-    assert not is_approved(agent, pay.declaration, raw, guesses[4712])
 
 
 MALFORMED: list[Any] = [

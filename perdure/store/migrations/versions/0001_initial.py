@@ -1,5 +1,7 @@
 """The first schema. Frozen: it never reads ``perdure.store.schema``, which moves on."""
 
+import uuid
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -21,8 +23,15 @@ def _integer(name: str, *, nullable: bool = False, primary_key: bool = False) ->
     return sa.Column(name, sa.Integer(), nullable=nullable, primary_key=primary_key, autoincrement=False)
 
 
+def _partial_index(name: str, table: str, columns: list[str], condition: str) -> None:
+    where = sa.text(condition)
+    op.create_index(name, table, columns, sqlite_where=where, postgresql_where=where)
+
+
 def upgrade() -> None:
-    """Create all tables."""
+    """Create all tables, and give the store its id."""
+    identity = op.create_table("identity", _text("id", primary_key=True))
+    op.bulk_insert(identity, [{"id": uuid.uuid4().hex}])
     _create_agents()
     _create_conversations()
     _create_log()
@@ -54,6 +63,7 @@ def _create_conversations() -> None:
         _time("created_at"),
         _time("updated_at"),
     )
+    _partial_index("ix_sessions_open", "sessions", ["session", "open_turn"], "open_turn IS NOT NULL")
     op.create_table(
         "turns",
         _text("session", primary_key=True),
@@ -83,6 +93,7 @@ def _create_conversations() -> None:
         _text("finish_reason"),
         _text("usage"),
         _text("cost", nullable=True),
+        _integer("summarised", nullable=True),
         _time("created_at"),
     )
     op.create_index("ix_steps_session", "steps", ["session", "turn", "step"])
@@ -116,14 +127,9 @@ def _create_log() -> None:
         _text("body"),
         sa.UniqueConstraint("session", "key", name="uq_events_key"),
     )
-    retries = sa.text("type = 'generation_retry'")
-    op.create_index(
-        "ix_events_retries",
-        "events",
-        ["session", "turn", "step", "seq"],
-        sqlite_where=retries,
-        postgresql_where=retries,
-    )
+    _partial_index("ix_events_retries", "events", ["session", "turn", "step", "seq"], "type = 'generation_retry'")
+    asked = "type IN ('user_input_required', 'user_input_received')"
+    _partial_index("ix_events_input", "events", ["session", "turn", "type"], asked)
     op.create_table(
         "artifacts",
         _text("id", primary_key=True),
