@@ -19,8 +19,8 @@ from perdure.activities.failures import redact
 from perdure.activities.tool_runner import Bodies, within
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, cleaned
-from perdure.agents.errors import ToolUnavailableError
-from perdure.agents.inline import InlineAgents
+from perdure.agents.context import ToolUnavailableError
+from perdure.agents.data import InlineAgents
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.contracts.errors import ReasonCode
@@ -28,7 +28,7 @@ from perdure.contracts.events import AgentStart
 from perdure.contracts.turn_context import TurnContext, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue
-from perdure.engine.instructions import PlaceholderError, fill_in
+from perdure.llm.instructions import PlaceholderError, fill_in
 from perdure.store import NotFoundError, Store
 
 KEPT_AGENTS = 256

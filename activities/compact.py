@@ -27,7 +27,7 @@ from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
 from perdure.engine.budgets import used_up
-from perdure.engine.context import (
+from perdure.llm.compaction import (
     INSTRUCTIONS,
     characters_of_one_summary,
     compacted,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from perdure.activities.errors import store_failures
 from perdure.contracts.messages import Message
-from perdure.engine.transcript import WireMessage, wire
+from perdure.llm.openai_format import WireMessage, wire
 from perdure.store import Store
 
 __all__ = ["Conversations", "WireMessage", "wire"]

@@ -19,7 +19,7 @@ from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.values import JsonValue
 from perdure.engine.budgets import in_usd, used_up
-from perdure.engine.transcript import openai_tools
+from perdure.llm.openai_format import openai_tools
 
 SMALLEST_ANSWER = 16
 """Tokens; a call that can pay for less is not made."""

@@ -35,11 +35,11 @@ from perdure.contracts.tools import (
 )
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.approvals import is_approved
 from perdure.engine.delegates import failure_of, within
-from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
-from perdure.engine.redaction import without_known
 from perdure.engine.spawning import spawned
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.security.approvals import is_approved
+from perdure.security.redaction import without_known
 from perdure.store import Artifact, Committed, NotFoundError, Store
 
 PARTIAL_CHARACTERS = 4_000

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.waits import MissingVersion
-from perdure.engine.redaction import redact_text
+from perdure.security.redaction import redact_text
 from perdure.store.errors import (
     NotFoundError,
     OtherStoreError,

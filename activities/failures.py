@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from perdure.contracts.errors import CUSTOM_CODE
 from perdure.contracts.values import JsonValue
-from perdure.engine.failures import FailureFacts
-from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import redact_text
-from perdure.engine.retries import parse_retry_after
+from perdure.llm.failures import FailureFacts
+from perdure.llm.retries import parse_retry_after
+from perdure.llm.tool_output import head_and_tail, whole_characters
+from perdure.security.redaction import redact_text
 
 LONGEST_BODY = 200_000
 """A longer body is not read as JSON."""

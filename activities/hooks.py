@@ -58,7 +58,7 @@ from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import MissingVersion
-from perdure.engine.redaction import without_known
+from perdure.security.redaction import without_known
 from perdure.store import StepRecord, Store
 
 

@@ -55,10 +55,10 @@ from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.engine.outputs import whole_characters
-from perdure.engine.structured import is_strict
-from perdure.engine.tool_modes import as_text, calls_in, offered
-from perdure.engine.transcript import openai_tools
+from perdure.llm.openai_format import openai_tools
+from perdure.llm.structured_output import is_strict
+from perdure.llm.text_tools import as_text, calls_in, offered
+from perdure.llm.tool_output import whole_characters
 
 PRICES = frozenset(CustomPricingLiteLLMParams.model_fields)
 """Names of litellm's price settings, which an agent may give in its generate_params."""

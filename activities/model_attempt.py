@@ -32,11 +32,10 @@ from perdure.contracts.events import Event, GenerationError, GenerationRetry, Ge
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import ProviderRetry
-from perdure.engine.failure_texts import MAX_MESSAGE, Chain, failure_text, final_text, rule_of_end
-from perdure.engine.failures import EXCEPTION, FailureFacts, class_of, classify, is_ambiguous, reason_of
-from perdure.engine.pace import REFUSALS, Sent
-from perdure.engine.redaction import without_known
-from perdure.engine.retries import decide, wait_before
+from perdure.llm.failures import EXCEPTION, FailureFacts, class_of, classify, is_ambiguous, reason_of
+from perdure.llm.pace import REFUSALS, Sent
+from perdure.llm.retries import MAX_MESSAGE, Chain, decide, failure_text, final_text, rule_of_end, wait_before
+from perdure.security.redaction import without_known
 from perdure.store import Store
 
 MAX_CALLS = 500

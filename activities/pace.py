@@ -26,7 +26,7 @@ from perdure.activities.metrics import Metrics
 from perdure.contracts.agents import REFERENCE, AgentDefinition, place_of_calls
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.waits import WAITS_FOR_ITS_TURN
-from perdure.engine.pace import Pace, Sent
+from perdure.llm.pace import Pace, Sent
 
 TELL_SECONDS = 3.0
 """A call that waits for longer says so."""

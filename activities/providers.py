@@ -23,7 +23,7 @@ from typing import cast
 from perdure.activities.conversations import WireMessage
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
-from perdure.engine.outputs import whole_characters
+from perdure.llm.tool_output import whole_characters
 
 MARKED_MESSAGES = 2
 """With the system message these are three of the four marks that Anthropic takes."""

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from perdure.activities import schema_checks
 from perdure.activities.litellm_call import Answer
 from perdure.activities.mcp.servers import is_remote
-from perdure.agents.output_types import problem_of
+from perdure.agents.settings import problem_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -33,10 +33,10 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, User
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine import builtins, delegates
-from perdure.engine.approvals import considered, in_one_payload
-from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import MASK, mask_arguments, redact_text, without_known
-from perdure.engine.structured import AnswerError, check_answer
+from perdure.llm.structured_output import AnswerError, check_answer
+from perdure.llm.tool_output import head_and_tail, whole_characters
+from perdure.security.approvals import considered, in_one_payload
+from perdure.security.redaction import MASK, mask_arguments, redact_text, without_known
 from perdure.store import LedgerCall, StepRecord
 
 NOTHING_PAID = Paid()

@@ -39,7 +39,7 @@ from perdure.contracts.recordings import (
 )
 from perdure.contracts.tools import CallTool, Delegated, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, Value
-from perdure.engine.fixtures import (
+from perdure.llm.recorded_calls import (
     Asked,
     CanonicalRequest,
     asked_model,

@@ -13,9 +13,9 @@ import regex
 from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing.jsonschema import EMPTY_REGISTRY
 
+from perdure.agents.schemas import GivenUpError, Watch, watch, watched
 from perdure.contracts.values import JsonValue, json_objects
-from perdure.engine.approvals import described
-from perdure.engine.validators import GivenUpError, Watch, watch, watched
+from perdure.security.approvals import described
 
 T = TypeVar("T")
 

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from perdure.activities.mcp.references import names_needed
 from perdure.agents.agent import Agent
-from perdure.agents.needs import secrets_among
+from perdure.agents.environment import secrets_among
 from perdure.contracts.agents import SHORTEST_SECRET, names_of_call
 from perdure.contracts.turn_context import VARIABLES
-from perdure.credentials import is_path
-from perdure.settings import known_secrets
+from perdure.settings import is_path, known_secrets
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:

@@ -27,13 +27,13 @@ from perdure.activities.tool_results import (
     masked_values,
 )
 from perdure.activities.tool_runner import Bodies, CallContext, masked, within
-from perdure.agents.effects import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
+from perdure.agents.context import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.events import NewEvent, ToolRecovery
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.tools import CallTool
-from perdure.engine.redaction import Hidden
+from perdure.security.redaction import Hidden
 from perdure.store import RERUN, Claim, Store
 
 HEIR_SECONDS = 30.0

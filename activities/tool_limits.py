@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from perdure.activities.failures import facts_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
-from perdure.engine.failures import classify
+from perdure.llm.failures import classify
 
 
 class ToolLimits:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perdure.activities.store_writes import write_until_stored
+from perdure.agents.builtin_tools import read_output
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
-from perdure.agents.outputs import read_output
-from perdure.agents.return_values import ReturnValue
+from perdure.agents.parameters import ReturnValue
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
 from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
@@ -22,10 +22,9 @@ from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.recordings import ToolFixture
 from perdure.contracts.tools import CallTool
-from perdure.engine import returned
-from perdure.engine.outputs import whole_characters
-from perdure.engine.redaction import SHORTEST_SECRET, spellings, without_known
-from perdure.engine.returned import Attachment
+from perdure.llm import tool_output
+from perdure.llm.tool_output import Attachment, whole_characters
+from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
 from perdure.store.records import BASE64
 
@@ -117,7 +116,7 @@ def attachment_id(call_id: str, number: int) -> str:
     return f"{output_id(call_id)}_{number}"
 
 
-class Attachments(returned.Attachments):
+class Attachments(tool_output.Attachments):
     """The images and files of one call. Each leaves a line in the text: what it is, its media type, size and handle."""
 
     def __init__(self, call_id: str) -> None:
@@ -139,7 +138,7 @@ async def read(value: object, call_id: str, annotated: ReturnValue | None = None
 
 def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallResult:
     attachments = Attachments(call_id)
-    text = "\n".join(part.text for part in returned.parts_of(value, attachments, annotated))
+    text = "\n".join(part.text for part in tool_output.parts_of(value, attachments, annotated))
     return CallResult(text, attachments.checked())
 
 

@@ -12,7 +12,7 @@ from perdure.activities.recordings import CallRecording
 from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.tool_output import approved, call_event, ended, step_ended
 from perdure.activities.tool_runner import Progress
-from perdure.agents.errors import InvalidOutputError, ToolUnavailableError
+from perdure.agents.context import InvalidOutputError, ToolUnavailableError
 from perdure.agents.tool import InvalidInputError, Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode, named
@@ -20,8 +20,8 @@ from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolError, Too
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.approvals import is_approved
-from perdure.engine.redaction import Hidden, hidden_values
+from perdure.security.approvals import is_approved
+from perdure.security.redaction import Hidden, hidden_values
 from perdure.store import Artifact
 
 ERROR_CHARACTERS = 1_500

@@ -22,10 +22,9 @@ from temporalio import activity
 from perdure.activities.failures import redact
 from perdure.activities.heartbeat import reporter
 from perdure.activities.tool_output import call_event
-from perdure.agents.context import ToolContext
-from perdure.agents.errors import InvalidInputError
+from perdure.agents.context import InvalidInputError, ToolContext
+from perdure.agents.environment import from_environment
 from perdure.agents.files import File
-from perdure.agents.needs import from_environment
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.events import NewEvent, ToolProgress

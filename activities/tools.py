@@ -54,7 +54,7 @@ from perdure.activities.tool_results import (
 )
 from perdure.activities.tool_runner import Bodies, CallContext, Progress, masked, within
 from perdure.agents.agent import Agent
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents
 from perdure.agents.parameters import takes_the_same
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
@@ -64,8 +64,8 @@ from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.waits import MissingVersion
-from perdure.engine.outputs import OFFLOAD_CHARACTERS, head_and_tail, offloaded
-from perdure.engine.redaction import Hidden, without_hidden, without_known
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.security.redaction import Hidden, without_hidden, without_known
 from perdure.store import Artifact, Store
 from perdure.store.errors import StoreError
 

@@ -20,7 +20,7 @@ from perdure.activities.recordings import RecordedTurns, RecordingError, Recordi
 from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ReasonCode

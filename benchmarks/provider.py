@@ -13,7 +13,7 @@ import sys
 
 import uvloop
 
-from perdure.engine.context import INSTRUCTIONS
+from perdure.llm.compaction import INSTRUCTIONS
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, call, faults, say
 from perdure.testing.connection import Response
 from perdure.testing.wires import Wire

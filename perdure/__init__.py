@@ -4,18 +4,15 @@ The client stands in ``perdure.client``; importing this package imports neither 
 """
 
 from perdure.agents.agent import Agent, AgentDefinitionError
-from perdure.agents.completion import clear_todo, finish, todo
-from perdure.agents.context import ToolContext
+from perdure.agents.author_warnings import AgentWarning
+from perdure.agents.builtin_tools import ask_user, clear_todo, finish, read_output, todo
+from perdure.agents.context import DidNotHappen, EffectUnknown, Happened, ToolContext
 from perdure.agents.delegates import Delegate, spawn_agent
-from perdure.agents.effects import DidNotHappen, EffectUnknown, Happened
+from perdure.agents.environment import Secret, Setting
 from perdure.agents.files import File, Image
 from perdure.agents.hooks import Hook, HookContext, HookDefinitionError, StepEnd, hook
-from perdure.agents.needs import Secret, Setting
-from perdure.agents.outputs import read_output
-from perdure.agents.people import ask_user
 from perdure.agents.tool import Tool, ToolDefinitionError, tool
 from perdure.agents.toolset import Toolset, tool_method
-from perdure.agents.warned import AgentWarning
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
 from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
@@ -25,7 +22,7 @@ from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConf
 from perdure.contracts.retries import Fallback, RetryPolicy
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
-from perdure.engine.trajectory import Trajectory
+from perdure.trajectory import Trajectory
 
 __all__ = [
     "Agent",

@@ -20,21 +20,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from perdure.agents.context import ToolContext
-from perdure.agents.errors import InvalidInputError, ToolDefinitionError, ToolUnavailableError
+from perdure.agents.builtin_tools import read_output
+from perdure.agents.context import InvalidInputError, ToolContext, ToolDefinitionError, ToolUnavailableError
+from perdure.agents.environment import UnmetNeedError, from_environment, problems_of, secrets_among
 from perdure.agents.files import File
-from perdure.agents.needs import UnmetNeedError, from_environment, problems_of, secrets_among
-from perdure.agents.outputs import read_output
-from perdure.agents.return_values import ReturnValue
+from perdure.agents.parameters import ReturnValue
+from perdure.agents.settings import tools_of
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
-from perdure.agents.tool_lists import tools_of
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.engine.outputs import head_and_tail, whole_characters
-from perdure.engine.redaction import hidden_values, redact_text, without_hidden
-from perdure.engine.returned import Attachment, Attachments, Part, parts_of
+from perdure.llm.tool_output import Attachment, Attachments, Part, head_and_tail, parts_of, whole_characters
+from perdure.security.redaction import hidden_values, redact_text, without_hidden
 from perdure.settings import known_secrets
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.secrets import secret_values
 from perdure.activities.tool_runner import Bodies
-from perdure.agents.data import Registered
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents, Registered
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client, NoWorkerError
 from perdure.contracts.names import AGENT_TURN

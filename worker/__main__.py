@@ -12,7 +12,7 @@ import uvloop
 from perdure.activities.mcp.references import names_needed
 from perdure.activities.secrets import secret_values
 from perdure.agents.agent import Agent, AgentDefinitionError
-from perdure.agents.needs import UnmetNeedError
+from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.contracts.agents import names_of_call

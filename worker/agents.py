@@ -26,13 +26,13 @@ from pydantic import ValidationError
 
 import perdure
 from perdure.agents.agent import Agent, AgentDefinitionError
+from perdure.agents.author_warnings import AgentWarning
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
 from perdure.agents.delegates import below, cycle
+from perdure.agents.environment import UnmetNeedError, problems_of
 from perdure.agents.hooks import Hook
-from perdure.agents.needs import UnmetNeedError, problems_of
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import Toolset
-from perdure.agents.warned import AgentWarning
 from perdure.contracts.agents import Skill
 from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig

@@ -36,8 +36,7 @@ from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
 from perdure.agents.agent import Agent
-from perdure.agents.data import Registered
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents, Registered
 from perdure.client.closures import closures, people_waited_for
 from perdure.client.connect import connect
 from perdure.client.errors import ClientError

@@ -26,7 +26,7 @@ from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, Telemet
 from perdure.activities.tool_runner import masked
 from perdure.contracts.errors import ErrorDetail, named
 from perdure.contracts.values import JsonValue
-from perdure.engine.redaction import mask_arguments, redact_text
+from perdure.security.redaction import mask_arguments, redact_text
 
 SDK_PAGE_SECONDS = 5.0
 """How long the SDK's own metrics page may take."""

@@ -26,7 +26,7 @@ from pydantic import AnyUrl, ValidationError
 
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig
 from perdure.contracts.values import Value
-from perdure.private_files import make_folder
+from perdure.local_files import make_folder
 
 LOGIN_PORT = 41741
 """Where a login comes back to, on loopback: registered with the server, so it stays the same."""

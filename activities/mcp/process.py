@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters, get_default_environment, std
 from perdure.activities.mcp import failures, reaper
 from perdure.activities.mcp.failures import McpUnavailableError
 from perdure.contracts.mcp import StdioServerConfig
-from perdure.private_files import make_folder, open_private
+from perdure.local_files import make_folder, open_private
 
 LONGEST_LINE = 256 * 1024
 """No more of a line is looked at: finding the secrets in it takes half a second of the worker's time."""

@@ -42,13 +42,13 @@ from perdure.activities.mcp.failures import (
 from perdure.activities.mcp.session_state import Caller, Reliance, Use
 from perdure.activities.schema_checks import first_error, off_the_loop
 from perdure.activities.tool_output import Attachments, CallResult
-from perdure.agents.errors import InvalidOutputError
+from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import UNKNOWN_TYPE
+from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.engine.outputs import whole_characters
-from perdure.engine.validators import GivenUpError
+from perdure.llm.tool_output import whole_characters
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""

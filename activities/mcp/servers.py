@@ -23,8 +23,8 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
 from perdure.contracts.tools import ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue
-from perdure.engine.fixtures import without_secrets
-from perdure.engine.redaction import without_known
+from perdure.llm.recorded_calls import without_secrets
+from perdure.security.redaction import without_known
 
 REFERENCE = "mcp:"
 """``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""

@@ -18,17 +18,15 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from perdure.agents.completion import settled
+from perdure.agents.author_warnings import of_agent, warn
+from perdure.agents.builtin_tools import settled
+from perdure.agents.context import ToolDefinitionError
 from perdure.agents.delegates import Delegate, awaiting, check
-from perdure.agents.errors import ToolDefinitionError
 from perdure.agents.hooks import Hook
-from perdure.agents.output_types import adapter_of
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
-from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction
+from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction, adapter_of, listed, tools_of
 from perdure.agents.skills import declared
 from perdure.agents.tool import Tool
-from perdure.agents.tool_lists import listed, tools_of
-from perdure.agents.warned import of_agent, warn
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
     DEFAULT_MAX_STEPS,

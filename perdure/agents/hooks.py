@@ -9,7 +9,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from perdure.agents.warned import of_hook, warn
+from perdure.agents.author_warnings import of_hook, warn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.events import Event, ToolEnd

@@ -1,24 +1,178 @@
-"""A function's signature as a tool sees it: what a model sends, what is injected, and the texts that describe both."""
+"""A function's signature and docstring as the schema of a tool: what its model may send, and what it returns."""
 
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import GeneratorType, GenericAlias, NoneType
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import SchemaError
 
-from perdure.agents.context import ToolContext
-from perdure.agents.docstrings import parted
-from perdure.agents.errors import ToolDefinitionError
-from perdure.agents.needs import Needed, Setting, Variable
-from perdure.agents.return_values import ReturnValue, return_value_of
+from perdure.agents.context import InvalidOutputError, ToolContext, ToolDefinitionError
+from perdure.agents.environment import Needed, Setting, Variable
 from perdure.agents.schemas import check_schema
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
+
+if TYPE_CHECKING:
+    from griffe import DocstringSection
+
+_DOCUMENTED = frozenset({"parameters", "other parameters", "returns", "raises", "yields", "receives", "warns"})
+"""Sections that are no part of a tool's description: the schema says it, or it is for people."""
+
+
+def parted(docstring: str) -> tuple[str, dict[str, str]]:
+    """The description, and the texts of the parameters, of a docstring in the style of Google, NumPy or Sphinx."""
+    if "\n" not in docstring:
+        return docstring, {}
+    from griffe import Docstring, Parser  # noqa: PLC0415 - a third of the package's import time
+
+    parsed = Docstring(docstring)
+    for style in (Parser.google, Parser.numpy, Parser.sphinx):
+        sections = parsed.parse(style, warnings=False)
+        if any(section.kind.value in _DOCUMENTED for section in sections):
+            kept = [_text(section) for section in sections if section.kind.value not in _DOCUMENTED]
+            return "\n\n".join(text for text in kept if text), _parameters(sections)
+    return docstring, {}
+
+
+def _parameters(sections: "Sequence[DocstringSection]") -> dict[str, str]:
+    return {
+        parameter.name.lstrip("*"): parameter.description.strip()
+        for section in sections
+        if section.kind.value in {"parameters", "other parameters"}
+        for parameter in section.value
+        if parameter.description.strip()
+    }
+
+
+def _text(section: "DocstringSection") -> str:
+    """A section that is kept, as it was written but for its style."""
+    if section.kind.value == "text":
+        return str(section.value).strip()
+    if section.kind.value == "admonition":
+        return _titled(str(section.title), str(section.value.contents))
+    if section.kind.value == "examples":
+        return _titled("Examples", "\n\n".join(text for _, text in section.value))
+    return ""
+
+
+def _titled(title: str, contents: str) -> str:
+    lines = [f"    {line}".rstrip() for line in contents.strip().splitlines()]
+    return "\n".join([f"{title}:", *lines])
+
+
+MAX_ANNOTATION = 100
+"""Longest annotation in an error, in characters."""
+
+_ITERABLES = frozenset({Iterable, Iterator, Generator})
+
+
+class ReturnValue:
+    """The annotation of what a function returns.
+
+    Pydantic reads it, and converts nothing: a dictionary with the fields of a model fits the model, and an instance of
+    a class is taken as it is. What pydantic knows nothing of has to be an instance.
+    """
+
+    def __init__(self, annotation: Any, adapter: TypeAdapter[tuple[Any]], *, of_items: bool) -> None:  # noqa: ANN401
+        self._annotation = annotation
+        self._adapter = adapter
+        self._of_items = of_items
+
+    @property
+    def is_text(self) -> bool:
+        """Whether any text fits."""
+        return self._annotation is str
+
+    def checked(self, value: object) -> object:
+        """The value, with the items of a generator in a list.
+
+        Raises:
+            InvalidOutputError: It does not fit.
+        """
+        if self._of_items:
+            if not _is_generator(value):
+                return value
+            value = _drawn(value)
+        try:
+            try:
+                self._adapter.validate_python((value,), strict=True)
+            except ValidationError:  # which has drawn from no generator, as the other mode would
+                value = _drawn(value)
+                self._adapter.validate_python((value,))
+        except ValidationError as error:
+            raise InvalidOutputError(self._problem(error)) from error
+        except RecursionError:
+            msg = f"{self._said()}: it is nested too deeply"
+            raise InvalidOutputError(msg) from None
+        return value
+
+    def _problem(self, error: ValidationError) -> str:
+        """What is wrong with a value, without the value, which may hold a secret."""
+        first, *others = error.errors(include_input=False, include_url=False)
+        place = ".".join(map(str, first["loc"][1:]))  # the first part is our own
+        more = f", and {len(others)} more" if others else ""
+        return f"{self._said()}: {place + ': ' if place else ''}{first['msg']}{more}; correct the one or the other"
+
+    def _said(self) -> str:
+        text = "None" if self._annotation is NoneType else inspect.formatannotation(self._annotation)
+        text = text if len(text) <= MAX_ANNOTATION else f"{text[:MAX_ANNOTATION]}…"
+        return f"the function returned a value that does not fit its annotation {text}"
+
+
+def return_value_of(annotation: Any, name: str) -> ReturnValue | None:  # noqa: ANN401 - whatever the author wrote
+    """What a function returns; None if its annotation says nothing, or nothing that pydantic can check.
+
+    Raises:
+        ToolDefinitionError: A name in the annotation cannot be resolved.
+    """
+    if annotation in {Any, object, inspect.Signature.empty}:
+        return None
+    of_items = get_origin(annotation) in _ITERABLES
+    whole: Any = GenericAlias(list, get_args(annotation)[:1]) if of_items else annotation
+    whole = GenericAlias(tuple, (whole,))  # of ours, so that the setting holds whatever settings a class has of its own
+    try:
+        with warnings.catch_warnings():  # of what is no class, which is not checked
+            warnings.simplefilter("ignore")
+            adapter: TypeAdapter[tuple[Any]] = TypeAdapter(whole, config=ConfigDict(arbitrary_types_allowed=True))
+            adapter.rebuild(raise_errors=True)
+    except PydanticUndefinedAnnotation as error:
+        msg = (
+            f"tool {name!r}: what it returns names {error.name!r}, which cannot be resolved; define it before the tool"
+        )
+        raise ToolDefinitionError(msg) from error
+    except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError):
+        return None
+    return ReturnValue(annotation, adapter, of_items=of_items)
+
+
+def _is_generator(value: object) -> bool:
+    return isinstance(value, GeneratorType)
+
+
+def _drawn(value: object) -> object:
+    """The value with a list in place of each generator in its lists and dictionaries."""
+    if _is_generator(value):
+        try:
+            items = list(cast("Iterator[object]", value))
+        except (Exception, SystemExit) as error:  # it is the author's code that runs
+            msg = f"the tool returned a generator that raised {type(error).__name__}: {error}"
+            raise InvalidOutputError(msg) from error
+        return [_drawn(item) for item in items]
+    if type(value) is dict:
+        return {name: _drawn(item) for name, item in cast("dict[object, object]", value).items()}
+    if type(value) is list or type(value) is tuple:
+        listed = cast("list[object] | tuple[object, ...]", value)
+        return type(listed)(map(_drawn, listed))
+    return value
+
 
 Needs = Mapping[str, Variable]
 """The parameters that are filled in from the worker's environment, each with its variable."""

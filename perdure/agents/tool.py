@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 
 from pydantic import BaseModel, ValidationError
 
-from perdure.agents.effects import Reconcile, Reconciler, reconciler_of
-from perdure.agents.errors import InvalidInputError, ToolDefinitionError
-from perdure.agents.needs import Needed, Variable
-from perdure.agents.parameters import Signature, answer_of, signature_of
-from perdure.agents.return_values import ReturnValue
-from perdure.agents.warned import of_question, warn
+from perdure.agents.author_warnings import of_question, warn
+from perdure.agents.context import InvalidInputError, Reconcile, Reconciler, ToolDefinitionError, reconciler_of
+from perdure.agents.environment import Needed, Variable
+from perdure.agents.parameters import ReturnValue, Signature, answer_of, signature_of
 from perdure.contracts.tools import RUN_IN_BACKGROUND, Builtin, DelegateSettings, ToolDeclaration
 from perdure.contracts.values import JsonValue
 
@@ -237,7 +235,7 @@ _DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "inte
 """Settings that a declaration has as they are."""
 
 _BUILTINS: dict[str, Builtin] = {
-    f"perdure.agents.{'delegates' if name == 'await_delegate' else 'completion'}:{name}": name
+    f"perdure.agents.{'delegates' if name == 'await_delegate' else 'builtin_tools'}:{name}": name
     for name in get_args(Builtin)
 }
 """The tools that the workflow carries out itself; one with another name stays what it is."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure.agents.errors import ToolDefinitionError, ToolUnavailableError
+from perdure.agents.context import ToolDefinitionError, ToolUnavailableError
 from perdure.agents.tool import Tool, ToolSettings, make_tool
 from perdure.contracts.tools import wire_name
 

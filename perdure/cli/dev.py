@@ -25,8 +25,8 @@ from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, Se
 from perdure.cli.watched_files import WatchedFiles
 from perdure.cli.worker_process import WorkerProcess, wait_before_start
 from perdure.client.connect import load_config
-from perdure.dev_file import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
-from perdure.engine.redaction import redact_text
+from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
+from perdure.security.redaction import redact_text
 from perdure.settings import Settings, known_secrets, load_settings, prepare_recordings
 from perdure.store.engine import Address
 

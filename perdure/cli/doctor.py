@@ -16,7 +16,7 @@ from perdure.cli.errors import ExitCode
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean
 from perdure.client.connect import CONNECT_TIMEOUT
-from perdure.engine.redaction import redact_text
+from perdure.security.redaction import redact_text
 from perdure.settings import known_secrets
 from perdure.store.engine import BUSY_TIMEOUT
 

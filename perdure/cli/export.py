@@ -12,10 +12,10 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import is_called
 from perdure.contracts.messages import Message
 from perdure.contracts.values import JsonValue
-from perdure.engine.datasets import DatasetFormat, rows
-from perdure.engine.transcript import openai_messages, openai_tools
+from perdure.llm.openai_format import openai_messages, openai_tools
 from perdure.store import Store, TurnRecord
 from perdure.store.records import StepRecord
+from perdure.trajectory import DatasetFormat, rows
 
 Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
 """What one line of the output holds."""

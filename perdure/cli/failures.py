@@ -13,7 +13,7 @@ from perdure.client.errors import (
     UnknownArtifactError,
     UnknownSessionError,
 )
-from perdure.dev_file import find
+from perdure.local_files import find
 from perdure.settings import SettingsError, is_set
 from perdure.store.errors import NotFoundError, StoreError
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from perdure.cli.errors import MistakeError
 from perdure.contracts.messages import ConversationError, checked_history
 from perdure.contracts.values import JsonValue
-from perdure.engine.trajectory import Trajectory
-from perdure.engine.transcript import WireMessage
+from perdure.llm.openai_format import WireMessage
+from perdure.trajectory import Trajectory
 
 WANTED = "write a list of OpenAI chat messages, as 'perdure export SESSION --format openai' does, or a trajectory"
 

@@ -11,7 +11,7 @@ import click
 
 from perdure.contracts.errors import CUSTOM_CODE, REASONS, Reason, ReasonCode
 from perdure.contracts.values import Value
-from perdure.engine.failure_table import ROWS, Evidence, Row
+from perdure.llm.failures import ROWS, Evidence, Row
 
 _OTHERS = {
     "exception.": Reason(

@@ -20,7 +20,7 @@ from typing import IO, Self
 
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
-from perdure.private_files import UMASK, make_folder, open_private
+from perdure.local_files import UMASK, make_folder, open_private
 
 HOST = "127.0.0.1"
 """The embedded server is for this machine only."""

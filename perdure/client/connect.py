@@ -19,7 +19,7 @@ from temporalio.service import RPCError, TLSConfig
 from perdure.client.errors import ServerUnreachableError, TemporalConfigError
 from perdure.client.failures import PlainFailureConverter
 from perdure.client.server_errors import error_of_call, error_of_connection
-from perdure.dev_file import DevFile
+from perdure.local_files import DevFile
 from perdure.settings import temporal_file
 
 DEFAULT_ADDRESS = "localhost:7233"

@@ -13,8 +13,8 @@ from perdure.client.requests import TaskOptions, TurnOptions, session_id
 from perdure.client.trajectories import Trajectories, end_of
 from perdure.client.turn import Turn
 from perdure.contracts.turns import TurnResult
-from perdure.engine.trajectory import Trajectory
 from perdure.store.errors import StoreError
+from perdure.trajectory import Trajectory
 
 CANCEL_WAIT = timedelta(seconds=5)
 """How long a call that is cancelled waits until its job was told so."""

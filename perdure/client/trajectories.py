@@ -9,11 +9,11 @@ from perdure.contracts.events import Envelope
 from perdure.contracts.messages import Message
 from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue
-from perdure.engine.trajectory import Trajectory, TrajectoryStep
-from perdure.engine.transcript import openai_tools
+from perdure.llm.openai_format import openai_tools
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 from perdure.store.records import StepRecord
+from perdure.trajectory import Trajectory, TrajectoryStep
 
 PAGE = 500
 """Events read at once."""

@@ -163,7 +163,7 @@ OnChildError = Literal["return", "propagate"]
 """What a delegate that does not finish does: its caller reads of it, or ends with its error."""
 
 ToolMode = Literal["auto", "api", "xml", "json", "json-in-xml", "json-with-tag", "pythonic"]
-"""How a model is told of tools and calls them: by its provider, or in plain text, see ``engine.tool_modes``."""
+"""How a model is told of tools and calls them: by its provider, or in plain text, see ``llm.text_tools``."""
 
 
 class Compaction(Authored):

@@ -1,7 +1,7 @@
 """The tree of reason codes: what each failure is called, whether a retry can help, and what people read.
 
 The codes are the failure types in the Temporal history, ``reason_code`` in results, and label values in metrics.
-The table is data: ``engine.failures`` decides by it, the command line prints it, ``docs/errors.md`` is made from it.
+The table is data: ``llm.failures`` decides by it, the command line prints it, ``docs/errors.md`` is made from it.
 """
 
 import json

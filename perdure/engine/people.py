@@ -6,6 +6,7 @@ from datetime import datetime
 
 from referencing.jsonschema import EMPTY_REGISTRY
 
+from perdure.agents.schemas import Watched
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import (
     AskPeople,
@@ -23,7 +24,6 @@ from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
 from perdure.contracts.values import JsonValue, Value
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.stops import Tally
-from perdure.engine.validators import Watched
 
 
 class WaitForPeople(Value):

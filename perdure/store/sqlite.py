@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from perdure.private_files import make_folder, open_private
+from perdure.local_files import make_folder, open_private
 from perdure.store.errors import StoreUnavailableError
 
 _PARTS = ("", "-wal", "-shm")

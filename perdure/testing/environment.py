@@ -14,7 +14,7 @@ from pathlib import Path
 import temporalio.client
 
 from perdure.agents.agent import Agent
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents
 from perdure.cli.errors import CliError
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary, free_port
 from perdure.client import Client, PerdureError

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from perdure.contracts.agents import ToolMode
 from perdure.contracts.values import JsonValue, Value
-from perdure.engine.tool_modes import written
+from perdure.llm.text_tools import written
 
 KnownError = Literal[
     "rate_limited",

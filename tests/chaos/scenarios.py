@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perdure.engine.context import INSTRUCTIONS
+from perdure.llm.compaction import INSTRUCTIONS
 from perdure.testing import ChatRequest, Reply, call, faults, say
 
 PATIENCE = 50

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from perdure.contracts.errors import REASONS, Reason, ReasonCode
-from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
+from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
 from tests.contract.repository import ROOT
 
 PAGE = ROOT / "docs/errors.md"
@@ -11,7 +11,7 @@ PAGE = ROOT / "docs/errors.md"
 INTRODUCTION = """\
 # Failures and their reason codes
 
-<!-- Made by `make schemas` from perdure/contracts/errors.py and perdure/engine/failure_table.py. -->
+<!-- Made by `make schemas` from perdure/contracts/errors.py and perdure/llm/failures.py. -->
 
 Every failure has a reason code: the failure type in Temporal, `reason_code` in results, a label in metrics. `perdure
 errors` lists them, `perdure errors CODE` shows one in full, `perdure errors --faults` the rows by which a code is

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from perdure.contracts.errors import REASONS, Reason, ReasonCode
-from perdure.engine.failure_table import Evidence, Row
-from perdure.engine.failures import TABLE, FailureFacts, Table, is_ambiguous, row_of
+from perdure.llm.failures import TABLE, Evidence, FailureFacts, Row, Table, is_ambiguous, row_of
 
 Status = int | None
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = ("workflows", "activities", "worker")
 """Folders of the repository that ``perdure`` holds through symbolic links."""
 PACKAGES = ("perdure", *APPLICATION)
-PURE = ("perdure/contracts", "perdure/agents", "perdure/engine")
+PURE = ("perdure/contracts", "perdure/agents", "perdure/security", "perdure/llm", "perdure/engine")
 
 
 def sources(*folders: str) -> Iterator[Path]:

@@ -13,8 +13,7 @@ import litellm
 import pytest
 
 from perdure.contracts.errors import REASONS, ReasonCode
-from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row
-from perdure.engine.failures import Table
+from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, Row, Table
 from tests.contract import errors_page
 from tests.contract.failure_expectations import problems, wrong
 from tests.contract.repository import ROOT, sources

@@ -8,8 +8,7 @@ from litellm.exceptions import RateLimitError
 
 from perdure.activities.failures import facts_of
 from perdure.contracts.errors import ReasonCode
-from perdure.engine.failure_table import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
-from perdure.engine.failures import FailureFacts, classify
+from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, FailureFacts, Row, WireFault, classify
 from perdure.testing import Fault, faults
 from tests.contract.failure_expectations import GEMINIS_MINUTE
 from tests.unit.activities.calls import NOW, NOWHERE, Way, failed_at, met, take

@@ -15,6 +15,8 @@ LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main(
 
 FORBIDDEN_IMPORTS = [
     ("perdure/engine/{}.py", "import random", "perdure.engine.{} -> random"),
+    ("perdure/llm/{}.py", "import perdure.engine", "perdure.llm.{} -> perdure.engine"),
+    ("perdure/security/{}.py", "import os", "perdure.security.{} -> os"),
     ("perdure/contracts/{}.py", "import temporalio", "perdure.contracts.{} -> temporalio"),
     ("perdure/agents/{}.py", "def f() -> None:\n    import time", "perdure.agents.{} -> time"),
     ("perdure/engine/{}.py", "import perdure.client", "perdure.engine.{} -> perdure.client"),
@@ -35,6 +37,7 @@ FORBIDDEN_CALLS = [
     ("workflows/{}.py", NOW, "workflow.now()"),
     ("perdure/contracts/{}.py", NOW, "workflow.now()"),
     ("perdure/engine/{}.py", "import uuid\n\nID = uuid.uuid4()\n", "workflow.uuid4()"),
+    ("perdure/llm/{}.py", "import uuid\n\nID = uuid.uuid4()\n", "workflow.uuid4()"),
     ("perdure/agents/{}.py", "import logging\n\nLOG = logging.getLogger(__name__)\n", "workflow.logger"),
     ("workflows/{}.py", "import asyncio\n\nWAIT = asyncio.wait\n", "workflow.wait"),
     ("workflows/{}.py", "import time\n\nAT = time.monotonic()\n", "workflow.time()"),

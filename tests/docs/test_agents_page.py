@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Fallback, TurnContext
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents
 from perdure.contracts.turns import TurnRequest
 from perdure.worker.agents import AgentLoadError, load
 

@@ -21,7 +21,7 @@ from perdure.contracts.turns import (
     MAX_WAITING_MESSAGES,
     StopReason,
 )
-from perdure.engine.outputs import OFFLOAD_CHARACTERS
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS
 from perdure.settings import PREFIX, Settings
 from perdure.worker.agents import load_agents
 

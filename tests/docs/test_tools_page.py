@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.agents.errors import InvalidOutputError
-from perdure.agents.needs import UnmetNeedError
+from perdure.agents.context import InvalidOutputError
+from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolSettings
 from perdure.testing import Script, ScriptedProvider, call, say
 from perdure.worker.agents import check_needs

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.credentials import credentials_in
+from perdure.settings import credentials_in
 
 VALUE = "s3cret-value-9"
 

@@ -11,7 +11,7 @@ from mcp.types import TextContent
 from pydantic import PrivateAttr
 
 from perdure import Secret, Setting, ToolDefinitionError, Toolset, tool, tool_method
-from perdure.agents.needs import UnmetNeedError
+from perdure.agents.environment import UnmetNeedError
 from perdure.mcp_server import as_mcp
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure import Agent
 from perdure.contracts.values import JsonValue
-from perdure.engine.fixtures import CallNumbers, canonical
+from perdure.llm.recorded_calls import CallNumbers, canonical
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider
 from tests.house import House
 

@@ -13,7 +13,7 @@ from perdure.contracts.generations import Compacted
 from perdure.contracts.messages import UserMessage
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
-from perdure.engine.context import INSTRUCTIONS
+from perdure.llm.compaction import INSTRUCTIONS
 from perdure.store import StepRecord
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, call, faults, say
 from tests.house import House

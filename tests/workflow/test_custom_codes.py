@@ -13,7 +13,7 @@ from perdure import Agent, ModelError
 from perdure.activities import litellm_call
 from perdure.activities.failures import facts_of
 from perdure.contracts.retries import RetryPolicy
-from perdure.engine.failures import classify
+from perdure.llm.failures import classify
 from tests.house import House
 from tests.unit.activities.calls import NOW
 

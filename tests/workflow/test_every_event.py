@@ -43,9 +43,9 @@ from perdure.contracts.events import (
 )
 from perdure.contracts.hooks import HOOK_EVENTS
 from perdure.contracts.values import Value
-from perdure.engine.trajectory import event_line, event_to_dict, read_event_line
 from perdure.stop import step_count
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.trajectory import event_line, event_to_dict, read_event_line
 from tests.house import WAIT_SECONDS, House
 from tests.workflow.test_command_line import perdure
 

@@ -16,8 +16,8 @@ from perdure import Agent, Compaction, File, Image, StdioServerConfig, ToolConte
 from perdure.activities import heartbeat, tool_runner
 from perdure.agents.files import MAX_BYTES
 from perdure.agents.tool import Tool
-from perdure.engine.context import INSTRUCTIONS
-from perdure.engine.outputs import OFFLOAD_CHARACTERS
+from perdure.llm.compaction import INSTRUCTIONS
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS
 from perdure.store import NotFoundError
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from perdure.testing.script import ChatRequest

@@ -12,7 +12,7 @@ from perdure.activities import litellm_call
 from perdure.activities.failures import facts_of
 from perdure.activities.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
-from perdure.engine.failures import FailureFacts
+from perdure.llm.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say
 
 KEY = "sk-scripted-0123456789"

@@ -12,8 +12,8 @@ from perdure.client.content import keep_files
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import FilePart
 from perdure.contracts.messages import UserMessage
-from perdure.engine.context import to_summarise
-from perdure.engine.transcript import openai_messages
+from perdure.llm.compaction import to_summarise
+from perdure.llm.openai_format import openai_messages
 from perdure.store import Store
 
 PNG = b"\x89PNG\r\n\x1a\n"

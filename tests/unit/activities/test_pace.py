@@ -13,7 +13,7 @@ from perdure import Agent
 from perdure.activities import pace
 from perdure.activities.metrics import Metrics
 from perdure.activities.pace import Gate, Gates, Waiting, wait_for
-from perdure.engine.pace import Sent
+from perdure.llm.pace import Sent
 
 Told = Callable[[Waiting], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from perdure.activities.failures import cause_chain, facts_of
 from perdure.activities.provider_http import LARGEST_ERROR
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
-from perdure.engine.failures import classify
+from perdure.llm.failures import classify
 from perdure.testing import ScriptedProvider, faults
 from tests.unit.activities.calls import Way, met, take
 from tests.unit.activities.raw_provider import read_request, reply, serving

@@ -13,7 +13,7 @@ from perdure.activities.provider_replies import DEEPEST, LONGEST_NUMBER, UNREADA
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.failures import FailureFacts, classify
+from perdure.llm.failures import FailureFacts, classify
 from perdure.testing import ScriptedProvider, faults
 from tests.unit.activities.calls import NOW, Way, answer, take
 

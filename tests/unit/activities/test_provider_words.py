@@ -6,7 +6,7 @@ import pytest
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
-from perdure.engine.failures import class_of, classify
+from perdure.llm.failures import class_of, classify
 from perdure.testing import faults
 from tests.unit.activities.calls import Way, met, take
 

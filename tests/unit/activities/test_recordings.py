@@ -23,8 +23,8 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, Tool
 from perdure.contracts.recordings import RecordingInfo
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import CallTool, ToolDeclaration
-from perdure.engine.fixtures import Asked, asked_model, asked_tool, clean, difference, nearest
-from perdure.engine.transcript import WireMessage, wire
+from perdure.llm.openai_format import WireMessage, wire
+from perdure.llm.recorded_calls import Asked, asked_model, asked_tool, clean, difference, nearest
 from perdure.settings import RecordingMode, SettingsError, load_settings
 from perdure.store import Artifact, Store
 

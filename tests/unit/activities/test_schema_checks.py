@@ -13,13 +13,13 @@ from perdure.activities.mcp.server import check_output
 from perdure.activities.mcp.servers import REFERENCE
 from perdure.activities.record_answer import step_of
 from perdure.activities.schema_checks import off_the_loop, problem, under_a_clock
+from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
-from perdure.engine.rules import fits
-from perdure.engine.validators import GivenUpError
+from perdure.security.approvals import fits
 
 LEVELS = 60
 DOUBLING: dict[str, Any] = {

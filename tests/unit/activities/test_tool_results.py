@@ -7,7 +7,7 @@ import pytest
 from perdure.activities.tool_results import error_detail, masked_values
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.engine.redaction import Hidden, without_hidden
+from perdure.security.redaction import Hidden, without_hidden
 
 TOOL = ToolDeclaration(name="t", description="T.", parameters={"type": "object"}, reference="a:t", masked=("pin",))
 

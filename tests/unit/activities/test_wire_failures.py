@@ -9,7 +9,7 @@ import pytest
 from perdure.activities import litellm_call
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
-from perdure.engine.failures import classify, is_ambiguous
+from perdure.llm.failures import classify, is_ambiguous
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.contract.failure_expectations import GEMINIS_MINUTE
 from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, take

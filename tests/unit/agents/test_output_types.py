@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, field_validator
 from typing_extensions import TypedDict
 
 from perdure import Agent, AgentDefinitionError, TurnResult
-from perdure.agents.output_types import adapter_of, problem_of
+from perdure.agents.settings import adapter_of, problem_of
 from perdure.contracts.turns import StopReason
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from perdure import Secret, Setting, Tool, ToolContext, ToolDefinitionError, tool
-from perdure.agents.needs import UnmetNeedError, from_environment, secrets_among
+from perdure.agents.environment import UnmetNeedError, from_environment, secrets_among
 from perdure.agents.parameters import takes_the_same
 from perdure.contracts.tools import ToolDeclaration
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from perdure import File, Image, tool
 from perdure.activities.tool_output import read
-from perdure.agents.errors import InvalidOutputError, ToolDefinitionError
+from perdure.agents.context import InvalidOutputError, ToolDefinitionError
 
 PNG = b"\x89PNG\r\n"
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from pydantic import BaseModel
 
 from perdure import Agent, ApprovalPolicy, ApprovalRule
 from perdure.agents.agent import AgentDefinitionError
-from perdure.agents.data import Registered
-from perdure.agents.inline import InlineAgents
+from perdure.agents.data import InlineAgents, Registered
 from perdure.agents.schemas import MAX_PARTS, MAX_REFERENCES, check_schema
 
 HEAD: dict[str, Any] = {"name": "tester", "model": "openai/scripted"}

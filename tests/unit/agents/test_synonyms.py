@@ -10,9 +10,8 @@ import pytest
 
 from perdure import Agent, Budgets, RetryPolicy, Toolset, stop, tool_method
 from perdure.agents.agent import AgentDefinitionError
-from perdure.agents.data import Registered
-from perdure.agents.errors import ToolDefinitionError
-from perdure.agents.inline import InlineAgents
+from perdure.agents.context import ToolDefinitionError
+from perdure.agents.data import InlineAgents, Registered
 from perdure.contracts.agents import NO_TIMEOUT
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.turns import TurnRequest

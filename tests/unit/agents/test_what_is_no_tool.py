@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Agent, Delegate, HttpServerConfig, ToolDefinitionError, Toolset, hook, tool, tool_method
 from perdure.activities.tool_output import read
-from perdure.agents.errors import InvalidOutputError
+from perdure.agents.context import InvalidOutputError
 from perdure.mcp_server import as_mcp
 
 

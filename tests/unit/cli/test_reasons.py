@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from perdure.cli.main import cli
 from perdure.contracts.errors import REASONS, ReasonCode
-from perdure.engine.failure_table import ROWS, Row
+from perdure.llm.failures import ROWS, Row
 from tests.contract.repository import ROOT
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agents.completion import attempt_completion, clear_todo, finish, todo
+from perdure.agents.builtin_tools import attempt_completion, clear_todo, finish, todo
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.generations import Generation
 from perdure.contracts.tools import MAX_TODOS, ChangeTodos, ClearTodos, PlannedCall, Todo

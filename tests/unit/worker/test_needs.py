@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, Secret, Setting, Toolset, tool, tool_method
-from perdure.agents.needs import UnmetNeedError
+from perdure.agents.environment import UnmetNeedError
 from perdure.worker.agents import check_needs
 
 

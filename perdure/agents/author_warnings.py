@@ -1,0 +1,127 @@
+"""Warnings for authors: what an agent may say, but what is unsafe or has no effect."""
+
+import inspect
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.conditions import AnyCondition, ToolOutput, ToolUse, parts
+from perdure.contracts.events import EVENT_TYPES
+from perdure.contracts.hooks import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
+from perdure.contracts.input_requests import ApprovalRule
+from perdure.contracts.mcp import AnyServerConfig
+
+
+class AgentWarning(UserWarning):
+    """Something that an author wrote is unsafe, or comes to nothing; the message says why, and what to write."""
+
+
+def warn(messages: Iterator[str]) -> None:
+    """Warn at the line of the author, which is the first outside of perdure."""
+    for message in messages:
+        frame, level = inspect.currentframe(), 1
+        while frame is not None and str(frame.f_globals.get("__name__")).startswith("perdure."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, AgentWarning, stacklevel=level)
+
+
+def of_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iterator[str]:
+    """What its parts show beside each other."""
+    called = f"agent {agent.name!r}"
+    yield from _of_conditions(f"{called}: stop_conditions", agent.stop_conditions, agent, servers)
+    for hook in agent.hooks:
+        if hook.when is not None:
+            yield from _of_conditions(f"{called}: hook {hook.name!r}: when", (hook.when,), agent, servers)
+        if isinstance(hook, HookRule):
+            yield from (f"{called}: {told}" for told in (*_of_settings(hook), *_of_rule(hook)))
+    rules = agent.approvals.rules
+    for at, rule in enumerate(rules):
+        first = next((one for one in rules[:at] if _covers(one, rule)), None)
+        if first is not None and first.decision != rule.decision:
+            yield (
+                f"{called}: approvals: the rule that would {rule.decision} {rule.tool!r} never applies, because the "
+                f"one for {first.tool!r} ({first.decision}) stands before it and fits every call; put it in front"
+            )
+
+
+def of_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[str]:
+    """What a function and its declaration show."""
+    called = f"hook {hook.name!r}"
+    yield from _of_settings(hook)
+    at_the_end = EVENTS_AT["end"].issuperset(hook.on)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        yield f"{called} yields, so its body never runs; use return"
+        return
+    for kind in _returned(function):
+        if issubclass(kind, Reaction) and at_the_end:
+            yield (
+                f"{called}: its {kind.__name__} is ignored, because the turn has ended by then; "
+                "return None, or be on an event before the end, such as 'step_end'"
+            )
+        elif not issubclass(kind, Reaction) and not issubclass(Reaction, kind):
+            yield f"{called}: the {kind.__name__} that it returns is no reaction and ignored; return a reaction or None"
+
+
+def of_question(name: str, settings: typing.Iterable[str]) -> Iterator[str]:
+    """What a tool that is answered by people is told of a body that never runs."""
+    for setting in sorted({"idempotent", "needs", "reconcile", "task_queue"}.intersection(settings)):
+        yield f"tool {name!r}: {setting} is about a body, and that of an interactive tool never runs; leave it out"
+
+
+def _of_settings(hook: HookRule | HookDeclaration) -> Iterator[str]:
+    events = [EVENT_TYPES[one] for one in hook.events if one in EVENT_TYPES]
+    if hook.tool is not None and not any("tool" in event.model_fields for event in events):
+        yield (
+            f"hook {hook.name!r}: tool={hook.tool!r} is not looked at, because {', '.join(hook.events)} is about no "
+            "tool; leave it out, or be on an event of a tool, such as 'tool_end'"
+        )
+
+
+def _of_rule(rule: HookRule) -> Iterator[str]:
+    if isinstance(rule.reaction, Continue) and "step_end" in rule.on and rule.when is None and rule.times is None:
+        yield (
+            f"hook {rule.name!r}: the turn goes on after every step, so that only its limits or a stop end it; "
+            "give the rule times= or when="
+        )
+
+
+def _of_conditions(
+    where: str, conditions: tuple[AnyCondition, ...], agent: AgentDefinition, servers: Sequence[AnyServerConfig]
+) -> Iterator[str]:
+    """Those that wait for a tool that is not there to succeed, or for a text that is not looked through."""
+    names = [tool.name for tool in agent.tools]
+    unread = {tool.name for tool in agent.tools if tool.builtin is not None or tool.interactive}
+    prefixes = tuple(f"{server.name}__" for server in servers)
+    for one in parts(conditions):
+        tool = one.tool if isinstance(one, ToolUse | ToolOutput) else None
+        if tool is not None and tool not in names and not tool.startswith(prefixes):
+            known = ", ".join([*names, *(f"{prefix}…" for prefix in prefixes)]) or "none"
+            yield f"{where}: {one.type} of {tool!r} never holds, because there is no such tool; the tools are {known}"
+        elif isinstance(one, ToolOutput) and tool in unread:
+            yield (
+                f"{where}: tool_output of {tool!r} never holds, because only results of tools with a body and of "
+                f"delegates are looked through; use stop.tool_use({tool!r})"
+            )
+
+
+def _covers(first: ApprovalRule, second: ApprovalRule) -> bool:
+    """Whether the first holds for every call that the second is about."""
+    if first.arguments is not None:
+        return False
+    return first.tool in {"*", second.tool} or (not second.is_pattern and first.matches(second.tool))
+
+
+def _returned(function: Callable[..., object]) -> Iterator[type[object]]:
+    """The classes that the function is annotated to return, without None; nothing if they cannot be told."""
+    try:
+        hint: object = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):  # a name for type checkers only
+        return
+    is_union = typing.get_origin(hint) in {typing.Union, types.UnionType}
+    kinds: tuple[object, ...] = typing.get_args(hint) if is_union else (hint,)
+    for kind in kinds:
+        if isinstance(kind, type) and kind not in {types.NoneType, typing.Any} and not hasattr(kind, "_is_protocol"):
+            yield cast("type[object]", kind)

@@ -1,0 +1,411 @@
+"""Failures of model calls: their facts, and the one table that has a reason code for them.
+
+The rows are looked through in the order of :class:`Evidence`; ``perdure errors --faults`` prints them,
+``docs/errors.md`` is made from them, and a test breaks each of them in turn. Sources: Dreadnode's agent API (classes),
+Dawn's retry (words of the message), the providers' own codes and words (``llm.refusals``), and what litellm was seen to
+raise on both wires: the status of the reply is the most reliable fact, then the cause chain, then litellm's class.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+
+from perdure.contracts.errors import NOTHING, REASONS, TOLD, Reason, ReasonCode
+from perdure.contracts.values import Value
+from perdure.llm.refusals import CODES, WORDS
+
+
+class Evidence(StrEnum):
+    """What a row goes by, in the order in which they are asked."""
+
+    NAME = "class, whatever the status"
+    """The class that was raised or one of its bases, when it is raised for one reason only."""
+    CODE = "status and code"
+    """The provider's own name for the failure, behind a status that refusals of several kinds share."""
+    WORDS = "status and words"
+    """What the provider writes, behind such a status, when it has no name for the failure or too wide a one."""
+    STATUS = "status"
+    """The HTTP status of the reply."""
+    CAUSE = "cause"
+    """A class in the cause chain: the real httpx, aiohttp or OS error behind a class that says less."""
+    CLASS = "class"
+    """The class that was raised or one of its bases, the most derived first."""
+    MESSAGE = "words"
+    """What the message says, when nothing else decides."""
+    NONE = "anything else"
+
+
+class Row(Value):
+    """One row of the table.
+
+    Attributes:
+        seen: What the row goes by.
+        match: The class, the status or its range, the provider's code in lower case, or a pattern that is searched
+            whatever the case.
+        code: The reason it stands for.
+        statuses: The statuses behind which the provider's code or words count; None is an error without one.
+        never_sent: Whether the cause proves that the connection was never made.
+        example: Words that fit the pattern and no other row.
+        kind: The class that says what the failure is, where litellm raises a wider one.
+        source: Where the provider's code or words were read.
+        openai: What litellm raises for it on an OpenAI-style wire, class and status.
+        anthropic: Likewise on an Anthropic-style one.
+    """
+
+    seen: Evidence
+    match: str
+    code: ReasonCode
+    statuses: frozenset[int | None] = frozenset()
+    never_sent: bool = False
+    example: str = ""
+    kind: str = ""
+    source: str = ""
+    openai: str = ""
+    anthropic: str = ""
+
+    def has_status(self, status: int | None) -> bool:
+        """Whether the range of a row of statuses holds this one."""
+        low, _, high = self.match.partition("-")
+        return status is not None and int(low) <= status <= int(high or low)
+
+    def has_words(self, status: int | None, text: str) -> bool:
+        """Whether the pattern is found in the text, and the words count behind this status if the row names any."""
+        return (not self.statuses or status in self.statuses) and re.search(self.match, text, re.IGNORECASE) is not None
+
+
+class WireFault(Value):
+    """What a fault becomes on each wire.
+
+    Attributes:
+        fault: What the provider or the network does.
+        code: The reason code on both wires, unless ``anthropic_code`` names another for the second.
+        openai: What is raised on an OpenAI-style wire, class and status.
+        anthropic: Likewise on an Anthropic-style one.
+    """
+
+    fault: str
+    code: ReasonCode
+    openai: str
+    anthropic: str
+    anthropic_code: ReasonCode | None = None
+
+
+_FOR_ONE_REASON: dict[ReasonCode, str] = {
+    # Ours.
+    ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
+    ReasonCode.LLM_EMPTY: "EmptyAnswerError",
+    ReasonCode.LLM_TRUNCATED: "TruncatedAnswerError",
+    ReasonCode.LLM_INVALID_RESPONSE: "InvalidReplyError",
+    ReasonCode.LLM_REQUEST_ERROR: "RedirectedError",
+    ReasonCode.LLM_REFUSED: "RefusedAnswerError",
+    ReasonCode.LLM_TIMEOUT: "DeadlineExceededError",
+    ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: "TooManyCallsError",
+    ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: "PromptAssemblyError",
+    # litellm's, but for the first.
+    ReasonCode.LLM_CONTENT_FILTERED: "ContentFilteredError ContentPolicyViolationError GuardrailRaisedException "
+    "BlockedPiiEntityError SensitiveDataRouteException ModifyResponseException RejectedRequestError "
+    "UnappliableRequestRewrite",
+    ReasonCode.LLM_CONTEXT_OVERFLOW: "ContextWindowExceededError",
+    ReasonCode.LLM_QUOTA_EXHAUSTED: "PaymentRequiredError BudgetExceededError",
+    ReasonCode.LLM_SCHEMA_VIOLATION: "JSONSchemaValidationError",
+}
+
+_STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
+    ("400", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
+    ("401", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError", "AuthenticationError"),
+    ("402", ReasonCode.LLM_QUOTA_EXHAUSTED, "APIError", "PaymentRequiredError"),
+    ("403", ReasonCode.LLM_AUTH_ERROR, "APIError", "PermissionDeniedError"),
+    ("404", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError", "NotFoundError"),
+    ("405-407", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("408", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
+    ("409", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
+    ("410-412", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("413", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("414-421", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("422", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
+    ("423-424", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("425", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
+    ("426-428", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("429", ReasonCode.LLM_RATE_LIMITED, "RateLimitError", "RateLimitError"),
+    ("430-499", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
+    ("500", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError", "InternalServerError"),
+    ("501", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+    ("502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError", "BadGatewayError"),
+    ("503", ReasonCode.LLM_NETWORK_ERROR, "ServiceUnavailableError", "ServiceUnavailableError"),
+    ("504", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
+    ("505-528", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+    ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError"),
+    ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+)
+"""With the class that litellm raises on each wire."""
+
+_CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
+    # httpx
+    ("ConnectTimeout", ReasonCode.LLM_TIMEOUT, True),
+    ("TimeoutException", ReasonCode.LLM_TIMEOUT, False),
+    ("UnsupportedProtocol", ReasonCode.LLM_REQUEST_ERROR, True),
+    ("InvalidURL", ReasonCode.LLM_REQUEST_ERROR, True),  # aiohttp has one too
+    ("TransportError", ReasonCode.LLM_NETWORK_ERROR, False),
+    ("RequestError", ReasonCode.LLM_NETWORK_ERROR, False),
+    # aiohttp
+    ("ConnectionTimeoutError", ReasonCode.LLM_TIMEOUT, True),
+    ("ServerTimeoutError", ReasonCode.LLM_TIMEOUT, False),
+    ("ClientConnectorError", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("ClientError", ReasonCode.LLM_NETWORK_ERROR, False),
+    # Python
+    ("ConnectionRefusedError", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("gaierror", ReasonCode.LLM_NETWORK_ERROR, True),
+    ("TimeoutError", ReasonCode.LLM_TIMEOUT, False),
+    ("OSError", ReasonCode.LLM_NETWORK_ERROR, False),
+)
+"""httpx's ConnectError proves nothing: litellm's transport raises it for a reset after the request too."""
+
+_CLASSES: dict[ReasonCode, str] = {
+    ReasonCode.LLM_EMPTY: "IndexError",  # an answer without choices
+    ReasonCode.LLM_AUTH_ERROR: "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError",
+    ReasonCode.LLM_RATE_LIMITED: "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic",
+    ReasonCode.LLM_TIMEOUT: "Timeout APITimeoutError APIConnectionTimeoutError TimeoutError",
+    ReasonCode.LLM_REQUEST_ERROR: "UnsupportedParamsError BadRequestError NotFoundError UnprocessableEntityError "
+    "InvalidRequestError ImageFetchError LiteLLMUnknownProvider VectorStoreSearchError ModelNotMappedError SSRFError "
+    "ToolLoopMaxRoundsExceeded AgenticLoopSafetyError AdvisorMaxIterationsError AnthropicContextManagementError "
+    "HTTPResponseLimitError",
+    ReasonCode.LLM_NETWORK_ERROR: "ServiceUnavailableError InternalServerError BadGatewayError APIConnectionError "
+    "APIStatusError APIError APIResponseValidationError MidStreamFallbackError MockException OpenAIError "
+    "BaseLLMException CustomLLMError OpenAILikeError HerokuError AlephAlphaError TextCompletionCodestralError "
+    "UpstreamFailure HTTPStatusError OSError",
+}
+
+_MESSAGES: tuple[tuple[ReasonCode, str, str], ...] = (
+    (ReasonCode.LLM_RATE_LIMITED, r"\b429\b", "got 429"),
+    (ReasonCode.LLM_RATE_LIMITED, r"\brate.?limit", "Rate limit exceeded"),
+    (ReasonCode.LLM_TIMEOUT, r"\bETIMEDOUT\b", "connect ETIMEDOUT"),
+    (ReasonCode.LLM_TIMEOUT, r"\btime(d)?[ -]?out\b", "timeout of 5 s"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\b50[023]\b", "HTTP 502"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bECONNRESET\b", "read ECONNRESET"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bECONNREFUSED\b", "connect ECONNREFUSED"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bnetwork\b", "network unreachable"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\boverloaded\b", "Overloaded"),
+    (ReasonCode.LLM_NETWORK_ERROR, r"\bserver_error\b", "failed [server_error]"),
+)
+"""Source: Dawn's list, with word boundaries."""
+
+
+def _rows() -> Iterator[Row]:
+    for code, names in _FOR_ONE_REASON.items():
+        yield from (Row(seen=Evidence.NAME, match=name, code=code) for name in names.split())
+    for seen, refusals in ((Evidence.CODE, CODES), (Evidence.WORDS, WORDS)):
+        for one in refusals:
+            yield Row(
+                seen=seen,
+                match=one.match,
+                code=one.code,
+                statuses=one.statuses,
+                example=one.example,
+                kind=one.kind,
+                source=one.source,
+            )
+    for status, code, openai, anthropic in _STATUSES:
+        yield Row(seen=Evidence.STATUS, match=status, code=code, openai=openai, anthropic=anthropic)
+    for name, code, never_sent in _CAUSES:
+        yield Row(seen=Evidence.CAUSE, match=name, code=code, never_sent=never_sent)
+    for code, names in _CLASSES.items():
+        yield from (Row(seen=Evidence.CLASS, match=name, code=code) for name in names.split())
+    for code, pattern, example in _MESSAGES:
+        yield Row(seen=Evidence.MESSAGE, match=pattern, code=code, example=example)
+    yield Row(seen=Evidence.NONE, match="", code=ReasonCode.LLM_NETWORK_ERROR)
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
+"""Every row. What nobody knows is a network error, hence retried."""
+
+_SAME: tuple[tuple[str, ReasonCode, str], ...] = (
+    ("the key is refused", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError 401"),
+    ("there is no such model", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError 404"),
+    ("too many requests", ReasonCode.LLM_RATE_LIMITED, "RateLimitError 429"),
+    ("the prompt is too long", ReasonCode.LLM_CONTEXT_OVERFLOW, "ContextWindowExceededError 400"),
+    ("there are too many tools", ReasonCode.LLM_TOO_MANY_TOOLS, "BadRequestError 400"),
+    ("the request is against the content policy", ReasonCode.LLM_CONTENT_FILTERED, "ContentPolicyViolationError 400"),
+    ("a gateway's page of status 502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError 502"),
+    ("neither text nor a tool call", ReasonCode.LLM_EMPTY, "EmptyAnswerError"),
+    ("the answer is cut off by max_tokens", ReasonCode.LLM_TRUNCATED, "TruncatedAnswerError"),
+    ("the answer is cut off by the content policy", ReasonCode.LLM_CONTENT_FILTERED, "ContentFilteredError"),
+    ("silence before the reply", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("silence in the reply", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("the connection is closed before the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is reset before the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is closed in the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is reset in the reply", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the connection is refused", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the host's name is unknown", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("the address is no URL", ReasonCode.LLM_REQUEST_ERROR, "InternalServerError"),
+)
+
+WIRE_FAULTS: tuple[WireFault, ...] = (
+    *(WireFault(fault=fault, code=code, openai=seen, anthropic=seen) for fault, code, seen in _SAME),
+    WireFault(
+        fault="the account is used up",
+        code=ReasonCode.LLM_QUOTA_EXHAUSTED,
+        openai="RateLimitError 429",
+        anthropic="BadRequestError 400",
+    ),
+    WireFault(
+        fault="no capacity",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="ServiceUnavailableError 503",
+        anthropic="InternalServerError 529",
+    ),
+    WireFault(
+        fault="no capacity, said with status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError",
+        anthropic="InternalServerError 200",
+    ),
+    WireFault(
+        fault="an unknown error, said with status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError",
+        anthropic="APIConnectionError 200",
+    ),
+    WireFault(
+        fault="a page of status 200",
+        code=ReasonCode.LLM_NETWORK_ERROR,
+        openai="APIError 200",
+        anthropic="APIConnectionError 200",
+    ),
+    WireFault(
+        fault="a reply without an answer",
+        code=ReasonCode.LLM_EMPTY,
+        openai="IndexError",
+        anthropic="EmptyAnswerError",
+    ),
+    WireFault(
+        fault="the model refuses",
+        code=ReasonCode.LLM_REFUSED,
+        openai="RefusedAnswerError",
+        anthropic="ContentFilteredError",
+        anthropic_code=ReasonCode.LLM_CONTENT_FILTERED,
+    ),
+)
+"""A test meets each of them with the pinned litellm. Any other error said with status 200 has the code of its words."""
+
+
+class FailureFacts(Value):
+    """A failed model call as plain facts, redacted and bounded.
+
+    Attributes:
+        status: The HTTP status, as far as the library tells one.
+        retry_after_seconds: What the provider asked to wait.
+        class_name: The class that was raised.
+        classes: The class and its bases.
+        causes: The classes of the cause chain and their bases, outermost first.
+        names: The provider's own codes and types for the failure, in lower case.
+        text: The message.
+        own_code: The ``reason_code`` that the exception carries, or one that it was raised from.
+        own_transient: Whether that exception calls itself ``transient``.
+    """
+
+    status: int | None = None
+    retry_after_seconds: float | None = None
+    class_name: str = ""
+    classes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    text: str = ""
+    own_code: str | None = None
+    own_transient: bool = False
+
+
+class Table:
+    """Rows, ready to be looked up."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self._by_kind = {seen: [row for row in rows if row.seen is seen] for seen in Evidence}
+        self._by_match = {seen: {row.match: row for row in kind} for seen, kind in self._by_kind.items()}
+
+    def by_class(self, seen: Evidence, names: Iterable[str]) -> Row | None:
+        """The row of the first of these classes that has one."""
+        known = self._by_match[seen]
+        return next((known[name] for name in names if name in known), None)
+
+    def by_code(self, status: int | None, names: Iterable[str]) -> Row | None:
+        """The first row of one of the provider's codes."""
+        known = frozenset(names)
+        return next(
+            (row for row in self._by_kind[Evidence.CODE] if row.match in known and status in row.statuses), None
+        )
+
+    def by_words(self, seen: Evidence, status: int | None, text: str) -> Row | None:
+        """The first row whose pattern is found."""
+        return next((row for row in self._by_kind[seen] if row.has_words(status, text)), None)
+
+    def by_status(self, status: int | None) -> Row | None:
+        """The row of this status."""
+        return next((row for row in self._by_kind[Evidence.STATUS] if row.has_status(status)), None)
+
+    def otherwise(self) -> Row:
+        """The row of what no other row is for."""
+        return self._by_kind[Evidence.NONE][0]
+
+    def proves_never_sent(self, causes: Iterable[str]) -> bool:
+        """Whether the cause chain holds a class of a connection that was never made."""
+        known = self._by_match[Evidence.CAUSE]
+        return any(name in known and known[name].never_sent for name in causes)
+
+
+TABLE = Table(ROWS)
+
+
+EXCEPTION = "exception."
+"""What the code of a failure begins with that nobody foresaw; its class follows."""
+
+UNKEPT = Reason(transient=True, text="the model's answer could not be kept", model=TOLD, most_retries=4)
+"""Such a failure behind an answer, which is paid: another one may do, and five are enough."""
+
+
+def classify(facts: FailureFacts) -> str:
+    """The reason code of a failed model call. Never fails: what nobody knows is a network error, hence retried."""
+    if facts.own_code is not None:
+        return ReasonCode(facts.own_code) if facts.own_code in REASONS else facts.own_code
+    return row_of(facts).code
+
+
+def class_of(facts: FailureFacts) -> str:
+    """The class that says what the failure is: the one that was raised, unless the provider says more."""
+    return (facts.own_code is None and row_of(facts).kind) or facts.class_name
+
+
+def reason_of(facts: FailureFacts) -> Reason:
+    """What is known about that code; of one that no table knows, what its exception says."""
+    code = classify(facts)
+    if code in REASONS:
+        return REASONS[ReasonCode(code)]
+    if code.startswith(EXCEPTION):
+        return UNKEPT
+    return Reason(
+        transient=facts.own_transient,
+        text=f"the agent's own model provider failed with {code}",
+        model=TOLD if facts.own_transient else NOTHING,
+    )
+
+
+def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
+    """The row that decides, by the first kind of evidence that has one for these facts."""
+    return (
+        table.by_class(Evidence.NAME, facts.classes)
+        or table.by_code(facts.status, facts.names)
+        or table.by_words(Evidence.WORDS, facts.status, facts.text)
+        or table.by_status(facts.status)
+        or table.by_class(Evidence.CAUSE, facts.causes)
+        or table.by_class(Evidence.CLASS, facts.classes)
+        or table.by_words(Evidence.MESSAGE, facts.status, facts.text)
+        or table.otherwise()
+    )
+
+
+def is_ambiguous(facts: FailureFacts, code: str, table: Table = TABLE) -> bool:
+    """Whether the provider may have carried the call out although no answer came."""
+    if code not in {ReasonCode.LLM_TIMEOUT, ReasonCode.LLM_NETWORK_ERROR}:
+        return False
+    refused = facts.status is not None and 400 <= facts.status < 500 and code != ReasonCode.LLM_TIMEOUT
+    return not refused and not table.proves_never_sent(facts.causes)

@@ -1,0 +1,281 @@
+"""Recorded calls: the form in which a request is hashed, and where two requests part.
+
+What is hashed is what a file shows. Secrets are masked before, so that no file's name gives one away. What is given
+back is cut less: only known secrets leave it, as in the transcript, so that a turn ends as it did. Ids of tool
+calls, of which every session makes its own, become numbers in their order, so that another session asks for the same.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from perdure.contracts.agents import AgentDefinition, says_where
+from perdure.contracts.messages import AssistantMessage, Message
+from perdure.contracts.values import JsonValue, json_object
+from perdure.llm.openai_format import WireMessage
+from perdure.llm.tool_output import whole_characters
+from perdure.security.redaction import mask_arguments, redact_text, without_known
+
+CanonicalRequest = dict[str, JsonValue]
+"""A request as it is hashed and written."""
+
+SHOWN_CHARACTERS = 60
+"""Longest excerpt of a text that differs."""
+
+NOT_SENT = frozenset(
+    {
+        "name",
+        "description",
+        "label",
+        "tags",
+        "instructions",  # stand in the messages
+        "instructions_from",  # what it makes does
+        "max_steps",
+        "generation_timeout",
+        "retry",
+        "on_tool_error",
+        "on_unknown_tool",
+        "finish_tool",
+        "max_tool_turns",
+        "budgets",
+        "compaction",
+        "output_corrections",
+        "interactive",  # who is asked, and what was decided, is recorded too
+        "approvals",
+        "fallback_models",  # the one that is called stands in the model's place
+        "cache",
+        "inline",
+        "on_child_error",
+        "stop_conditions",
+        "hooks",
+        "on_hook_error",
+        "skills",  # stand in the description of the tool that reads them
+        "recording",
+    }
+)
+"""Fields of a definition that no model reads. Any other, also of a later release, belongs to the request."""
+
+_IDS = {
+    "call": re.compile(r"call_[0-9a-f]{16}_\d+"),
+    "delegate": re.compile(r"(?<![^\s\"'()\\])[^\s\"'()\\]{1,160}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{16}(?![^\s\"'()\\])"),
+}
+"""What is named anew in each session, as it stands in texts: the ids of tool calls, and the sessions of delegates."""
+
+_NUMBER = re.compile(r"(?:call|delegate)#\d+")
+
+
+class CallNumbers:
+    """The ids of tool calls and the sessions of delegates in a text, numbered in the order in which they appear."""
+
+    def __init__(self, text: str) -> None:
+        self._numbers = {
+            found: f"{kind}#{number}"
+            for kind, pattern in _IDS.items()
+            for number, found in enumerate(dict.fromkeys(pattern.findall(text)), start=1)
+        }
+        self._ids = {number: found for found, number in self._numbers.items()}
+
+    def hide(self, value: JsonValue) -> JsonValue:
+        """The value with the number in place of each id."""
+        return _texts(value, self._hidden)
+
+    def show(self, value: JsonValue) -> JsonValue:
+        """The value with the id in place of each number."""
+        return _texts(value, lambda text: _NUMBER.sub(lambda found: self._ids.get(found[0], found[0]), text))
+
+    def _hidden(self, text: str) -> str:
+        for pattern in _IDS.values():
+            text = pattern.sub(self._number, text)
+        return text
+
+    def _number(self, found: re.Match[str]) -> str:
+        return self._numbers.get(found[0], found[0])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call as it is looked up and recorded.
+
+    Attributes:
+        request: What is hashed.
+        numbers: The ids that stand in its session's conversation.
+        occurrence: The how manieth it is of the calls with this request in its session, from 1.
+    """
+
+    request: CanonicalRequest
+    numbers: CallNumbers
+    occurrence: int = 1
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the request: the name of its fixture."""
+        return hashlib.sha256(canonical(self.request).encode()).hexdigest()
+
+
+def asked_model(definition: AgentDefinition, messages: Sequence[WireMessage], secrets: Collection[str] = ()) -> Asked:
+    """A model call."""
+    shown: list[JsonValue] = [_message(message, secrets) for message in messages]
+    sent = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(NOT_SENT))
+    sent["tools"] = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in definition.tools
+    ]
+    params = {name: value for name, value in definition.generate_params.items() if not says_where(name)}
+    sent["generate_params"] = mask_arguments(params, (), secrets)
+    numbers = CallNumbers(canonical(shown))
+    return Asked({**_object(clean(sent, secrets)), "messages": numbers.hide(shown)}, numbers)
+
+
+def asked_tool(transcript: Iterable[Message], call_id: str, tool: str, secrets: Collection[str] = ()) -> Asked:
+    """A tool call. Its arguments and its place among equal ones are the transcript's, so the same at every attempt."""
+    messages = tuple(transcript)
+    numbers = CallNumbers("\n".join(message.model_dump_json() for message in messages))
+    wanted: JsonValue = {}
+    seen: list[JsonValue] = []
+    for call in (call for message in messages if isinstance(message, AssistantMessage) for call in message.tool_calls):
+        if call.name == tool:
+            wanted = numbers.hide(_arguments(call.arguments, secrets))
+            seen.append(wanted)
+        if call.id == call_id:
+            break
+    occurrence = sum(other == wanted for other in seen)
+    return Asked({"tool": tool, "arguments": wanted}, numbers, occurrence)
+
+
+def canonical(value: JsonValue) -> str:
+    """The one JSON text of a value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def clean(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
+    """The value with every text redacted."""
+    return _texts(value, lambda text: redact_text(whole_characters(text), secrets))
+
+
+def without_secrets(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
+    """The value without known secrets, and otherwise as it is: what a replay gives back is content."""
+    return _texts(value, lambda text: without_known(whole_characters(text), secrets))
+
+
+def _message(message: WireMessage, secrets: Collection[str]) -> WireMessage:
+    shown = _object(clean({name: part for name, part in message.items() if name != "tool_calls"}, secrets))
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        shown["tool_calls"] = [_call(call, secrets) for call in calls]
+    return shown
+
+
+def _call(call: JsonValue, secrets: Collection[str]) -> JsonValue:
+    call = _object(call)
+    function = _object(call.get("function"))
+    arguments = _arguments(str(function.get("arguments") or "{}"), secrets)
+    return {"id": call.get("id"), "name": function.get("name"), "arguments": arguments}
+
+
+def _arguments(text: str, secrets: Collection[str]) -> JsonValue:
+    """Arguments as an object, so that spaces do not count; broken ones as the text they are."""
+    try:
+        return mask_arguments(json_object(text or "{}"), (), secrets)
+    except ValueError:
+        return clean(text, secrets)
+
+
+def _object(value: JsonValue) -> dict[str, JsonValue]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _texts(inner, change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner, change) for inner in value]
+    return value
+
+
+def nearest(asked: CanonicalRequest, recorded: Iterable[CanonicalRequest]) -> CanonicalRequest | None:
+    """The recorded request that has most in common with this one; None if there is none."""
+
+    def likeness(other: CanonicalRequest) -> tuple[int, bool, int]:
+        ours, theirs = _list(asked.get("messages")), _list(other.get("messages"))
+        same = sum(mine == yours for mine, yours in zip(ours, theirs, strict=False))
+        others = sum(other.get(name) == value for name, value in asked.items())
+        arguments = _object(other.get("arguments"))
+        others += sum(arguments.get(name) == value for name, value in _object(asked.get("arguments")).items())
+        return same, len(ours) == len(theirs), others
+
+    return max(recorded, key=likeness, default=None)
+
+
+def difference(asked: CanonicalRequest, recorded: CanonicalRequest) -> str:
+    """The first thing in which a request differs from a recorded one, in words."""
+    for name in sorted({*asked, *recorded} - {"arguments", "generate_params", "messages", "tools"}):
+        if asked.get(name) != recorded.get(name):
+            return f"{name} is {_shown(asked.get(name))}, recorded was {_shown(recorded.get(name))}"
+    ours, theirs = _list(asked.get("messages")), _list(recorded.get("messages"))
+    if _system(ours) != _system(theirs):
+        return f"the system prompt {_parting(_system(ours), _system(theirs))}"
+    if asked.get("tools") != recorded.get("tools"):
+        return _tools(_list(asked.get("tools")), _list(recorded.get("tools")))
+    for part in ("generate_params", "arguments"):
+        if asked.get(part) != recorded.get(part):
+            return _field(part, asked.get(part), recorded.get(part))
+    return _messages(ours, theirs)
+
+
+def _messages(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
+    first = 0 if _system(ours) else 1
+    for number, (mine, yours) in enumerate(zip(ours, theirs, strict=False), start=first):
+        if mine != yours:
+            role = _object(mine).get("role")
+            said, recorded = (_object(one).get("content") or "" for one in (mine, yours))
+            parting = _parting(said, recorded) if said != recorded else _parting(mine, yours)
+            return f"message {number} ({role}) {parting}"
+    return f"the conversation has {len(ours) + first - 1} messages, recorded were {len(theirs) + first - 1}"
+
+
+def _system(messages: list[JsonValue]) -> JsonValue:
+    first = _object(messages[0]) if messages else {}
+    return first.get("content") if first.get("role") == "system" else ""
+
+
+def _tools(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
+    mine, yours = ({str(_object(tool).get("name")): tool for tool in tools} for tools in (ours, theirs))
+    if new := sorted(mine.keys() - yours.keys()):
+        return f"the tool {new[0]!r} is new"
+    if gone := sorted(yours.keys() - mine.keys()):
+        return f"the tool {gone[0]!r} is gone"
+    for name, tool in mine.items():
+        if tool != yours[name]:
+            same = _object(tool).get("parameters") == _object(yours[name]).get("parameters")
+            return f"the tool {name!r} has another {'description' if same else 'schema'}"
+    return "the tools stand in another order"
+
+
+def _field(part: str, ours: JsonValue, theirs: JsonValue) -> str:
+    mine, yours = _object(ours), _object(theirs)
+    for name in sorted({*mine, *yours}):
+        if mine.get(name) != yours.get(name):
+            where = f"argument {name!r}" if part == "arguments" else f"{part} {name!r}"
+            return f"{where} is {_shown(mine.get(name))}, recorded was {_shown(yours.get(name))}"
+    return f"{part} is {_shown(ours)}, recorded was {_shown(theirs)}"
+
+
+def _parting(ours: JsonValue, theirs: JsonValue) -> str:
+    """Both texts from shortly before the place where they part."""
+    mine, yours = (one if isinstance(one, str) else canonical(one) for one in (ours, theirs))
+    same = next((at for at, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), min(len(mine), len(yours)))
+    begin = max(0, same - SHOWN_CHARACTERS // 3)
+    return f"has {_shown(mine[begin:])} at character {same + 1}, recorded was {_shown(yours[begin:])}"
+
+
+def _shown(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,175 @@
+"""Retries of a model call: whether it is sent again, how long the wait is, and what people read of its failures.
+
+Sources: Dreadnode's agent API (formula, time budget), Dawn's retry (cap).
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from perdure.contracts.errors import Reason
+from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.values import Value
+from perdure.llm.failures import FailureFacts
+from perdure.llm.tool_output import head_and_tail
+
+LONGEST_WAIT = timedelta(days=365)
+"""Bound of a wait under a policy that has none: the doubling would leave what a timer can hold."""
+
+RETRY_AFTER_JITTER = 0.1
+"""Share of a provider's retry-after that is added at random."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+
+
+def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date.
+
+    A date is compared with the reply's own ``date``, so that a wrong clock on either side changes nothing; without one
+    with ``now``.
+    """
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
+    milliseconds = lower.get("retry-after-ms", "")
+    if _NUMBER.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
+    value = lower.get("retry-after", "")
+    if _NUMBER.fullmatch(value):
+        return float(value)
+    until = _date(value)
+    if until is None:
+        return None
+    return max(0.0, (until - (_date(lower.get("date", "")) or now)).total_seconds())
+
+
+def _date(value: str) -> datetime | None:
+    """An HTTP date."""
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:
+    """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1].
+
+    What a provider asks for is the same for all who were refused: a policy with jitter adds up to a tenth of it.
+    """
+    doubled = policy.base.total_seconds() * 2.0 ** min(attempt - 1, 1000)
+    spread = 1.0 + RETRY_AFTER_JITTER * jitter_sample if policy.jitter else 1.0
+    seconds = max(doubled + policy.jitter.total_seconds() * jitter_sample, (retry_after or 0.0) * spread)
+    wait = timedelta(seconds=min(seconds, LONGEST_WAIT.total_seconds()))
+    return wait if policy.cap is None else min(wait, policy.cap)
+
+
+def decide(  # noqa: PLR0913 - each is a fact of its own
+    policy: RetryPolicy,
+    reason: Reason,
+    *,
+    ambiguous: bool,
+    attempt: int,
+    elapsed: timedelta,
+    retry_after: float | None,
+    jitter_sample: float,
+) -> timedelta | None:
+    """The wait before the call is sent again, or None when the chain ends here.
+
+    Args:
+        policy: The agent's policy.
+        reason: What is known about the failure.
+        ambiguous: Whether the provider may have carried the call out.
+        attempt: The number this retry would have, from 1.
+        elapsed: Time since the step's first failure, without the time in which no worker had the call.
+        retry_after: Seconds the provider asked for.
+        jitter_sample: A random number in [0, 1].
+    """
+    if not reason.transient or attempt > policy.max_retries:
+        return None
+    if ambiguous and policy.ambiguous == "fail":
+        return None
+    wait = wait_before(policy, attempt, retry_after=retry_after, jitter_sample=jitter_sample)
+    if policy.max_time is None:
+        return wait
+    left = policy.max_time - elapsed
+    if retry_after is not None and wait > left:  # what jitter adds to the provider's own wait ends no chain
+        wait = max(left, wait_before(policy, attempt, retry_after=retry_after, jitter_sample=0.0))
+    return None if left <= timedelta(0) or wait > left else wait
+
+
+MAX_MESSAGE = 2_000
+"""Longest message of a failure."""
+
+_WHOLE = frozenset(
+    {
+        "ContentFilteredError",
+        "DeadlineExceededError",
+        "EmptyAnswerError",
+        "PromptAssemblyError",
+        "RedirectedError",
+        "TooManyCallsError",
+        "TruncatedAnswerError",
+    }
+)
+"""Exceptions of perdure whose own text says the cause."""
+
+_WITH_ADVICE = frozenset({"PromptAssemblyError", "RedirectedError"})
+"""Those that say what to do as well."""
+
+
+class Chain(Value):
+    """The calls of a step that have failed, the last one included.
+
+    Attributes:
+        calls: How many were made.
+        elapsed: Time they used of the policy's ``max_time``.
+        wait: The wait that would have followed.
+        retry_after: Seconds that the provider asked to wait after the last one.
+        told: Whether the model was told of each, so that the failures in a row are counted over steps.
+        most_retries: Retries after which the failure is final whatever the policy says.
+    """
+
+    calls: int
+    elapsed: timedelta
+    wait: timedelta
+    retry_after: float | None = None
+    told: bool = False
+    most_retries: int | None = None
+
+
+def failure_text(place: str, facts: FailureFacts, reason: Reason, *, longest: int = MAX_MESSAGE) -> str:
+    """The failure without what is to be done: where, the cause, the reply's status if there is one, what was said."""
+    status = f" (HTTP {facts.status})" if facts.status else ""
+    if facts.class_name in _WHOLE:
+        start, said = f"{place}: ", facts.text + status
+    else:
+        start, said = f"{place}: {reason.cause}{status}: ", facts.text
+    return start + head_and_tail(said, max(200, longest - len(start)))
+
+
+def final_text(place: str, facts: FailureFacts, reason: Reason, rule: str, session: str, *, choice: str = "") -> str:
+    """The failure that ends a step: with the rule that ended its chain, what to do, and the author's own choice."""
+    advice = "" if facts.class_name in _WITH_ADVICE else reason.advice.replace("SESSION", session)
+    end = "".join(f"; {part}" for part in (rule, advice, choice) if part)
+    text = failure_text(place, facts, reason, longest=MAX_MESSAGE - len(end))
+    return (text.rstrip(".") if end else text) + end
+
+
+def rule_of_end(policy: RetryPolicy, reason: Reason, chain: Chain) -> str:
+    """Why a call is not sent again, with the calls and the time so far; nothing if one final failure says it all."""
+    made = f"{chain.calls} calls in {_in_seconds(chain.elapsed)}" if chain.calls > 1 else "1 call"
+    if chain.told or not reason.transient:
+        return f"after {made}" if chain.calls > 1 and not chain.told else ""
+    if chain.most_retries is not None and chain.calls > chain.most_retries:
+        return f"{made}: another try hardly ever helps"
+    if chain.calls > policy.max_retries:
+        return f"{made}: retry.max_retries is {policy.max_retries}"
+    limit = _in_seconds(policy.max_time) if policy.max_time is not None else "unlimited"
+    if chain.retry_after is not None and timedelta(seconds=chain.retry_after) >= chain.wait:
+        return f"{made}: the provider asks to wait {chain.retry_after:g} s, and retry.max_time is {limit}"
+    return f"{made}: a wait of {_in_seconds(chain.wait)} more is too long, as retry.max_time is {limit}"
+
+
+def _in_seconds(time: timedelta) -> str:
+    seconds = time.total_seconds()
+    return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"

@@ -1,0 +1,220 @@
+"""A tool's output as models read it: text as it is, values as JSON, a line for each file; and how a long one is cut.
+
+Source of the sizes: Dreadnode's tools (30,000 kept as 15,000 + 15,000).
+"""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from inspect import isasyncgen, isawaitable, iscoroutine
+from typing import Literal, cast
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from perdure.agents.context import InvalidOutputError
+from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
+from perdure.agents.parameters import ReturnValue
+from perdure.contracts.values import JsonValue
+
+OFFLOAD_CHARACTERS = 30_000
+"""A longer output is stored as an artifact; the model reads its head, its tail and a handle."""
+
+_KEPT_AT_EACH_END = 15_000
+
+
+def whole_characters(text: str) -> str:
+    """The text with halves of characters (lone surrogates) replaced: models and tools send them, no store has them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def head_and_tail(text: str, limit: int) -> str:
+    """The text cut to at most ``limit`` characters: its beginning, its end, and a note between them if it fits."""
+    if len(text) <= limit:
+        return text
+    note = f"\n… {len(text) - limit:,} characters left out …\n"
+    room = limit - len(note)
+    if room < len(note):
+        return text[:limit]
+    tail = room // 2
+    return text[: room - tail] + note + text[len(text) - tail :]
+
+
+def offloaded(text: str, artifact: str, reader: str | None = None) -> str:
+    """What the model reads in place of a long output that is stored as that artifact.
+
+    ``reader`` is the agent's tool to read on with, if it has one.
+    """
+    head, middle, tail = text[:_KEPT_AT_EACH_END], text[_KEPT_AT_EACH_END:-_KEPT_AT_EACH_END], text[-_KEPT_AT_EACH_END:]
+    lines = middle.count("\n")
+    way = f"; read on with {reader}, start={_KEPT_AT_EACH_END}" if reader else ""
+    left_out = f"{len(middle):,} characters ({lines:,} lines) left out"
+    return f"{head}\n\n… {left_out}; the whole output is artifact {artifact} {way and f'({way[2:]}) '}…\n\n{tail}"
+
+
+MAX_ALL_BYTES = 50_000_000
+"""Largest sum of the images and files of one call: they are stored in one transaction."""
+
+_WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
+"""What pydantic puts before the cause."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """An image or a file of a call, what it is called there, and the name of a file."""
+
+    what: str
+    media_type: str
+    data: bytes
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a result: how it is read, and the images and files that it is or that are in it."""
+
+    kind: Literal["text", "json", "attachment"]
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+
+class Attachments:
+    """The images and files of one call. Each leaves a line in the text: what it is, its media type and its size.
+
+    Args:
+        place: What the line says of where it is, by its number from 1.
+    """
+
+    def __init__(self, place: Callable[[int], str] = lambda _: "") -> None:
+        self._place = place
+        self._all: list[Attachment] = []
+
+    def add(self, what: str, media_type: str, data: bytes, file: str | None = None) -> str:
+        """Take one, and give its line."""
+        what = whole_characters(" ".join(what.split()))
+        media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
+        self._all.append(Attachment(what, media_type, data, file))
+        return f"[{what}, {media_type}, {len(data):,} bytes{self._place(len(self._all))}]"
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def since(self, count: int) -> tuple[Attachment, ...]:
+        """Those that came after so many."""
+        return tuple(self._all[count:])
+
+    def forget(self, beyond: int) -> None:
+        """Go back to so many."""
+        del self._all[beyond:]
+
+    def checked(self) -> tuple[Attachment, ...]:
+        """All of them.
+
+        Raises:
+            InvalidOutputError: One of them or all together are too large.
+        """
+        for one in self._all:
+            if len(one.data) > MAX_BYTES:
+                msg = f"{one.what} has more than {MAX_BYTES:,} bytes, the most an artifact may have; store it elsewhere"
+                raise InvalidOutputError(msg)
+        size = sum(len(one.data) for one in self._all)
+        if size > MAX_ALL_BYTES:
+            msg = f"the images and files of one call are {size:,} bytes, at most {MAX_ALL_BYTES:,} may be; return fewer"
+            raise InvalidOutputError(msg)
+        return tuple(self._all)
+
+
+def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | None = None) -> list[Part]:
+    """What a body returned. A list or tuple with images or files in it is read part by part.
+
+    Raises:
+        InvalidOutputError: It does not fit the annotation of the body, or has no JSON form.
+    """
+    _refuse_unawaited(value)
+    if annotated is not None:
+        value = annotated.checked(value)
+    values = [value]
+    if isinstance(value, list | tuple):
+        listed = list(cast("Collection[object]", value))
+        values = listed if any(isinstance(one, Image | File) for one in listed) else values
+    return [_part(one, attachments) for one in values]
+
+
+def _refuse_unawaited(value: object) -> None:
+    """Refuse what only an event loop could read, in a value or in its items."""
+    items: Collection[object] = (value,)
+    if isinstance(value, list | tuple | set):
+        items = cast("Collection[object]", value)
+    elif isinstance(value, dict):
+        items = cast("dict[object, object]", value).values()
+    pending = [item for item in items if isawaitable(item)]
+    for coroutine in filter(iscoroutine, pending):
+        coroutine.close()  # so that Python does not warn of it in the worker's log
+    if pending:
+        kind = type(pending[0]).__name__
+        msg = f"the tool returned a {kind} that nobody awaited; write 'async def' and 'return await …'"
+        raise InvalidOutputError(msg)
+    if any(isasyncgen(item) for item in items):
+        msg = "the tool returned an async generator; collect it: return [item async for item in …]"
+        raise InvalidOutputError(msg)
+
+
+def _part(value: object, attachments: Attachments) -> Part:
+    if isinstance(value, str):
+        return Part("text", whole_characters(value))
+    before = attachments.count
+    if isinstance(value, Image | File):
+        line = _attached(value, attachments)
+        return Part("attachment", line, attachments.since(before))
+    text = _json(value, attachments)
+    return Part("json", text, attachments.since(before))
+
+
+def _json(value: object, attachments: Attachments) -> str:
+    """A value as JSON, with the line of an image or a file in place of each in it.
+
+    Raises:
+        InvalidOutputError: It has no JSON form.
+    """
+    before = attachments.count
+    try:
+        try:
+            text = to_json(value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)).decode()
+        except (PydanticSerializationError, UnicodeEncodeError) as error:
+            if "surrogates not allowed" not in str(error):
+                raise
+            attachments.forget(before)
+            text = json.dumps(value, ensure_ascii=False, default=lambda one: _plain(one, attachments))
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {_cause(error)}"
+        raise InvalidOutputError(msg) from error
+    return whole_characters(text)
+
+
+def _plain(value: object, attachments: Attachments) -> JsonValue:
+    plain: JsonValue = to_jsonable_python(
+        value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)
+    )
+    return plain
+
+
+def _attached(value: object, attachments: Attachments) -> str:
+    if isinstance(value, Image):
+        return attachments.add("image", value.media_type, value.data)
+    if isinstance(value, File):
+        return attachments.add(f"file {value.name}", value.media_type, value.data, value.name)
+    msg = f"a {type(value).__name__} has no JSON form"
+    raise TypeError(msg)
+
+
+def _cause(error: Exception) -> str:
+    """What pydantic says, without what it puts before it."""
+    text = str(error)
+    for wrapper in _WRAPPED:
+        text = text.removeprefix(wrapper)
+    return f"{text}; return perdure.Image or perdure.File for bytes" if "utf-8 sequence" in text else text

@@ -1,0 +1,274 @@
+"""Which calls of an answer need a person, by the agent's rules: strict where a call may run because of one."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.protocols import Validator
+from referencing.jsonschema import EMPTY_REGISTRY
+
+from perdure.agents.schemas import Keyword, Watched, extended, unknown_arguments
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.input_requests import (
+    MAX_OPTION_CHARACTERS,
+    MAX_OPTIONS,
+    ApprovalPolicy,
+    ApprovalRule,
+    Verdict,
+    digest_of,
+)
+from perdure.contracts.tools import PlannedCall, ToolDeclaration
+from perdure.contracts.values import JsonValue, json_object
+from perdure.security.redaction import mask_arguments
+
+_ABOUT = {
+    "number": "maximum minimum exclusiveMaximum exclusiveMinimum multipleOf",
+    "string": "maxLength minLength pattern format",
+    "array": "maxItems minItems uniqueItems contains items prefixItems unevaluatedItems",
+    "object": "properties required additionalProperties patternProperties propertyNames maxProperties minProperties "
+    "dependentRequired dependentSchemas unevaluatedProperties",
+}
+"""The keywords that JSON schema has for one kind of values, and that say nothing of any other."""
+
+_IN_PATTERN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+
+
+class _SaysNothingError(Exception):
+    """A bound met a value that it is not about, such as a text in place of a number."""
+
+
+def fits(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> bool:
+    """Whether the rule holds for the arguments.
+
+    One that allows does only if the tool has the arguments that it names, and each of its bounds met a value of the
+    kind that it bounds. A schema that cannot be used allows nothing, and forbids what it might forbid.
+    """
+    schema, allows = rule.arguments, rule.decision == "allow"
+    if schema is None:
+        return True
+    if allows and unknown_arguments(schema, tool):
+        return False
+    # With an empty registry, so that nothing is fetched.
+    kind: type[Validator] = _Strict if allows else Watched
+    try:
+        return kind(schema, registry=EMPTY_REGISTRY, format_checker=Draft202012Validator.FORMAT_CHECKER).is_valid(
+            arguments
+        )
+    except Exception:  # noqa: BLE001 - whatever a schema makes of arguments that nobody foresaw
+        return not allows
+
+
+def _met(kind: str, keyword: str) -> Keyword:
+    """The keyword, which has to meet a value of the kind unless ``type`` beside it rules the value out."""
+    plain = cast("Keyword", Watched.VALIDATORS[keyword])
+
+    def check(
+        validator: Validator,
+        value: Any,  # noqa: ANN401 - any JSON
+        instance: Any,  # noqa: ANN401 - any JSON
+        schema: Mapping[str, Any],
+    ) -> Iterator[ValidationError]:
+        if not validator.is_type(instance, kind):
+            types = schema.get("type", [])
+            allowed = [types] if isinstance(types, str) else types
+            if not allowed or any(validator.is_type(instance, one) for one in allowed):
+                raise _SaysNothingError
+            return
+        yield from plain(validator, _exact(value) if keyword == "pattern" else value, instance, schema) or ()
+
+    return check
+
+
+def _exact(pattern: str) -> str:
+    r"""The pattern as JSON schema means it: Python's ``$`` also fits before a line break at the end."""
+    return _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
+
+
+_KEYWORDS = {keyword: _met(kind, keyword) for kind, keywords in _ABOUT.items() for keyword in keywords.split()}
+_Strict = extended(Watched, _KEYWORDS)
+
+
+MAX_QUESTION = 2_000
+"""Longest question, in characters."""
+
+MAX_PROBLEM = 500
+"""Longest description of what is wrong with the arguments."""
+
+MAX_SHOWN = 400
+"""Longest arguments of a call that waits for an approval, in characters, without the note on what is left out."""
+
+MAX_ASKED_BYTES = 256 * 1024
+"""Size of all questions of one answer, as JSON in UTF-8; one payload holds them, and the turn's state."""
+
+
+def verdict(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) -> Verdict:
+    """What the first rule that fits says, or else the tool itself."""
+    for rule in policy.rules:
+        if rule.matches(tool.name) and fits(rule, tool, arguments):
+            return rule.decision
+    return "ask" if tool.requires_approval else "allow"
+
+
+def is_governed(policy: ApprovalPolicy, tool: ToolDeclaration) -> bool:
+    """Whether any person or rule has a say in the tool's calls."""
+    return tool.interactive or tool.requires_approval or any(rule.matches(tool.name) for rule in policy.rules)
+
+
+def considered(
+    definition: AgentDefinition,
+    tool: ToolDeclaration,
+    call: PlannedCall,
+    *,
+    raw: str,
+    shown: str,
+    problem_with: Callable[[dict[str, JsonValue], JsonValue], str | None] | None = None,
+) -> PlannedCall:
+    """The call as it was planned, or rejected, or in need of a person.
+
+    Of a governed tool, arguments outside its schema are refused here, and such as can be read in two ways. Arguments
+    that are no JSON at all go on to the tool's activity, which refuses them.
+
+    Args:
+        definition: The agent's.
+        tool: The tool.
+        call: The call.
+        raw: The arguments as the model wrote them; the rules are about these.
+        shown: The arguments as people may see them.
+        problem_with: Says what is wrong with arguments by a schema that is not to be trusted; whatever it raises is
+            taken for nothing.
+    """
+    if tool.delegate is None and not is_governed(definition.approvals, tool):
+        return call
+    try:
+        arguments: JsonValue = cast("JsonValue", json_object(raw or "{}"))
+    except ValueError as broken:
+        checked_here = tool.interactive or tool.delegate is not None
+        return _refused(call, f"the arguments are no JSON object: {broken}") if checked_here else call
+    twice = _named_twice(raw)
+    if twice is not None:
+        return _refused(call, f"the arguments name {twice!r} twice; name each once")
+    try:
+        problem = (problem_with or _problem)(tool.parameters, arguments)
+    except Exception:  # noqa: BLE001 - of an MCP server, which checks the arguments itself; the model was paid already
+        problem = None
+    if problem is not None:
+        return _refused(call, f"the arguments do not fit the schema: {problem}")
+    decided = verdict(definition.approvals, tool, arguments)
+    if decided == "deny":
+        return call.model_copy(update={"rejected": _denied(tool, f"a rule denies this call of {tool.name}")})
+    if (tool.interactive or decided == "ask") and definition.interactive == "refuse":
+        what = "answer this" if tool.interactive else "approve this call"
+        message = f"nobody can be asked to {what}: the agent runs without people; go on without {tool.name}"
+        return call.model_copy(update={"rejected": _denied(tool, message)})
+    if tool.interactive:
+        return call.model_copy(update={"needs": "answer", **_question(tool, shown)})
+    if decided == "ask":
+        digest = digest_of(tool.name, _approvable(tool, arguments))
+        return call.model_copy(update={"needs": "approval", "digest": digest, "arguments": _for_people(shown)})
+    return call
+
+
+def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+    """The calls of one answer; questions that would not fit into one payload with those before them are rejected."""
+    left = MAX_ASKED_BYTES
+    kept: list[PlannedCall] = []
+    for call in calls:
+        is_large = (call.needs is not None or call.builtin is not None) and call.rejected is None
+        left -= len(call.model_dump_json().encode()) if is_large else 0
+        if is_large and left < 0:
+            refused = _refused(call, "too much is asked at once; ask the rest when these are answered")
+            nothing = {"needs": None, "question": "", "options": (), "digest": "", "builtin": None}
+            kept.append(refused.model_copy(update=nothing))
+        else:
+            kept.append(call)
+    return kept
+
+
+def _denied(tool: ToolDeclaration, message: str) -> ErrorDetail:
+    return ErrorDetail(code=ReasonCode.TOOL_DENIED, title=tool.name, message=message)
+
+
+def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, digest: str | None) -> bool:
+    """Whether a call may run, decided again by the raw arguments where it is about to: what was approved is this call.
+
+    Args:
+        definition: The agent's.
+        tool: The tool.
+        raw: The arguments as the ledger has them.
+        digest: What somebody approved; None if nobody was asked.
+    """
+    try:
+        arguments = json_object(raw or "{}")
+    except ValueError:  # the body's own check refuses them
+        return True
+    decided = verdict(definition.approvals, tool, cast("JsonValue", arguments))
+    if decided == "ask":
+        return _named_twice(raw) is None and digest == digest_of(tool.name, _approvable(tool, arguments))
+    return decided == "allow"
+
+
+def _approvable(tool: ToolDeclaration, arguments: JsonValue) -> JsonValue:
+    """What an approval is for: the arguments without those that nobody sees, which a digest would let be guessed."""
+    return cast("JsonValue", mask_arguments(arguments, tool.masked)) if isinstance(arguments, dict) else arguments
+
+
+def _named_twice(raw: str) -> str | None:
+    """A name that an object in the JSON text has twice: people and programs may each take another value for it."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
+
+    json.loads(raw or "{}", object_pairs_hook=look)
+    return found[0] if found else None
+
+
+def _for_people(shown: str) -> str:
+    """The arguments on one line as they are read, with every character to be seen; of long ones head and tail."""
+    text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
+    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    if len(text) <= MAX_SHOWN:
+        return text
+    head, tail = text[: MAX_SHOWN // 2], text[-MAX_SHOWN // 2 :]
+    return f"{head} … {len(text) - MAX_SHOWN:,} more characters, see perdure show … {tail}"
+
+
+def _refused(call: PlannedCall, message: str) -> PlannedCall:
+    error = ErrorDetail(code=ReasonCode.TOOL_INVALID_INPUT, title=call.tool, message=message[:MAX_PROBLEM])
+    return call.model_copy(update={"rejected": error})
+
+
+def _question(tool: ToolDeclaration, shown: str) -> dict[str, object]:
+    """Question and options as people may see them: of the masked arguments, or else of the tool."""
+    try:
+        arguments = json_object(shown)
+    except ValueError:
+        arguments = {}
+    question, options = arguments.get("question"), arguments.get("options")
+    if options is None and tool.answer is not None:
+        options = tool.answer.get("enum")
+    texts = tuple(map(str, options)) if isinstance(options, list) and all(isinstance(o, str) for o in options) else ()
+    usable = len(texts) <= MAX_OPTIONS and all(len(text) <= MAX_OPTION_CHARACTERS for text in texts)
+    return {
+        "question": (question if isinstance(question, str) else tool.description)[:MAX_QUESTION],
+        "options": texts if usable else (),
+    }
+
+
+def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
+    """What is wrong with the value, in one phrase."""
+    # With an empty registry, so that nothing is fetched.
+    found = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+    return None if found is None else described(found)
+
+
+def described(found: ValidationError) -> str:
+    """What is wrong with a value, without the value: the error's own message quotes it, and it may be a secret."""
+    return f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"
