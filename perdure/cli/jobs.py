@@ -104,9 +104,6 @@ class Jobs:
         """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
         client = await self._connected()
         await client.check_worker()
-        known = sorted(registered.name for registered in await client.agents())
-        if known and agent not in known:
-            raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")
         if session is None and request_id is not None:
             session = _session_of(agent, request_id, prompt)
         turn = await client.start(agent, _with_files(prompt, files), session=session, request_id=request_id)

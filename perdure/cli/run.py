@@ -7,12 +7,11 @@ import click
 
 from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
-from perdure.cli.errors import MistakeError
 from perdure.cli.history import read_history
 from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names, with_tree
 from perdure.cli.prompts import PROMPT
 from perdure.cli.turn_context import on_behalf_of
-from perdure.client import Client, TurnOptions
+from perdure.client import TurnOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.events import Names
 from perdure.contracts.values import JsonValue
@@ -92,16 +91,9 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     async def main() -> int:
         async with connected() as client:
             await client.check_worker()
-            await _check_agent(client, agent)
             turn = await client.start(agent, content, session=session, **options)
             if detached:
                 return await detach(turn, as_json=as_json)
             return await follow(turn, printer, cancels=True, client=client, tree=tree)
 
     ctx.exit(run(main()))
-
-
-async def _check_agent(client: Client, agent: str) -> None:
-    known = sorted(registered.name for registered in await client.agents())
-    if known and agent not in known:
-        raise MistakeError(f"there is no agent {agent!r}; the workers have {', '.join(known)}")

@@ -141,7 +141,8 @@ class Client(Extending, Checkpoints, Tasks):
 
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
-            UnknownAgentError: The store is at hand, and says that no worker has registered the agent.
+            UnknownAgentError: Workers poll the queue, and none has registered the agent: the turn would be refused.
+                Without any worker it waits for one, which may have the agent.
             SessionBusyError: Another turn of the session runs, or its last hooks do for over 30 s.
             ServerUnreachableError: The server does not answer.
         """
@@ -154,7 +155,7 @@ class Client(Extending, Checkpoints, Tasks):
         return await self._start(session, request, files)
 
     async def _check_agent(self, agent: str, session: str | None) -> None:
-        """See that the agent is registered, or is the one of the session; a store that cannot say so is not asked."""
+        """See that the agent is registered or the session's own; a store that cannot be read is not asked."""
         if agent in self._known_agents:
             return
         try:
@@ -164,10 +165,11 @@ class Client(Extending, Checkpoints, Tasks):
                     self._known_agents.add((await (await self.store()).session(session)).agent)
         except StoreError:
             return
-        if self._known_agents and agent not in self._known_agents:
-            names = ", ".join(sorted(self._known_agents))
+        known, queue = self._known_agents, self.settings.task_queue
+        if known and agent not in known and await self._runs.has_worker(queue):
             msg = (
-                f"no worker has an agent {agent!r}; there are: {names}; start one with 'perdure worker --agents MODULE'"
+                f"no worker has an agent {agent!r}; there are: {', '.join(sorted(known))}; correct the name, "
+                "or start a worker that has it first: 'perdure worker --agents MODULE'"
             )
             raise UnknownAgentError(msg)
 

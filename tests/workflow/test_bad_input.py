@@ -20,6 +20,16 @@ async def test_an_unknown_agent_is_refused_with_the_names_there_are(house: House
         await house.store.session(house.session)
 
 
+async def test_without_any_worker_an_agent_that_none_ever_had_waits_for_one_that_has_it(house: House) -> None:
+    """A service may start jobs before the first worker of a new agent is up, whatever other agents the store knows."""
+    await house.store.register_agents([AGENT.definition])
+    turn = await house.client.start("newcomer", "go", session=house.session)
+    async with ScriptedProvider(Script(replies=(say("done"),))) as provider:
+        house.use(provider)
+        async with house.worker(Agent(name="newcomer", model="openai/scripted")):
+            assert (await turn.result()).output == "done"
+
+
 async def test_a_missing_key_names_the_variable_and_sends_nothing(house: House) -> None:
     house.environment.delenv("ANTHROPIC_API_KEY")
     agent = Agent(name="tester", model="anthropic/claude-sonnet-4-5")

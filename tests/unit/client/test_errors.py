@@ -249,7 +249,7 @@ async def test_an_agent_that_no_worker_has_is_an_error_of_start(client: Client, 
     await (await client.start("writer", "go", session="known")).result()  # nothing is registered: nobody can say
     async with await Store.open(store_url) as store:
         await store.register_agents([AgentDefinition(name="clerk", model="test/model")])
-    with pytest.raises(UnknownAgentError, match=r"no worker has an agent 'nobody'; there are: clerk; start one"):
+    with pytest.raises(UnknownAgentError, match=r"no worker has an agent 'nobody'; there are: clerk; correct the name"):
         await client.start("nobody", "go", session="unknown")
     with pytest.raises(UnknownSessionError):
         await client.attach("unknown")
