@@ -16,7 +16,8 @@ from temporalio import activity
 
 from perdure.activities.errors import permanent, runtime_error, store_failures
 from perdure.activities.failures import redact
-from perdure.activities.tool_runner import Bodies, within
+from perdure.activities.store_writes import write_until_stored
+from perdure.activities.tool_runner import Bodies, CallContext, within
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, cleaned
 from perdure.agents.context import ToolUnavailableError
@@ -25,6 +26,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentStart
+from perdure.contracts.tools import CallTool
 from perdure.contracts.turn_context import TurnContext, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue
@@ -238,6 +240,17 @@ class TurnContexts:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    async def of_call(self, call: CallTool) -> CallContext:
+        """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
+
+        Raises:
+            ToolUnavailableError: A variable that the turn's context names is not set here.
+        """
+        turn = await write_until_stored(lambda: self.of(call.session, call.turn))
+        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
+        context.data, context.tenant, context.by = self.data_for_code(turn), turn.tenant, turn.by
+        return context
 
     async def of_opening(self, opening: OpenTurn) -> TurnContext:
         """The context that a turn is to begin with.

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 
 from perdure.activities import schema_checks
 from perdure.activities.litellm_call import Answer
-from perdure.activities.mcp.servers import is_remote
 from perdure.agents.settings import problem_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
@@ -109,7 +108,7 @@ def step_of(
         rejected = None if tool else _unknown(name, definition)
         plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
         if tool is not None:
-            check = schema_checks.problem if is_remote(tool) else None
+            check = schema_checks.problem if tool.remote is not None else None
             plan = considered(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
             plan = builtins.planned(tool, plan, shown)
             plan = delegates.planned(tool, plan, call.arguments)

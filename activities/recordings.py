@@ -251,16 +251,14 @@ class CallRecording:
     secrets: frozenset[str] = frozenset()
     refusal: FixtureMissingError | None = None
 
-    async def outcome(self) -> ToolFixture | None:
-        """What the call came to when it was recorded; None if it is to be carried out.
+    async def outcome(self) -> ToolFixture:
+        """What a call that is replayed came to when it was recorded.
 
         Raises:
-            FixtureMissingError: It is to be replayed, and there is no such call.
+            FixtureMissingError: There is no such call.
         """
-        if self.refusal is not None:
-            raise self.refusal
-        if self.file is None or self.asked is None or not self.replays:
-            return None
+        if self.file is None or self.asked is None:
+            raise self.refusal or FixtureMissingError(NO_WORKER)
         fixture = await asyncio.to_thread(load, self.file, ToolFixture)
         if fixture is None:
             raise await asyncio.to_thread(_no_outcome, self.file.parent, self.asked)

@@ -9,7 +9,7 @@ told from here; its claim is taken over, so that nothing it does later is record
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
@@ -17,23 +17,20 @@ from temporalio import activity
 
 from perdure.activities.agents import TurnContexts
 from perdure.activities.failures import redact
+from perdure.activities.recordings import CallRecording
 from perdure.activities.store_writes import write_until_stored
-from perdure.activities.tool_output import call_event
-from perdure.activities.tool_results import (
-    ERROR_CHARACTERS,
-    Attempt,
-    ToolTimeoutError,
-    checked_arguments,
-    masked_values,
-)
-from perdure.activities.tool_runner import Bodies, CallContext, masked, within
+from perdure.activities.tool_output import ERROR_CHARACTERS, ToolTimeoutError, approved, call_event, failed
+from perdure.activities.tool_runner import Bodies, Progress, checked_arguments, masked, within
 from perdure.agents.context import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
-from perdure.contracts.errors import REASONS, ReasonCode
-from perdure.contracts.events import NewEvent, ToolRecovery
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.events import NewEvent, ToolRecovery, ToolStart
 from perdure.contracts.mcp import AnyServerConfig
-from perdure.contracts.tools import CallTool
-from perdure.security.redaction import Hidden
+from perdure.contracts.messages import ToolMessage
+from perdure.contracts.tools import CallTool, ToolDeclaration
+from perdure.contracts.values import json_object
+from perdure.security.redaction import Hidden, hidden_values
 from perdure.store import RERUN, Claim, Store
 
 HEIR_SECONDS = 30.0
@@ -150,7 +147,7 @@ FRESH = timedelta(seconds=4)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recovery:
     """What becomes of a call that a lost attempt held.
 
     Attributes:
@@ -168,8 +165,53 @@ class Verdict:
     code: ReasonCode = ReasonCode.TOOL_EFFECT_UNKNOWN
 
 
-class Effects:
-    """The claims of one worker."""
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a call, and what is known of it so far.
+
+    Attributes:
+        call: What the workflow asks for; its arguments are masked.
+        definition: The agent as the turn froze it.
+        declaration: The tool as it is frozen with the agent.
+        body: What carries the call out.
+        claimant: The attempt, as the ledger names it.
+        recording: The call's place in a recording.
+        progress: Takes what the body reports meanwhile.
+        raw_arguments: What the model wrote, as the ledger keeps it; empty until the call is claimed.
+        hidden: What of the raw arguments nobody but the body may see.
+        recovery: What becomes of the call, if a lost attempt held it.
+    """
+
+    call: CallTool
+    definition: AgentDefinition
+    declaration: ToolDeclaration
+    body: Body
+    claimant: str
+    recording: CallRecording
+    progress: Progress
+    raw_arguments: str = ""
+    hidden: Hidden = field(default_factory=Hidden)
+    recovery: Recovery | None = None
+
+    @property
+    def unspoken(self) -> frozenset[str]:
+        """Values of the raw arguments that no text about the call may show."""
+        return self.hidden.named | self.hidden.guessed
+
+    def started(self) -> list[NewEvent]:
+        """Events of a body that is about to run; somebody has allowed it, if that was needed."""
+        name = self.declaration.name
+        start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
+        return [*approved(self.call, name), call_event(self.call, start)]
+
+    def given_up(self, recovery: Recovery) -> ToolMessage:
+        """What the model reads when an earlier attempt was lost in the body and it does not run again."""
+        error = ErrorDetail(code=recovery.code, title=self.declaration.name, message=recovery.told)
+        return failed(self.call, error)
+
+
+class Claims:
+    """The claims of one worker's tool calls."""
 
     def __init__(
         self,
@@ -186,24 +228,24 @@ class Effects:
         self._running = running
         self._secrets = secrets
 
-    async def claimed(self, tool: Body, attempt: Attempt) -> tuple[Claim, Verdict | None]:
-        """Claim the call; the verdict says what it is claimed for, if a lost attempt held it."""
-        claim, verdict = await self._claim(attempt, None, []), None
+    async def claim(self, attempt: Attempt) -> tuple[Claim, Recovery | None]:
+        """Claim the call; the recovery says what for, if a lost attempt held it."""
+        claim, recovery = await self._claim(attempt, None, []), None
         while claim.state == "uncertain":
             if await self._running.wait(claim.held_by):
                 claim = await self._claim(attempt, None, [])
                 continue
-            verdict = await self._verdict(tool, attempt, claim)
+            recovery = await self._recovery(attempt, claim)
             event = ToolRecovery(
                 call_id=attempt.call.call_id,
                 tool=attempt.declaration.name,
-                decision=verdict.decision,
-                reason=verdict.reason,
+                decision=recovery.decision,
+                reason=recovery.reason,
             )
-            again = verdict.decision == "run_again"
+            again = recovery.decision == "run_again"
             key = f"{RERUN}{claim.runs}" if again else f"tool_recovery/{attempt.claimant}"
             claim = await self._claim(attempt, claim.held_by, [call_event(attempt.call, event, key=key)])
-        return claim, verdict
+        return claim, recovery
 
     async def _claim(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
         asked = time.monotonic()
@@ -225,28 +267,29 @@ class Effects:
             )
         )
 
-    async def _verdict(self, tool: Body, attempt: Attempt, claim: Claim) -> Verdict:
+    async def _recovery(self, attempt: Attempt, claim: Claim) -> Recovery:
         if attempt.recording.replays:
-            return Verdict("run_again", "the call is replayed from a recording, its body has never run")
-        effect, why = await self._effect(tool, attempt, claim)
+            return Recovery("run_again", "the call is replayed from a recording, its body has never run")
+        effect, why = await self._effect(attempt, claim)
         if isinstance(effect, Happened):
-            return Verdict("result_found", "its reconciler found that it happened", found=effect.result)
+            return Recovery("result_found", "its reconciler found that it happened", found=effect.result)
         often = f"its worker was lost in each of {claim.runs} runs, so it is not run again"
         if isinstance(effect, DidNotHappen):
             if claim.runs < MAX_RUNS:
-                return Verdict("run_again", "its reconciler found that it did not happen")
+                return Recovery("run_again", "its reconciler found that it did not happen")
             told = f"{attempt.declaration.name} did not happen; {often}"
-            return Verdict("given_up", told, told, code=ReasonCode.TOOL_EXECUTION_ERROR)
+            return Recovery("given_up", told, told, code=ReasonCode.TOOL_EXECUTION_ERROR)
         if attempt.declaration.idempotent:
             if claim.runs < MAX_RUNS:
-                return Verdict("run_again", _joined("the tool is idempotent", why))
+                return Recovery("run_again", _joined("the tool is idempotent", why))
             why = _joined(why, often)
         unknown = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN]
         told = f"{_joined(unknown.cause, why)}; {unknown.advice}"
-        return Verdict("given_up", why or "the tool may have run, and is not idempotent", told)
+        return Recovery("given_up", why or "the tool may have run, and is not idempotent", told)
 
-    async def _effect(self, tool: Body, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:
+    async def _effect(self, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:
         """What the tool's reconciler says; without an answer None and why."""
+        tool = attempt.body
         if not isinstance(tool, Tool) or tool.reconciler is None:
             return None, ""
         if activity.info().attempt > MAX_ATTEMPTS:
@@ -269,7 +312,7 @@ class Effects:
             Exception: Whatever it raises, or there is no answer in time, or none that is one.
         """
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
-        context = await self.context_of(attempt.call)
+        context = await self._contexts.of_call(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
         answer = self._bodies.start(asks, checked_arguments(tool, raw), context)
         late = ToolTimeoutError(f"it took longer than {seconds:g} s")
@@ -279,17 +322,6 @@ class Effects:
             raise TypeError(msg)
         return effect
 
-    async def context_of(self, call: CallTool) -> CallContext:
-        """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
-
-        Raises:
-            ToolUnavailableError: A variable that the turn's context names is not set here.
-        """
-        turn = await write_until_stored(lambda: self._contexts.of(call.session, call.turn))
-        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
-        context.data, context.tenant, context.by = self._contexts.data_for_code(turn), turn.tenant, turn.by
-        return context
-
     def _shown(self, text: str, unspoken: Hidden) -> str:
         return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
 
@@ -298,8 +330,16 @@ def _joined(*parts: str) -> str:
     return ": ".join(part for part in parts if part)
 
 
-async def hidden_of(attempt: Attempt, raw: str) -> Hidden:
+async def hidden_of(attempt: Attempt, raw_arguments: str) -> Hidden:
     """What of the raw arguments nobody but the body may see."""
-    if raw == attempt.call.arguments:
+    if raw_arguments == attempt.call.arguments:
         return Hidden()
-    return await asyncio.to_thread(masked_values, attempt.declaration, raw)  # slow for large ones
+    return await asyncio.to_thread(masked_values, attempt.declaration, raw_arguments)  # slow for large ones
+
+
+def masked_values(declaration: ToolDeclaration, raw_arguments: str) -> Hidden:
+    """What nobody but the body may see of the arguments; an exception likes to repeat it."""
+    try:
+        return hidden_values(json_object(raw_arguments), declaration.masked)
+    except ValueError:
+        return Hidden()

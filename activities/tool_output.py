@@ -7,26 +7,57 @@ or a delegate.
 import asyncio
 import base64
 import contextlib
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from perdure.activities.failures import redact
+from perdure.activities.mcp.failures import McpError, in_full, shortened
 from perdure.activities.store_writes import write_until_stored
 from perdure.agents.builtin_tools import read_output
+from perdure.agents.context import InvalidInputError, InvalidOutputError, ToolUnavailableError
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
 from perdure.agents.parameters import ReturnValue
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolStep, UserInputReceived
+from perdure.contracts.errors import ErrorDetail, ReasonCode, named
+from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolError, ToolStep, UserInputReceived
 from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
 from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.recordings import ToolFixture
-from perdure.contracts.tools import CallTool
+from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.llm import tool_output
 from perdure.llm.tool_output import Attachment, whole_characters
 from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
 from perdure.store.records import BASE64
+
+ERROR_CHARACTERS = 1_500
+"""Longest error text the model reads."""
+
+
+TRACEBACK_CHARACTERS = 4_000
+"""Longest traceback in the log of events; people need its end. Temporal's history has none of it."""
+
+
+STOP_CHARACTERS = 500
+"""Longest reason for which a tool asks the turn to end."""
+
+
+_NETWORK = frozenset(
+    {"ConnectionError", "gaierror", "TransportError", "ClientConnectionError", "RequestException", "URLError"}
+)
+"""Base classes of network faults in the standard library, httpx, aiohttp and requests."""
+
+
+class NotApprovedError(Exception):
+    """The call needs an approval and has none that is for these arguments; always told to the model."""
+
+
+class ToolTimeoutError(TimeoutError):
+    """The body ran longer than the tool's time-out."""
 
 
 class Call(Protocol):
@@ -88,10 +119,19 @@ def ended(
     return [call_event(call, end), step_ended(call, message.name)]
 
 
+def aborted(call: Call, tool: str, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
+    """Events of a call that failed outside its tool's ``catch``: the turn ends."""
+    failure = ToolError(call_id=call.call_id, tool=tool, error=error, traceback=trace)
+    return [call_event(call, failure), step_ended(call, tool)]
+
+
 def step_ended(call: Call, tool: str) -> NewEvent:
     """Nothing of the call follows any more."""
     return call_event(call, ToolStep(call_id=call.call_id, tool=tool))
 
+
+_HERE = Path(__file__).parent
+"""Files of the activities, whose frames are left out of a body's traceback."""
 
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 """How a secret may be written in binary data."""
@@ -237,3 +277,82 @@ async def _stored(store: Store, handle: str, session: str) -> Artifact | None:
         return await store.artifact(handle, session=session)
     except NotFoundError:
         return None
+
+
+def failed(call: CallTool, error: ErrorDetail, said: str = "") -> ToolMessage:
+    """An error as the model reads it: type and text, structured; ``said`` is the text if the detail's is shorter."""
+    return ToolMessage(
+        call_id=call.call_id,
+        name=error.title,
+        content=error.as_result(said),
+        error=error,
+        decided=call.approval,
+    )
+
+
+def outcome(message: ToolMessage) -> ToolOutcome:
+    """What the workflow is told of a result."""
+    preview = message.content[:RESULT_CHARACTERS]
+    return ToolOutcome(
+        call_id=message.call_id, preview=preview, error=message.error, stop=message.stop, matched=message.matched
+    ).sparse()
+
+
+def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:
+    """Why a tool asked the turn to end, as people read it; None if it did not."""
+    return None if reason is None else redact(" ".join(reason.split()), secrets)[:STOP_CHARACTERS]
+
+
+_OURS = (InvalidInputError, InvalidOutputError, McpError, NotApprovedError, ToolTimeoutError, ToolUnavailableError)
+"""What perdure itself raises of a call; everything else is a plain exception of the tool."""
+
+
+def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
+    """Whether the model is told, and the turn goes on."""
+    ours = isinstance(error, InvalidInputError | NotApprovedError | ToolUnavailableError | McpError)
+    return ours or declaration.catches(error)
+
+
+def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
+    """The exception of a body as facts: code, class, redacted text."""
+    text = shortened(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
+    kind = type(error).__name__
+    exception = None if isinstance(error, _OURS) else named(kind)
+    return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=kind, exception=exception)
+
+
+def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
+    """Where a body raised its exception, for people: its own frames and causes, without secrets, the end if it is long.
+
+    Redaction comes before the cut, which may not part a secret.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    ours = [place for place, (frame, _) in enumerate(frames) if Path(frame.f_code.co_filename).parent == _HERE]
+    own, last = error.__traceback__, ours[-1] if ours else -1
+    for _ in range(last + 1):
+        own = own.tb_next if own is not None else None
+    lines = traceback.format_exception(type(error), error, own or error.__traceback__)
+    text = redact("".join(lines), secrets).rstrip()
+    return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
+
+
+def told(error: Exception, secrets: "frozenset[str]") -> str:
+    """The exception's text for the model, with all the last lines of an MCP server that broke."""
+    text = redact(str(error), secrets)
+    return in_full(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
+
+
+def _code(error: Exception) -> ReasonCode:
+    if isinstance(error, McpError):
+        return error.code
+    if isinstance(error, InvalidInputError):
+        return ReasonCode.TOOL_INVALID_INPUT
+    if isinstance(error, NotApprovedError):
+        return ReasonCode.TOOL_DENIED
+    if isinstance(error, InvalidOutputError):
+        return ReasonCode.TOOL_INVALID_OUTPUT
+    if isinstance(error, ToolTimeoutError):
+        return ReasonCode.TOOL_TIMEOUT
+    if any(base.__name__ in _NETWORK for base in type(error).__mro__):
+        return ReasonCode.TOOL_NETWORK_ERROR
+    return ReasonCode.TOOL_EXECUTION_ERROR

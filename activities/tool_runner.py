@@ -29,7 +29,7 @@ from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.events import NewEvent, ToolProgress
 from perdure.contracts.tools import CallTool
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, json_object
 from perdure.store import Store
 from perdure.store.errors import StoreError
 
@@ -295,3 +295,25 @@ class Progress:
         self._open = self._open and held
         if self._unwritten is event:
             self._unwritten = None
+
+
+def parsed_arguments(raw: str) -> dict[str, JsonValue]:
+    """The model's arguments as JSON.
+
+    Raises:
+        InvalidInputError: They are no JSON object.
+    """
+    try:
+        return json_object(raw or "{}")
+    except ValueError as error:
+        msg = f"the arguments are no JSON object: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
+    """The model's arguments as the body takes them.
+
+    Raises:
+        InvalidInputError: They are no JSON object, or do not fit the schema.
+    """
+    return tool.checked(parsed_arguments(raw))

@@ -1,16 +1,17 @@
-"""The one dynamic activity behind every Python tool; its type in Temporal is the tool's name.
+"""A tool call: the one dynamic activity behind every tool; its type in Temporal is the tool's name.
 
-A call is claimed before the body runs (``activities.effects``). So a second attempt never runs the body again, unless
-the tool is idempotent or its reconciler says that it did not happen: it returns the result that is recorded or that the
-reconciler found, or tells the model that the effect is unknown. Only if this very process still carries the call out,
-the second attempt waits for its end (``perdure.activities.tool_claims``).
+An attempt at a call goes one way: *claim* it in the ledger, *check* that it is approved, *run* the body, *redact* what
+came of it, *record* that. The run of a call that is replayed from a recording gives what came of it then.
+
+A second attempt never runs the body again, unless the tool is idempotent or its reconciler says that it did not happen:
+it returns the result that is recorded or that the reconciler found, or tells the model that the effect is unknown. Only
+if this very process still carries the call out, the second attempt waits for its end (``tool_claims``).
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from temporalio import activity
 from temporalio.common import RawValue
@@ -20,39 +21,37 @@ from perdure.activities.agents import Definitions, Roster, TurnContexts, skill_t
 from perdure.activities.conditions import matches
 from perdure.activities.errors import behind, missing_version, permanent, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.mcp.servers import McpServers, is_remote, server_name
+from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import FixtureMissingError, Recordings
+from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.store_writes import write_until_stored
-from perdure.activities.tool_claims import Body, Effects, RunningCalls, Verdict, hidden_of
+from perdure.activities.tool_claims import Attempt, Body, Claims, RunningCalls, hidden_of
 from perdure.activities.tool_output import (
     CallResult,
+    NotApprovedError,
+    ToolTimeoutError,
+    aborted,
     artifacts_in_store,
     artifacts_of,
+    ended,
+    error_detail,
+    failed,
     finder,
+    is_caught,
+    outcome,
     output_id,
     read,
     reading_tool,
     recorded,
     shown_images,
-    whole_output,
-)
-from perdure.activities.tool_results import (
-    Attempt,
-    ToolTimeoutError,
-    check_approval,
-    checked_arguments,
-    error_detail,
-    failed,
-    is_caught,
-    outcome,
-    parsed_arguments,
     stop_request,
     told,
     traceback_of,
+    whole_output,
 )
-from perdure.activities.tool_runner import Bodies, CallContext, Progress, masked, within
+from perdure.activities.tool_runner import Bodies, Progress, checked_arguments, masked, parsed_arguments, within
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.agents.parameters import takes_the_same
@@ -60,17 +59,48 @@ from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.events import NewEvent
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.waits import MissingVersion
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
-from perdure.security.redaction import Hidden, without_hidden, without_known
+from perdure.security.approvals import is_approved
+from perdure.security.redaction import without_hidden, without_known
 from perdure.store import Artifact, Store
 from perdure.store.errors import StoreError
 
 MISSING_TOOL_RETRY = timedelta(seconds=5)
 """Wait before another worker is asked for a tool this one lacks."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a body came to: a result or an exception, raw, and how long it took."""
+
+    result: CallResult | Exception
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CallEnd:
+    """What is recorded of a call: nothing in it shows a secret or a masked argument.
+
+    Attributes:
+        message: What the model reads.
+        artifacts: The whole of a long output, images and files.
+        seconds: How long the body ran; None if it did not.
+        trace: Where the body raised its exception, for people.
+        abort: Why the turn ends with the call, if it does.
+        cause: The exception behind that, as history and log may show it.
+        problem: Why stop conditions could not be looked for; it ends the turn.
+    """
+
+    message: ToolMessage
+    artifacts: Sequence[Artifact] = ()
+    seconds: float | None = None
+    trace: str | None = None
+    abort: ErrorDetail | None = None
+    cause: ApplicationError | None = None
+    problem: ErrorDetail | None = None
 
 
 class ToolActivities:
@@ -92,9 +122,10 @@ class ToolActivities:
     ) -> None:
         self._store = store
         self._running = RunningCalls()
-        self._effects = Effects(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
+        self._claims = Claims(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
         self._roster = Roster(agents, inline)
         self._definitions = definitions
+        self._contexts = contexts
         self._bodies = bodies
         self._mcp = mcp
         self._metrics = metrics
@@ -118,153 +149,211 @@ class ToolActivities:
         async with beating(is_bounded=False):
             async with store_failures():
                 await self._store.require(call.store)
-            return await self._running.carry_out(claimant, self._carried_out(call, claimant), holds)
+            return await self._running.carry_out(claimant, self._carry_out(call, claimant), holds)
 
-    async def _carried_out(self, call: CallTool, claimant: str) -> ToolOutcome:
+    async def _carry_out(self, call: CallTool, claimant: str) -> ToolOutcome:
+        """Claim, check, run, redact, record."""
+        attempt = await self._begin(call, claimant)
+        attempt, before = await self._claim(attempt)
+        if before is not None:
+            return await self._return_recorded(attempt, before)
+        if attempt.recovery is not None and attempt.recovery.decision == "given_up":
+            end = CallEnd(attempt.given_up(attempt.recovery))
+        elif attempt.recording.replays:
+            end = await self._replay(attempt)
+        else:
+            end = await self._redact(attempt, await self._run(attempt))
+        return await self._record(attempt, end)
+
+    async def _begin(self, call: CallTool, claimant: str) -> Attempt:
+        """The attempt, with the definition that the turn froze and this worker's body for it."""
         definition = await self._definitions.get(call.definition)
-        tool, declaration = self._tool(definition, activity.info().activity_type)
+        declaration = definition.tool(activity.info().activity_type)
+        body = self._body(definition, declaration)
+        if declaration is None or body is None:
+            raise self._missing(definition, declaration)
         recording = await self._recordings.tool_call(definition, call, declaration.name)
         progress = Progress(store=self._store, call=call, claimant=claimant)
-        attempt = Attempt(call, declaration, claimant, recording, progress)
-        claim, verdict = await self._effects.claimed(tool, attempt)
+        return Attempt(call, definition, declaration, body, claimant, recording, progress)
+
+    def _body(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> Body | None:
+        """What carries calls of a frozen declaration out; None if this worker has nothing that takes the same."""
+        agent = self._roster.of(definition)
+        if declaration is None:
+            return None
+        if is_skill_tool(declaration):
+            return skill_tool(definition.skills, agent.skills if agent is not None else ())
+        if agent is None:
+            return None
+        if declaration.remote is not None and (server := agent.mcp_server(declaration.remote.server)) is not None:
+            return server
+        tool = agent.tool(declaration.name)
+        return tool if tool is not None and takes_the_same(tool.declaration, declaration) else None
+
+    def _missing(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> ApplicationError:
+        """The failure with which a worker of another version leaves the call to one that has the tool."""
+        name, agent = activity.info().activity_type, self._roster.of(definition)
+        missing = MissingVersion(
+            agent=definition.name,
+            what="tool",
+            name=name,
+            definition=definition.digest(),
+            changed=declaration is not None and agent is not None and agent.tool(name) is not None,
+        )
+        return missing_version(missing, MISSING_TOOL_RETRY)
+
+    async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
+        """The attempt with the raw arguments that it has claimed, or how an earlier one has ended."""
+        claim, recovery = await self._claims.claim(attempt)
         if claim.message is not None:
-            await self._keep(attempt, claim.message, ended_turn=claim.aborted, seconds=None)
-            if claim.aborted and claim.message.error is not None:  # by an attempt that was lost before it could say so
-                raise _abort(attempt, claim.message.error)
-            return outcome(claim.message)
-        if verdict is not None and verdict.decision == "given_up":
-            return await self._given_up(attempt, verdict)
-        if (replayed := await self._replayed(definition, attempt)) is not None:
-            return replayed
+            error = claim.message.error if claim.aborted else None
+            return attempt, CallEnd(claim.message, abort=None if error is None else _aborting(attempt, error))
         hidden = await hidden_of(attempt, claim.arguments)
-        unspoken = hidden.named | hidden.guessed
-        masked.set(unspoken)
+        attempt = replace(attempt, raw_arguments=claim.arguments, hidden=hidden, recovery=recovery)
+        masked.set(attempt.unspoken)
+        return attempt, None
+
+    async def _return_recorded(self, attempt: Attempt, end: CallEnd) -> ToolOutcome:
+        """Return what an attempt has recorded that was lost before it could say so."""
+        await self._keep(attempt, end)
+        if end.abort is not None:
+            raise permanent(end.abort)
+        return outcome(end.message)
+
+    async def _check(self, attempt: Attempt) -> None:
+        """Hold the call to the agent's rules once more, where it is about to run.
+
+        Raises:
+            NotApprovedError: A rule denies it, or it is not what somebody approved.
+        """
+        definition, declaration, raw = attempt.definition, attempt.declaration, attempt.raw_arguments
+        digest = attempt.call.approval.digest if attempt.call.approval is not None else None
+        if definition.approvals.rules:
+            agreed = await off_the_loop(lambda: is_approved(definition, declaration, raw, digest))
+        else:
+            agreed = is_approved(definition, declaration, raw, digest)
+        if not agreed:
+            msg = f"{declaration.name} with these arguments is not approved; it did not run"
+            raise NotApprovedError(msg)
+
+    async def _run(self, attempt: Attempt) -> Ran:
+        """Check the call, and run the body on the raw arguments; what a reconciler has found is its result already."""
         began = time.monotonic()
         try:
-            await check_approval(definition, attempt, claim.arguments)
-            with progress.taken(self._secrets | unspoken):
-                result = await self._result(tool, attempt, claim.arguments, verdict)
+            await self._check(attempt)
+            with attempt.progress.taken(self._secrets | attempt.unspoken):
+                if attempt.recovery is not None and attempt.recovery.decision == "result_found":
+                    result = await read(attempt.recovery.found, attempt.call.call_id)
+                elif isinstance(attempt.body, Tool):
+                    result = await self._run_here(attempt, attempt.body)
+                else:
+                    result = await self._mcp.call(
+                        attempt.body,
+                        attempt.declaration,
+                        parsed_arguments(attempt.raw_arguments),
+                        caller=Caller(attempt.call.session, attempt.call.call_id),
+                        unspoken=attempt.unspoken,
+                        on_progress=attempt.progress.report,
+                    )
         except Exception as error:  # noqa: BLE001 - the edge: whatever a tool raises becomes a reason code
-            detail = error_detail(declaration, error, self._secrets | unspoken)
-            return await self._failed(definition, attempt, error, detail, time.monotonic() - began)
-        return await self._succeeded(definition, attempt, result, hidden, time.monotonic() - began)
+            return Ran(error, time.monotonic() - began)
+        return Ran(result, time.monotonic() - began)
 
-    def _tool(self, definition: AgentDefinition, name: str) -> tuple[Body, ToolDeclaration]:
-        """The body for a frozen declaration; a worker of another version leaves the call to one that has it."""
-        declaration = definition.tool(name)
-        agent = self._roster.of(definition)
-        if declaration is not None and is_skill_tool(declaration):
-            return skill_tool(definition.skills, agent.skills if agent is not None else ()), declaration
-        if declaration is not None and agent is not None and is_remote(declaration):
-            server = agent.mcp_server(server_name(declaration))
-            if server is not None:
-                return server, declaration
-        tool = agent.tool(name) if agent is not None else None
-        if declaration is None or tool is None or not takes_the_same(tool.declaration, declaration):
-            missing = MissingVersion(
-                agent=definition.name,
-                what="tool",
-                name=name,
-                definition=definition.digest(),
-                changed=tool is not None and declaration is not None,
-            )
-            raise missing_version(missing, MISSING_TOOL_RETRY)
-        return tool, declaration
-
-    async def _given_up(self, attempt: Attempt, verdict: Verdict) -> ToolOutcome:
-        """Tell the model that nobody knows what became of the call."""
-        message = attempt.given_up(verdict.code, verdict.told)
-        await self._finish(attempt, message, attempt.ended(message, (), 0.0), ())
-        await self._keep(attempt, message, ended_turn=False, seconds=None)
-        return outcome(message)
-
-    async def _result(self, tool: Body, attempt: Attempt, raw: str, verdict: Verdict | None) -> CallResult:
-        """What the body gives, or has given to an attempt that was lost."""
-        if verdict is not None and verdict.decision == "result_found":
-            return await read(verdict.found, attempt.call.call_id)
-        return await self._run(tool, attempt, raw)
-
-    async def _run(self, tool: Body, attempt: Attempt, raw: str) -> CallResult:
+    async def _run_here(self, attempt: Attempt, tool: Tool[..., object]) -> CallResult:
         """Check the arguments, run the body within its time-out, and write its result as text."""
-        if not isinstance(tool, Tool):
-            return await self._mcp.call(
-                tool,
-                attempt.declaration,
-                parsed_arguments(raw),
-                caller=Caller(attempt.call.session, attempt.call.call_id),
-                unspoken=masked.get(),
-                on_progress=attempt.progress.report,
-            )
         limit = attempt.declaration.timeout.total_seconds()
-        arguments = checked_arguments(tool, raw)
-        context = await self._effects.context_of(attempt.call)
+        arguments = checked_arguments(tool, attempt.raw_arguments)
+        context = await self._contexts.of_call(attempt.call)
         context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
+
+        def stop() -> None:
+            context.stop.set()
+            if not tool.is_async:  # it has its flag, and may run on
+                self._metrics.tools_abandoned.labels(tool.name).inc()
+
         body = self._bodies.start(tool, arguments, context)
-        result = await within(body, limit, who=tool.name, late=late, give_up=lambda: self._stop(tool, context))
-        return replace(await read(result, context.call_id, tool.returns), stop=context.stop_reason)
+        returned = await within(body, limit, who=tool.name, late=late, give_up=stop)
+        return replace(await read(returned, context.call_id, tool.returns), stop=context.stop_reason)
 
-    def _stop(self, tool: Tool[..., Any], context: CallContext) -> None:
-        """Tell the body to end: an async one is cancelled besides, a blocking one has its flag and may run on."""
-        context.stop.set()
-        if not tool.is_async:
-            self._metrics.tools_abandoned.labels(tool.name).inc()
+    async def _replay(self, attempt: Attempt) -> CallEnd:
+        """What the call came to when it was recorded; the body does not run.
 
-    async def _succeeded(
-        self, definition: AgentDefinition, attempt: Attempt, result: CallResult, hidden: Hidden, seconds: float
-    ) -> ToolOutcome:
-        declaration, call = attempt.declaration, attempt.call
-        text = content = without_known(without_hidden(result.text, hidden), self._secrets)
-        artifacts = await artifacts_of(call, result.attachments, self._secrets)
+        A call that was never recorded ends the turn, whatever the tool's ``catch`` says.
+        """
+        call, name = attempt.call, attempt.declaration.name
+        try:
+            fixture = await attempt.recording.outcome()
+        except FixtureMissingError as error:
+            code = ReasonCode.TOOL_FIXTURE_MISSING
+            text = f"{REASONS[code].cause}: {error}; {REASONS[code].advice}"
+            detail = ErrorDetail(code=code, title=name, message=text, type=type(error).__name__)
+            return CallEnd(failed(call, detail), abort=_aborting(attempt, detail))
+        artifacts = recorded(call, fixture)
+        whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
+        matched, problem = ((), None) if fixture.error else await matches(attempt.definition, name, whole)
+        message = ToolMessage(
+            call_id=call.call_id,
+            name=name,
+            content=fixture.content,
+            error=fixture.error,
+            decided=call.approval,
+            stop=fixture.stop,
+            matched=matched,
+            parts=shown_images(artifacts),
+        )
+        ending = fixture.error if fixture.ended_turn else None
+        abort = None if ending is None else _aborting(attempt, ending)
+        return CallEnd(message, artifacts, abort=abort, problem=problem)
+
+    async def _redact(self, attempt: Attempt, ran: Ran) -> CallEnd:
+        """What the model and people may know of a result, in the length they read."""
+        if isinstance(ran.result, Exception):
+            return self._redact_error(attempt, ran.result, ran.seconds)
+        definition, declaration, call = attempt.definition, attempt.declaration, attempt.call
+        text = content = without_known(without_hidden(ran.result.text, attempt.hidden), self._secrets)
+        artifacts = await artifacts_of(call, ran.result.attachments, self._secrets)
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
             whole = whole_output(call, text)
             content = offloaded(text, whole.id, reading_tool(definition))
             artifacts = [whole, *artifacts]
-        stop = stop_request(result.stop, self._secrets | hidden.named | hidden.guessed)
         matched, problem = await matches(definition, declaration.name, text)
         message = ToolMessage(
             call_id=call.call_id,
             name=declaration.name,
             content=content,
             decided=call.approval,
-            stop=stop,
+            stop=stop_request(ran.result.stop, self._secrets | attempt.unspoken),
             matched=matched,
             parts=shown_images(artifacts),
         )
-        await self._finish(attempt, message, attempt.ended(message, artifacts, seconds), artifacts)
-        await self._keep(attempt, message, ended_turn=False, seconds=seconds)
-        self._metrics.tool_seconds.labels(declaration.name).observe(seconds)
-        if problem is not None:
-            raise permanent(problem)
-        return outcome(message)
+        return CallEnd(message, artifacts, ran.seconds, problem=problem)
 
-    async def _failed(
-        self, definition: AgentDefinition, attempt: Attempt, error: Exception, detail: ErrorDetail, seconds: float
-    ) -> ToolOutcome:
+    def _redact_error(self, attempt: Attempt, error: Exception, seconds: float) -> CallEnd:
         """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
-        message = failed(attempt.call, detail, told(error, self._secrets | masked.get()))
-        aborts = definition.on_tool_error == "abort" and not is_caught(attempt.declaration, error)
-        trace = None
+        declaration, secrets = attempt.declaration, self._secrets | attempt.unspoken
+        detail, trace = error_detail(declaration, error, secrets), None
         if detail.exception is not None:  # the tool's own, and no failure that its sentence explains
-            trace = traceback_of(error, self._secrets | masked.get())
+            trace = traceback_of(error, secrets)
             activity.logger.warning("tool %s raised %s", detail.title, detail.type, extra={"exception": trace})
-        events = (
-            attempt.aborted(_aborting(attempt, detail), trace) if aborts else attempt.ended(message, (), seconds, trace)
-        )
-        await self._finish(attempt, message, events, ())
-        await self._keep(attempt, message, ended_turn=aborts, seconds=seconds)
-        self._metrics.tool_seconds.labels(detail.title).observe(seconds)
-        if aborts:
-            raise _abort(attempt, detail) from behind(detail, error)
-        return outcome(message)
+        end = CallEnd(failed(attempt.call, detail, told(error, secrets)), seconds=seconds, trace=trace)
+        if attempt.definition.on_tool_error != "abort" or is_caught(declaration, error):
+            return end
+        return replace(end, abort=_aborting(attempt, detail), cause=behind(detail, error))
 
-    async def _finish(
-        self, attempt: Attempt, message: ToolMessage, events: Sequence[NewEvent], artifacts: Sequence[Artifact]
-    ) -> None:
+    async def _record(self, attempt: Attempt, end: CallEnd) -> ToolOutcome:
         """Store the result with all that belongs to it; that of an attempt which has lost its claim is dropped."""
-        call, events = attempt.call, [*attempt.progress.last(), *events]
+        call, name, message = attempt.call, attempt.declaration.name, end.message
+        if end.abort is not None:
+            events = aborted(call, name, end.abort, end.trace)
+        else:
+            seconds = end.seconds or 0.0
+            events = ended(
+                call, message, end.artifacts, seconds, recorded=attempt.recording.replays, traceback=end.trace
+            )
+        events = [*attempt.progress.last(), *events]
         kept = await write_until_stored(
             lambda: self._store.finish_call(
                 session=call.session,
@@ -273,63 +362,31 @@ class ToolActivities:
                 claimant=attempt.claimant,
                 message=message,
                 events=events,
-                artifacts=artifacts,
+                artifacts=end.artifacts,
             )
         )
         if not kept:
             activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
-
-    async def _replayed(self, definition: AgentDefinition, attempt: Attempt) -> ToolOutcome | None:
-        """What the call came to when it was recorded; None if it is to be carried out.
-
-        A call that was never recorded ends the turn, whatever the tool's ``catch`` says: the body does not run.
-        """
-        call, name = attempt.call, attempt.declaration.name
-        try:
-            fixture = await attempt.recording.outcome()
-        except FixtureMissingError as error:
-            code = ReasonCode.TOOL_FIXTURE_MISSING
-            text = f"{REASONS[code].cause}: {error}; {REASONS[code].advice}"
-            message = failed(call, ErrorDetail(code=code, title=name, message=text, type=type(error).__name__))
-            artifacts, aborts, problem = [], True, None
-        else:
-            if fixture is None:
-                return None
-            artifacts, aborts = recorded(call, fixture), fixture.ended_turn
-            whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
-            matched, problem = ((), None) if fixture.error else await matches(definition, name, whole)
-            message = ToolMessage(
-                call_id=call.call_id,
-                name=name,
-                content=fixture.content,
-                error=fixture.error,
-                decided=call.approval,
-                stop=fixture.stop,
-                matched=matched,
-                parts=shown_images(artifacts),
-            )
-        if aborts and message.error is not None:
-            await self._finish(attempt, message, attempt.aborted(_aborting(attempt, message.error)), artifacts)
-            raise _abort(attempt, message.error)
-        await self._finish(attempt, message, attempt.ended(message, artifacts, 0.0), artifacts)
-        if problem is not None:
-            raise permanent(problem)
+        await self._keep(attempt, end)
+        if end.seconds is not None:
+            self._metrics.tool_seconds.labels(name).observe(end.seconds)
+        if end.abort is not None:
+            raise permanent(end.abort) from end.cause
+        if end.problem is not None:
+            raise permanent(end.problem)
         return outcome(message)
 
-    async def _keep(self, attempt: Attempt, message: ToolMessage, *, ended_turn: bool, seconds: float | None) -> None:
+    async def _keep(self, attempt: Attempt, end: CallEnd) -> None:
         """Have the result recorded as the store has it: that of a second attempt is the first one's."""
-        if attempt.recording.file is None or attempt.recording.replays:
+        recording, call = attempt.recording, attempt.call
+        if recording.file is None or recording.replays:
             return
         async with store_failures():
-            stored = await self._store.result_of_call(attempt.call.session, attempt.call.turn, message.call_id)
-            artifacts = await artifacts_in_store(self._store, attempt.call)
-        if stored == message:
-            await attempt.recording.keep(message, artifacts=artifacts, ended_turn=ended_turn, seconds=seconds)
-
-
-def _abort(attempt: Attempt, detail: ErrorDetail) -> ApplicationError:
-    """The failure of a call that ends the turn."""
-    return permanent(_aborting(attempt, detail))
+            stored = await self._store.result_of_call(call.session, call.turn, call.call_id)
+            artifacts = await artifacts_in_store(self._store, call)
+        if stored == end.message:
+            ended_turn = end.abort is not None
+            await recording.keep(end.message, artifacts=artifacts, ended_turn=ended_turn, seconds=end.seconds)
 
 
 def _aborting(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:

@@ -14,7 +14,7 @@ from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, sto
 from perdure.activities.heartbeat import beating
 from perdure.activities.litellm_call import context_window
 from perdure.activities.mcp.failures import McpError, last_lines, shortened
-from perdure.activities.mcp.servers import McpServers, server_name
+from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
 from perdure.activities.schema_checks import off_the_loop
@@ -276,10 +276,12 @@ class TurnActivities:
             return tools
         elsewhere = {tool.name for tool in before.tools if tool.pinned and tool.task_queue != self._mcp.queue}
         used = {message.name for message in transcript if isinstance(message, ToolMessage)} & elsewhere
-        servers = {server_name(pinned[name]) for name in used & pinned.keys()}
+        servers = {
+            tool.remote.server for name in used if (tool := pinned.get(name)) is not None and tool.remote is not None
+        }
         return tuple(
             tool.model_copy(update={"description": f"{tool.description}\n\n{MOVED}".strip()})
-            if tool.pinned and server_name(tool) in servers
+            if tool.pinned and tool.remote is not None and tool.remote.server in servers
             else tool
             for tool in tools
         )

@@ -21,13 +21,10 @@ from perdure.activities.tool_output import CallResult
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
-from perdure.contracts.tools import ToolDeclaration, wire_name
+from perdure.contracts.tools import MCP_REFERENCE, ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue
 from perdure.llm.recorded_calls import without_secrets
 from perdure.security.redaction import without_known
-
-REFERENCE = "mcp:"
-"""``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""
 
 MOST_TOOLS = 500
 """Tools of one server that an agent may use. Models take some hundred, and the workflow carries a line for each."""
@@ -93,13 +90,14 @@ class McpServers:
         Raises:
             McpError: It came to nothing, or the server says that it failed.
         """
-        if not _allowed(config, remote_name(declaration)):
-            msg = f"this worker's agent may not use {remote_name(declaration)} of MCP server {config.name!r} any more"
+        name = declaration.remote.name if declaration.remote is not None else ""
+        if not _allowed(config, name):
+            msg = f"this worker's agent may not use {name} of MCP server {config.name!r} any more"
             raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
         server = self._server(config)
         server.hide(unspoken)
         result = await server.call(
-            remote_name(declaration),
+            name,
             arguments,
             caller=caller,
             limit=declaration.timeout.total_seconds(),
@@ -161,21 +159,6 @@ def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
     if isinstance(value, dict):
         return {without_known(name, secrets): _with_clean_names(inner, secrets) for name, inner in value.items()}
     return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
-
-
-def is_remote(declaration: ToolDeclaration) -> bool:
-    """Whether a tool is one of an MCP server."""
-    return declaration.reference.startswith(REFERENCE)
-
-
-def server_name(declaration: ToolDeclaration) -> str:
-    """The server of a remote tool."""
-    return declaration.reference.removeprefix(REFERENCE).partition("/")[0]
-
-
-def remote_name(declaration: ToolDeclaration) -> str:
-    """The tool's name on its server."""
-    return declaration.reference.removeprefix(REFERENCE).partition("/")[2]
 
 
 def _admitted(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
@@ -240,7 +223,7 @@ def _declared(
                 name=name,
                 description=tool.description or "",
                 parameters={"type": "object", "properties": {}, **tool.input_schema},
-                reference=f"{REFERENCE}{config.name}/{tool.name}",
+                reference=f"{MCP_REFERENCE}{config.name}/{tool.name}",
                 timeout=config.call_timeout,
                 idempotent=bool(hints and (hints.idempotent_hint or hints.read_only_hint)),
                 task_queue=queue,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -253,6 +253,17 @@ def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
     return f"{name[: LONGEST_NAME - 9]}_{digest}"
 
 
+MCP_REFERENCE = "mcp:"
+"""``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""
+
+
+class RemoteTool(NamedTuple):
+    """A tool of an MCP server, by the names of both."""
+
+    server: str
+    name: str
+
+
 class ToolDeclaration(Value):
     """A tool as it is frozen with its agent: all data, the body by dotted name.
 
@@ -289,6 +300,14 @@ class ToolDeclaration(Value):
     pinned: bool = False
     delegate: DelegateSettings | None = None
     builtin: Builtin | None = None
+
+    @property
+    def remote(self) -> "RemoteTool | None":
+        """Where calls of the tool go, if it is one of an MCP server."""
+        if not self.reference.startswith(MCP_REFERENCE):
+            return None
+        server, _, name = self.reference.removeprefix(MCP_REFERENCE).partition("/")
+        return RemoteTool(server, name)
 
     def catches(self, error: BaseException) -> bool:
         """Whether the author wants the model to read of the error. Classes go by name, so that the list is data."""

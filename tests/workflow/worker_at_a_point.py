@@ -30,9 +30,9 @@ def _meet_at_the_write(name: str, write: Call) -> Call:
 
 
 def _meet_after_the_body(run: Call) -> Call:
-    async def running(activities: ToolActivities, tool: Any, attempt: Any, *arguments: Any) -> Any:
+    async def running(activities: ToolActivities, attempt: Any) -> Any:
         _running.set(attempt.call)
-        result = await run(activities, tool, attempt, *arguments)
+        result = await run(activities, attempt)
         await meeting.wait_async("after the body", attempt.call.session, attempt.call.call_id)
         return result
 

@@ -21,18 +21,18 @@ from perdure.activities.tool_claims import (
     LONGEST_RECONCILIATION,
     MAX_ATTEMPTS,
     MAX_RUNS,
-    Effects,
+    Attempt,
+    Claims,
+    Recovery,
     RunningCalls,
-    Verdict,
 )
-from perdure.activities.tool_results import Attempt
 from perdure.activities.tool_runner import Bodies
 from perdure.contracts.tools import CallTool
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE
 from tests.unit.store.given import SESSION, answer, finish, generate, open_turn, result, types, wish
 
-Judged = tuple[Claim, Verdict | None]
+Judged = tuple[Claim, Recovery | None]
 
 LOST = "the worker was lost while the tool ran, so its effect is unknown"
 ADVICE = "; look at what it did before it runs again"
@@ -52,23 +52,24 @@ class Ledger:
         self.attempts += 1
         claimant = f"run/7/{self.attempts:020.6f}"
         call = CallTool(session=SESSION, turn=1, step=1, call_id="c1", definition="d", arguments='{"query": "***"}')
-        attempt = Attempt(call, called.declaration, claimant, Mock(replays=replays), Mock())
+        recording = Mock(replays=replays)
+        attempt = Attempt(call, Mock(), called.declaration, called, claimant, recording, Mock())
 
         async def work() -> Judged:
             async with beating(is_bounded=False):  # as the activity of tools does
                 running, secrets = RunningCalls(), frozenset({"key-of-the-worker"})
                 contexts = TurnContexts(self.store, {})
-                judge = Effects(
+                judge = Claims(
                     store=self.store, bodies=self.bodies, running=running, contexts=contexts, secrets=secrets
                 )
-                return await judge.claimed(called, attempt)
+                return await judge.claim(attempt)
 
         environment = ActivityEnvironment()
         environment.info = dataclasses.replace(environment.info, attempt=number)
         judged: Judged = await environment.run(work)
         return judged
 
-    async def after_a_loss(self, called: Tool[..., Any], *, number: int = 2) -> Verdict:
+    async def after_a_loss(self, called: Tool[..., Any], *, number: int = 2) -> Recovery:
         """What a second attempt decides."""
         await self.attempt(called, number=1)
         claim, verdict = await self.attempt(called, number=number)

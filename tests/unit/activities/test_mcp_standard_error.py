@@ -11,7 +11,7 @@ from perdure import StdioServerConfig
 from perdure.activities.mcp import process
 from perdure.activities.mcp.failures import RECENT_LINES, McpError, McpUnavailableError, in_full, last_lines, shortened
 from perdure.activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
-from perdure.activities.tool_results import error_detail, told
+from perdure.activities.tool_output import error_detail, told
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.mcp_peers import peer, worker_of

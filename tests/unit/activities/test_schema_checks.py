@@ -10,7 +10,6 @@ from mcp_types import CallToolResult, Tool
 from perdure.activities import schema_checks
 from perdure.activities.litellm_call import Answer, WireCall
 from perdure.activities.mcp.server import check_output
-from perdure.activities.mcp.servers import REFERENCE
 from perdure.activities.record_answer import step_of
 from perdure.activities.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.agents.schemas import GivenUpError
@@ -73,7 +72,7 @@ def test_other_schemas_are_held_to(
 
 def test_a_call_that_a_person_approves_does_not_wait_for_the_schema_of_its_tool() -> None:
     """Nobody has to trust it; who approves sees the arguments."""
-    tool = ToolDeclaration(name="evil__put", description="", parameters=ENDLESS, reference=f"{REFERENCE}evil/put")
+    tool = ToolDeclaration(name="evil__put", description="", parameters=ENDLESS, reference="mcp:evil/put")
     rules = ApprovalPolicy(rules=(ApprovalRule(tool="evil__*", decision="ask"),))
     definition = AgentDefinition(name="tester", model="openai/scripted", tools=(tool,), approvals=rules)
     calls = (WireCall(name="evil__put", arguments=json.dumps(VALUE)),)
