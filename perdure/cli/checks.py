@@ -28,7 +28,7 @@ from perdure.client.errors import ServerUnreachableError, StoreMismatchError, Te
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.names import AGENT_TURN
 from perdure.settings import PREFIX, Settings, folder_settings
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
 from perdure.store.schema import REVISION

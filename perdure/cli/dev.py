@@ -28,7 +28,7 @@ from perdure.client.connect import load_config
 from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings, known_secrets, load_settings, prepare_recordings
-from perdure.store.engine import Address
+from perdure.store.database import Address
 
 
 @click.command("dev")

@@ -18,7 +18,7 @@ from perdure.cli.render import Line, Tone, clean
 from perdure.client.connect import CONNECT_TIMEOUT
 from perdure.security.redaction import redact_text
 from perdure.settings import known_secrets
-from perdure.store.engine import BUSY_TIMEOUT
+from perdure.store.database import BUSY_TIMEOUT
 
 PATIENCE = max(CONNECT_TIMEOUT, BUSY_TIMEOUT) + timedelta(seconds=1)
 """How long the answers of server and store may take together: as long as a connection, and a moment to report it."""

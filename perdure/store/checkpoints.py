@@ -15,14 +15,14 @@ from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, Gene
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import StopReason
-from perdure.store import opening as openings
+from perdure.store import open_turn as openings
 from perdure.store import schema
-from perdure.store.generations import conversation
-from perdure.store.reads import session as find_session
-from perdure.store.reads import steps as all_steps
-from perdure.store.reads import turns as all_turns
+from perdure.store.queries import session as find_session
+from perdure.store.queries import steps as all_steps
+from perdure.store.queries import turns as all_turns
 from perdure.store.records import StepRecord, TurnRecord
-from perdure.store.rows import load_tool_message
+from perdure.store.schema import load_tool_message
+from perdure.store.steps import conversation
 
 _E = schema.events
 _EVENTS = (

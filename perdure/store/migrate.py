@@ -8,10 +8,9 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, Select, Text, column, inspect, select, table
 from sqlalchemy.exc import OperationalError
 
-from perdure.store.engine import BUSY_TIMEOUT, WRITES, Address
+from perdure.store.database import BUSY_TIMEOUT, WRITES, Address, create_file
 from perdure.store.errors import StoreUnavailableError, StoreVersionError
 from perdure.store.schema import KNOWN_REVISIONS, REVISION, REVISION_TABLE
-from perdure.store.sqlite import create_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 """Alembic's folder: packaged, and run from here only."""

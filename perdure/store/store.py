@@ -24,11 +24,18 @@ from perdure.contracts.generations import Generate
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.turns import CommitTurn, OpenTurn
-from perdure.store import checkpoints, closing, generations, ledger, log, reads
-from perdure.store import opening as openings
-from perdure.store.engine import POSTGRESQL_CONNECTIONS, SQLITE_READERS, WRITES, Address, connect, translated
+from perdure.store import checkpoints, commit_turn, queries, session_lock, steps, tool_calls
+from perdure.store import open_turn as openings
+from perdure.store.database import (
+    POSTGRESQL_CONNECTIONS,
+    SQLITE_READERS,
+    WRITES,
+    Address,
+    SqliteFile,
+    connect,
+    translated,
+)
 from perdure.store.errors import OtherStoreError
-from perdure.store.ledger import CallKey
 from perdure.store.migrate import prepare
 from perdure.store.records import (
     Artifact,
@@ -45,7 +52,7 @@ from perdure.store.records import (
     TurnGlance,
     TurnRecord,
 )
-from perdure.store.sqlite import SqliteFile
+from perdure.store.tool_calls import CallKey
 
 T = TypeVar("T")
 
@@ -109,7 +116,7 @@ class Store:
 
     def _prepare(self, *, upgrade: bool) -> None:
         prepare(self._engine, self._address, upgrade=upgrade)
-        self._id = self._read_once(reads.store_id)
+        self._id = self._read_once(queries.store_id)
         if self._file is not None:
             self._file.require_same()
             if upgrade:
@@ -133,7 +140,7 @@ class Store:
         """
         if wanted in {"", self._id}:
             return
-        self._id = await self._read("store_id", reads.store_id)  # the database may have been exchanged meanwhile
+        self._id = await self._read("store_id", queries.store_id)  # the database may have been exchanged meanwhile
         if wanted != self._id:
             msg = (
                 f"this worker looks at the store {self._address} ({self._id}), the turn lives in the store {wanted}; "
@@ -204,7 +211,9 @@ class Store:
             nonlocal committing
             written: list[Event] = []
             with self._writing.begin() as connection:
-                connection.info[log.WRITTEN] = written  # of a connection that lives on: an aborted one left its own
+                connection.info[session_lock.WRITTEN] = (
+                    written  # of a connection that lives on: an aborted one left its own
+                )
                 if self._file is not None:
                     self._file.require_same()
                 result = work(connection)
@@ -268,7 +277,7 @@ class Store:
             TurnEndedError: The turn has ended.
         """
         return await self._write(
-            "begin_generation", lambda connection: generations.begin_generation(connection, request, events)
+            "begin_generation", lambda connection: steps.begin_generation(connection, request, events)
         )
 
     async def finish_generation(
@@ -281,7 +290,7 @@ class Store:
             TurnEndedError: The turn has ended.
         """
         return await self._write(
-            "finish_generation", lambda connection: generations.finish_generation(connection, step, calls, events)
+            "finish_generation", lambda connection: steps.finish_generation(connection, step, calls, events)
         )
 
     async def finish_compaction(self, step: StepRecord, events: Sequence[NewEvent]) -> StepRecord:
@@ -292,12 +301,12 @@ class Store:
             TurnEndedError: The turn has ended.
         """
         return await self._write(
-            "finish_compaction", lambda connection: generations.finish_compaction(connection, step, events)
+            "finish_compaction", lambda connection: steps.finish_compaction(connection, step, events)
         )
 
     async def step(self, step: str) -> StepRecord | None:
         """The step of that id; None if there is none."""
-        return await self._read("step", lambda connection: generations.find_step(connection, step))
+        return await self._read("step", lambda connection: steps.find_step(connection, step))
 
     async def conversation(self, tip: str) -> tuple[Message, ...]:
         """What a model reads at the step: all messages from the root, or from the last compaction.
@@ -305,7 +314,7 @@ class Store:
         Raises:
             NotFoundError: There is no such step.
         """
-        return await self._read("conversation", lambda connection: generations.conversation(connection, tip))
+        return await self._read("conversation", lambda connection: steps.conversation(connection, tip))
 
     async def append_events(self, session: str, events: Sequence[NewEvent]) -> None:
         """Write events of the open turn; an event whose key is in the log already is left out.
@@ -314,11 +323,11 @@ class Store:
             NotFoundError: There is no such session or turn.
             TurnEndedError: The turn has ended.
         """
-        await self._write("append_events", lambda connection: log.append_events(connection, session, events))
+        await self._write("append_events", lambda connection: session_lock.append_events(connection, session, events))
 
     async def retries(self, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
         """The retries of one generation, in order."""
-        return await self._read("retries", lambda connection: log.retries(connection, session, turn, step))
+        return await self._read("retries", lambda connection: session_lock.retries(connection, session, turn, step))
 
     async def claim_call(
         self,
@@ -342,7 +351,7 @@ class Store:
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
             "claim_call",
-            lambda connection: ledger.claim_call(connection, key, claimant=claimant, lost=lost, events=events),
+            lambda connection: tool_calls.claim_call(connection, key, claimant=claimant, lost=lost, events=events),
         )
 
     async def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
@@ -360,7 +369,7 @@ class Store:
         key = CallKey(session=session, turn=turn, call_id=call_id)
         return await self._write(
             "finish_call",
-            lambda connection: ledger.finish_call(
+            lambda connection: tool_calls.finish_call(
                 connection, key, claimant=claimant, message=message, events=events, artifacts=artifacts
             ),
         )
@@ -371,7 +380,7 @@ class Store:
         def write(connection: Connection) -> None:
             for artifact in artifacts:
                 key = CallKey(session=artifact.session, turn=0, call_id="")
-                ledger.insert_artifact(connection, key, artifact, datetime.now(UTC))
+                tool_calls.insert_artifact(connection, key, artifact, datetime.now(UTC))
 
         await self._write("keep_artifacts", write)
 
@@ -379,7 +388,7 @@ class Store:
         """Write how far a call is; False, and nothing is written, if the claimant does not hold the call any more."""
         key = CallKey(session=session, turn=event.turn, call_id=call_id)
         return await self._write(
-            "report_progress", lambda connection: ledger.report_progress(connection, key, claimant, event)
+            "report_progress", lambda connection: tool_calls.report_progress(connection, key, claimant, event)
         )
 
     async def commit_turn(self, commit: CommitTurn) -> Committed:
@@ -388,7 +397,7 @@ class Store:
         Raises:
             NotFoundError: There is no such session or turn.
         """
-        return await self._write("commit_turn", lambda connection: closing.commit_turn(connection, commit))
+        return await self._write("commit_turn", lambda connection: commit_turn.commit_turn(connection, commit))
 
     async def session(self, session: str) -> SessionRecord:
         """A session and where it stands.
@@ -396,29 +405,29 @@ class Store:
         Raises:
             NotFoundError: There is no such session.
         """
-        return await self._read("session", lambda connection: reads.session(connection, session))
+        return await self._read("session", lambda connection: queries.session(connection, session))
 
     async def sessions(
         self, *, limit: int = 50, only: Collection[str] | None = None, **wanted: Unpack[SessionFilter]
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
-        return await self._read("sessions", lambda connection: reads.sessions(connection, wanted, limit, only))
+        return await self._read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
 
     async def glances(self, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
         """What a list shows of these turns, one of each session."""
-        return await self._read("glances", lambda connection: reads.glances(connection, turns))
+        return await self._read("glances", lambda connection: queries.glances(connection, turns))
 
     async def open_runs(self, sessions: Collection[str] | None = None) -> dict[str, datetime]:
         """When the first runs of open turns began, by session: of these sessions, or of all."""
-        return await self._read("open_runs", lambda connection: reads.open_runs(connection, sessions))
+        return await self._read("open_runs", lambda connection: queries.open_runs(connection, sessions))
 
     async def people_waited_for(self, without: Collection[str] = ()) -> PeopleWaitedFor:
         """How many turns wait for a person now, and since when; those of the sessions ``without`` are not counted."""
-        return await self._read("people_waited_for", lambda connection: reads.people_waited_for(connection, without))
+        return await self._read("people_waited_for", lambda connection: queries.people_waited_for(connection, without))
 
     async def open_requests(self, session: str | None = None, agent: str | None = None) -> tuple[OpenRequest, ...]:
         """The input requests that nobody has decided about, of this session and of turns of this agent only."""
-        return await self._read("open_requests", lambda connection: reads.open_requests(connection, session, agent))
+        return await self._read("open_requests", lambda connection: queries.open_requests(connection, session, agent))
 
     async def turn(self, session: str, turn: int) -> TurnRecord:
         """A turn by its number.
@@ -426,25 +435,25 @@ class Store:
         Raises:
             NotFoundError: There is no such turn.
         """
-        return await self._read("turn", lambda connection: reads.turn(connection, session, turn))
+        return await self._read("turn", lambda connection: queries.turn(connection, session, turn))
 
     async def turn_by_request(self, session: str, request_id: str) -> TurnRecord | None:
         """The turn that a request has begun, if it has."""
         return await self._read(
-            "turn_by_request", lambda connection: reads.turn_by_request(connection, session, request_id)
+            "turn_by_request", lambda connection: queries.turn_by_request(connection, session, request_id)
         )
 
     async def turns(self, session: str) -> tuple[TurnRecord, ...]:
         """All turns of a session, in order."""
-        return await self._read("turns", lambda connection: reads.turns(connection, session))
+        return await self._read("turns", lambda connection: queries.turns(connection, session))
 
     async def events(self, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
         """Events after a sequence number, in order; none for a session that nobody has begun."""
-        return await self._read("events", lambda connection: reads.events(connection, session, after, limit))
+        return await self._read("events", lambda connection: queries.events(connection, session, after, limit))
 
     async def events_by_key(self, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
         """The events that were written under these keys, in order."""
-        return await self._read("events_by_key", lambda connection: reads.events_by_key(connection, session, keys))
+        return await self._read("events_by_key", lambda connection: queries.events_by_key(connection, session, keys))
 
     async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
         """Every message of the conversation as it is now, or as it was at the end of a turn.
@@ -454,11 +463,11 @@ class Store:
         Raises:
             NotFoundError: There is no such session or turn.
         """
-        return await self._read("transcript", lambda connection: reads.transcript(connection, session, turn))
+        return await self._read("transcript", lambda connection: queries.transcript(connection, session, turn))
 
     async def steps(self, session: str) -> tuple[StepRecord, ...]:
         """All steps of a session, also those that no conversation reaches any more."""
-        return await self._read("steps", lambda connection: reads.steps(connection, session))
+        return await self._read("steps", lambda connection: queries.steps(connection, session))
 
     async def checkpoints(self, session: str) -> tuple[Checkpoint, ...]:
         """Every step of a session as a place to go on from, in order, also those that a rewind left behind.
@@ -474,14 +483,14 @@ class Store:
         Raises:
             NotFoundError: There is no such artifact.
         """
-        return await self._read("artifact", lambda connection: reads.artifact(connection, artifact, session))
+        return await self._read("artifact", lambda connection: queries.artifact(connection, artifact, session))
 
     async def holds_call(self, session: str, turn: int, call_id: str, claimant: str) -> bool:
         """Whether the claimant holds a call that has no result yet."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._read("holds_call", lambda connection: ledger.holds_call(connection, key, claimant))
+        return await self._read("holds_call", lambda connection: tool_calls.holds_call(connection, key, claimant))
 
     async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
         """The result of a tool call; None while it has none."""
         key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._read("result_of_call", lambda connection: ledger.result_of_call(connection, key))
+        return await self._read("result_of_call", lambda connection: tool_calls.result_of_call(connection, key))

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, event
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from perdure.activities import model_attempt
-from perdure.store.engine import WRITES
+from perdure.store.database import WRITES
 from perdure.worker import app
 from perdure.worker.__main__ import main
 from tests.chaos import agents

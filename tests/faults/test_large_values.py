@@ -11,7 +11,7 @@ from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, MAX_PROMPT_BYTES
 from perdure.contracts.values import JsonValue
-from perdure.store.closing import CUT_NOTICE
+from perdure.store.commit_turn import CUT_NOTICE
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 

@@ -16,7 +16,7 @@ from perdure.client import ServerUnreachableError
 from perdure.client.connect import address_source, load_config
 from perdure.local_files import FILE, AlreadyRunningError, DevAddresses, find, held
 from perdure.settings import load_settings
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from tests.contract.repository import ROOT
 
 ADDRESSES = DevAddresses(

@@ -11,7 +11,7 @@ from perdure.contracts.generations import Compact
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.turns import OpenTurn, StopReason
 from perdure.store import StepRecord, Store
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from perdure.store.migrate import MIGRATIONS
 from tests.unit.store.given import (
     HELPER,

@@ -13,7 +13,7 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, U
 from perdure.contracts.tools import Todo
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import NotFoundError, Opened, ResumeRefusedError, Store
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from tests.unit.store.given import (
     HELPER,
     LATER,

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
 from perdure.store import Store, StoreError, StoreUnavailableError, StoreVersionError
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from perdure.store.migrate import MIGRATIONS
 from perdure.store.schema import IS_RETRY, KNOWN_REVISIONS, REVISION, REVISION_TABLE, metadata
 from tests.unit.store.given import SESSION, new_event, open_turn

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from perdure.store import Store, StoreError, StoreUnavailableError
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from tests.unit.store.given import SESSION, open_turn
 
 SERVER = "postgresql://somebody@127.0.0.1:1/none"

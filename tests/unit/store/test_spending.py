@@ -12,7 +12,7 @@ from perdure.contracts.hooks import Decided, ModelFallback
 from perdure.contracts.tools import Finish, PlannedCall, ToolOutcome
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import StepRecord, Store
-from perdure.store.closing import output_of
+from perdure.store.commit_turn import output_of
 from tests.unit.store.given import (
     HELPER,
     LATER,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from perdure.contracts.events import UserInputRequired
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import Store, StoreError, StoreVersionError, migrate
-from perdure.store.engine import Address
+from perdure.store.database import Address
 from perdure.store.migrate import MIGRATIONS
 from perdure.store.schema import KNOWN_REVISIONS, REVISION, REVISION_TABLE
 from tests.unit.store.given import SESSION, answer, commit, generate, new_event, open_turn

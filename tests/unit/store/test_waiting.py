@@ -6,8 +6,8 @@ from sqlalchemy import create_engine, text
 
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.store import Store
-from perdure.store.engine import Address
-from perdure.store.reads import PEOPLE_WAITED_FOR
+from perdure.store.database import Address
+from perdure.store.queries import PEOPLE_WAITED_FOR
 from tests.unit.store.given import commit, new_event, open_turn
 
 

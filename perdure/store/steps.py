@@ -9,10 +9,10 @@ from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
-from perdure.store.ledger import OpenCalls, enter_calls
-from perdure.store.log import LockedSession
 from perdure.store.records import Begun, LedgerCall, StepRecord
-from perdure.store.rows import load_messages, step_record, step_values
+from perdure.store.schema import load_messages, step_record, step_values
+from perdure.store.session_lock import LockedSession
+from perdure.store.tool_calls import OpenCalls, enter_calls
 
 _S = schema.steps
 _FIND = select(_S).where(_S.c.id == bindparam("id"))

@@ -18,14 +18,13 @@ from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, Finish
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.store import schema
-from perdure.store.carrying import todos_in
+from perdure.store.accounting import paid_unheard, spent_in, todos_in
 from perdure.store.errors import NotFoundError
-from perdure.store.generations import find_step, insert_step
-from perdure.store.ledger import OpenCalls, forget_arguments
-from perdure.store.log import LockedSession
 from perdure.store.records import Committed, StepRecord
-from perdure.store.rows import step_id
-from perdure.store.spending import paid_unheard, spent_in
+from perdure.store.schema import step_id
+from perdure.store.session_lock import LockedSession
+from perdure.store.steps import find_step, insert_step
+from perdure.store.tool_calls import OpenCalls, forget_arguments
 
 ABORTED = "Operation aborted"
 """What people and models read of work that a cancel ended."""

@@ -12,9 +12,8 @@ from perdure.contracts.messages import Message
 from perdure.contracts.tools import DELEGATED
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import schema
-from perdure.store.closing import find_turn
+from perdure.store.commit_turn import find_turn
 from perdure.store.errors import NotFoundError
-from perdure.store.generations import history
 from perdure.store.records import (
     Artifact,
     PeopleWaitedFor,
@@ -24,7 +23,8 @@ from perdure.store.records import (
     TurnGlance,
     TurnRecord,
 )
-from perdure.store.rows import envelope, session_record, step_record, turn_record
+from perdure.store.schema import envelope, session_record, step_record, turn_record
+from perdure.store.steps import history
 
 _IDENTITY = select(schema.identity.c.id)
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))

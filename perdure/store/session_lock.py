@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
-from perdure.store.rows import envelope, insert_into
+from perdure.store.schema import envelope, insert_into
 
 _MUTABLE = ("agent", "turn", "open_turn", "head", "tip", "last_seq")
 

@@ -15,11 +15,11 @@ from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import ToolOutcome, claimant_of
 from perdure.store import schema
+from perdure.store.database import mark_wiped
 from perdure.store.errors import NotFoundError, TurnEndedError
-from perdure.store.log import LockedSession
 from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
-from perdure.store.rows import insert_into, load_tool_message
-from perdure.store.sqlite import mark_wiped
+from perdure.store.schema import insert_into, load_tool_message
+from perdure.store.session_lock import LockedSession
 
 CallRow = Row[*tuple[object, ...]]
 
@@ -32,18 +32,18 @@ _FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", exp
 _FIND_MESSAGE = select(_T.c.message).where(*_ONE)
 _INSERT = insert(_T)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
-_UNMASKED = case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments)
+_WITHOUT_SECRETS = case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments)
 """What is left of the arguments of a call that nobody is to carry out any more."""
 
 _END = (
     update(_T)
     .where(*_ONE)
-    .values(state="ended", message=bindparam("result"), ended_at=bindparam("at"), arguments=_UNMASKED)
+    .values(state="ended", message=bindparam("result"), ended_at=bindparam("at"), arguments=_WITHOUT_SECRETS)
 )
 _END_FIRST = update(_T).where(*_ONE).values(state="ended", message=bindparam("result"), ended_at=bindparam("at"))
 _CLAIM_ENDED = update(_T).where(*_ONE).values(claimant=bindparam("by"), claimed_at=bindparam("at"))
-_FORGET = update(_T).where(*_ONE, _T.c.state == "ended").values(arguments=_UNMASKED)
-_FORGET_ALL = update(_T).where(*_THIS, _T.c.state == "ended", _T.c.masked).values(arguments=_UNMASKED)
+_FORGET = update(_T).where(*_ONE, _T.c.state == "ended").values(arguments=_WITHOUT_SECRETS)
+_FORGET_ALL = update(_T).where(*_THIS, _T.c.state == "ended", _T.c.masked).values(arguments=_WITHOUT_SECRETS)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,427 @@
+"""How a turn begins: with its prompt, after a checkpoint, or after a reply.
+
+Nothing of a checkpoint is copied. The turn's first step names it as its parent and holds the results of its calls: they
+stay in the ledger, so no call is left without a result, and none runs again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, bindparam, insert, literal, select
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.budgets import Spent
+from perdure.contracts.checkpoints import ResumeFrom
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import AgentStart, NewEvent, load_event
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, checked_history
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
+from perdure.store import schema
+from perdure.store.accounting import said_before, spent_before, todos_before
+from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
+from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
+from perdure.store.queries import store_id
+from perdure.store.records import Opened, RegisteredAgent, StepRecord
+from perdure.store.schema import insert_into, load_tool_message, step_id, step_record
+from perdure.store.session_lock import LockedSession
+from perdure.store.steps import find_step, insert_step
+from perdure.store.tool_calls import OpenCalls, take_over_calls
+
+_S = schema.steps
+_SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
+_OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
+_NUMBERED = select(_S).where(*_OF_TURN, _S.c.step == bindparam("step"))
+_LAST = select(_S.c.step).where(*_OF_TURN).order_by(_S.c.step.desc()).limit(1)
+
+_FIRST_START = select(schema.events.c.body).where(
+    schema.events.c.session == bindparam("session"), schema.events.c.key == "1/agent_start"
+)
+
+_end = (
+    select(_S.c.id, _S.c.parent, _S.c.step, literal(0).label("distance"))
+    .where(_S.c.id == bindparam("end"), *_OF_TURN)
+    .cte("chain", recursive=True)
+)
+_before = select(_S.c.id, _S.c.parent, _S.c.step, (_end.c.distance + 1).label("distance")).where(
+    _S.c.id == _end.c.parent, *_OF_TURN
+)
+_chain = _end.union_all(_before)
+_REACHED = select(_chain.c.id).where(_chain.c.step == bindparam("step")).order_by(_chain.c.distance).limit(1)
+
+_C = schema.tool_calls
+_CALLS = select(_C.c.turn, _C.c.call_id, _C.c.state, _C.c.message).where(
+    _C.c.session == bindparam("session"), _C.c.call_id.in_(bindparam("call_ids", expanding=True))
+)
+_CALLS_OF_TURN = _CALLS.where(_C.c.turn == bindparam("turn"))
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a turn's first step goes on from, and what stands in it before the prompt.
+
+    Attributes:
+        origin: The checkpoint, with all that the request left open.
+    """
+
+    parent: str | None
+    messages: tuple[Message, ...] = ()
+    calls: tuple[PlannedCall, ...] = ()
+    origin: ResumeFrom | None = None
+
+
+def resumed(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginning | None:
+    """The checkpoint as the beginning of a turn of this session; None if it stopped there for people.
+
+    What they were asked is then withdrawn as by any other message.
+
+    Raises:
+        NotFoundError: There is no such session, turn or step.
+        ResumeRefusedError: The session cannot go on from there.
+    """
+    forks = origin.session not in {None, locked.session}
+    if forks and locked.turn > 0:
+        msg = f"session {locked.session!r} exists already; a fork begins a new session: name another id"
+        raise ResumeRefusedError(msg)
+    session = origin.session or locked.session
+    refuse_delegates(locked.connection, session)
+    turn = _turn(locked.connection, session, origin.turn)
+    if turn is None:
+        beginning = Beginning(parent=None, origin=ResumeFrom(session=session, turn=0))
+    else:
+        step = _step(locked.connection, turn, origin.step)
+        if step.id == locked.head and step.calls:
+            _need_a_prompt(locked, prompt)
+            return None
+        messages = _results_of_calls(locked.connection, step, turn)
+        number = step.step if step.is_checkpoint else step.step - 1
+        origin = ResumeFrom(session=session, turn=turn.turn, step=number)
+        beginning = Beginning(parent=step.id, messages=messages, origin=origin)
+    if not prompt:
+        _need_something_to_answer(locked.connection, beginning, session)
+    return beginning
+
+
+def refuse_delegates(connection: Connection, session: str) -> None:
+    """A delegate's session belongs to its caller, which goes on from its own steps."""
+    body = connection.scalar(_FIRST_START, {"session": session})
+    start = None if body is None else load_event(json.loads(body))
+    if isinstance(start, AgentStart) and start.delegated_by is not None:
+        msg = f"session {session!r} is a delegate's; send to, resume or fork {start.delegated_by!r}, which called it"
+        raise ResumeRefusedError(msg)
+
+
+def _need_a_prompt(locked: LockedSession, prompt: str) -> None:
+    if not prompt:
+        msg = (
+            f"session {locked.session!r} waits for people: answer, approve or deny what it asks, or give a prompt to "
+            "go on with instead"
+        )
+        raise ResumeRefusedError(msg)
+
+
+def _turn(connection: Connection, session: str, number: int | None) -> TurnRow | None:
+    """The turn that is meant; None is the time before the first."""
+    row = connection.execute(_SESSION, {"session": session}).one_or_none()
+    if row is None or row.turn == 0:
+        msg = f"there is no session {session!r}"
+        raise NotFoundError(msg)
+    if number == 0:
+        return None
+    found = find_turn(connection, session, row.turn if number is None else number)
+    if found is None:
+        msg = f"session {session!r} has no turn {number}; its last is {row.turn}"
+        raise NotFoundError(msg)
+    return found
+
+
+def _step(connection: Connection, turn: TurnRow, number: int | None) -> StepRecord:
+    """The step that is meant: of several with its number, the one that the turn's conversation holds."""
+    where = {"session": turn.session, "turn": turn.turn}
+    if number is None:
+        if turn.last_step is None:
+            msg = f"turn {turn.turn} of session {turn.session!r} still runs; name one of its steps, or cancel it first"
+            raise ResumeRefusedError(msg)
+        return _required(find_step(connection, turn.last_step), turn.last_step)
+    found = [step_record(row) for row in connection.execute(_NUMBERED, {**where, "step": number})]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        last = connection.scalar(_LAST, where)
+        msg = f"turn {turn.turn} of session {turn.session!r} has no step {number}; its last is {last}"
+        raise NotFoundError(msg)
+    # A compaction before the generation, or an answer that a lost attempt stored: the later one of the chain is it.
+    end = turn.last_step or connection.execute(_SESSION, {"session": turn.session}).one().tip
+    reached = connection.scalar(_REACHED, {**where, "step": number, "end": end})
+    return next((step for step in found if step.id == reached), found[-1])
+
+
+def _required(step: StepRecord | None, name: str) -> StepRecord:
+    if step is None:
+        msg = f"there is no step {name!r}"
+        raise NotFoundError(msg)
+    return step
+
+
+def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -> tuple[ToolMessage, ...]:
+    """The results of the step's calls, in their order; a call that will never have one gets an error result here."""
+    if not step.calls:
+        return ()
+    keys: dict[str, object] = {"session": step.session, "call_ids": [call.call_id for call in step.calls]}
+    ended, pending = _ledger(connection, {**keys, "turn": step.turn})
+    if pending and turn.ended_at is not None:
+        # It stopped for people: a later turn took the calls over, and has what came of them.
+        ended, pending = _ledger(connection, keys)
+    open_turn = connection.execute(_SESSION, {"session": step.session}).one().open_turn if pending else None
+    running = [call for call, at in pending.items() if at == open_turn]
+    if running:
+        msg = (
+            f"step {step.step} of turn {step.turn} of session {step.session!r} still runs {len(running)} of its calls; "
+            "wait for them, name an earlier step, or cancel the turn first"
+        )
+        raise ResumeRefusedError(msg)
+    return tuple(ended.get(call.call_id) or _withdrawn_result(call) for call in step.calls)
+
+
+def _ledger(connection: Connection, keys: dict[str, object]) -> tuple[dict[str, ToolMessage], dict[str, int]]:
+    """The results of calls, and the last turns that have those without one; the last turn of a call counts."""
+    ended: dict[str, ToolMessage] = {}
+    pending: dict[str, int] = {}
+    statement = _CALLS_OF_TURN if "turn" in keys else _CALLS
+    for row in sorted(connection.execute(statement, keys), key=lambda row: row.turn):
+        ended.pop(row.call_id, None)
+        pending.pop(row.call_id, None)
+        if row.state == "ended":
+            ended[row.call_id] = load_tool_message(row.message)
+        else:
+            pending[row.call_id] = row.turn
+    return ended, pending
+
+
+def _withdrawn_result(call: PlannedCall) -> ToolMessage:
+    """The result of a call that nobody decided about, for the model that goes on here: as if it were withdrawn."""
+    message = f"Operation aborted: nobody decided about {call.tool}, the session was resumed without; it did not run"
+    error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
+    return ToolMessage(call_id=call.call_id, name=call.tool, content=message, error=error)
+
+
+def _need_something_to_answer(connection: Connection, beginning: Beginning, session: str) -> None:
+    """Refuse to have a model answer its own answer."""
+    last = _last_message(connection, beginning.messages, beginning.parent)
+    if last is None or isinstance(last, AssistantMessage):
+        said = "an answer of the model" if last is not None else "nothing yet"
+        msg = f"the conversation of session {session!r} ends there with {said}; give a prompt to go on with"
+        raise ResumeRefusedError(msg)
+
+
+def _last_message(connection: Connection, messages: Sequence[Message], parent: str | None) -> Message | None:
+    while not messages and parent is not None:
+        step = _required(find_step(connection, parent), parent)
+        messages, parent = step.messages, step.parent
+    return messages[-1] if messages else None
+
+
+_T = schema.turns
+_BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
+_INSERT_TURN = insert(_T)
+_PROMPT_STEP = select(schema.steps.c.id).where(
+    schema.steps.c.session == bindparam("session"),
+    schema.steps.c.turn == bindparam("turn"),
+    schema.steps.c.step == 0,
+)
+_DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
+_AGENTS = select(schema.agents).order_by(schema.agents.c.name)
+
+
+def open_turn(
+    connection: Connection, opening: OpenTurn, definition: AgentDefinition, context_window: int | None = None
+) -> Opened:
+    """Begin the session's next turn, or give the one that this request has begun before."""
+    locked = LockedSession.find(connection, opening.session) or LockedSession.create(
+        connection, opening.session, definition.name
+    )
+    request = {"session": opening.session, "request_id": opening.request_id}
+    recorded = connection.execute(_BY_REQUEST, request).one_or_none()
+    if recorded is not None:
+        return _taking_over(connection, opening, definition, _opened_before(connection, recorded))
+    if locked.turn > 0 and opening.request.delegated is None:
+        refuse_delegates(connection, opening.session)
+    _close_open_turn(locked, opening)
+    turn = locked.turn + 1
+    if opening.request.turn is not None and opening.request.turn != turn:
+        msg = f"session {opening.session!r} is at turn {turn}, the caller expected {opening.request.turn}"
+        raise TurnMismatchError(msg)
+    insert_definitions(connection, [definition], locked.now)
+    return _taking_over(connection, opening, definition, _begin(locked, opening, definition, context_window))
+
+
+def _taking_over(connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: Opened) -> Opened:
+    """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
+    session, turn = opening.session, opened.turn
+    todos = todos_before(connection, session, turn, opening.request.resume_from)
+    counts = definition.budgets.scope == "session"
+    earlier = spent_before(connection, session, turn) if counts else Spent()
+    said = said_before(connection, session, turn) if opening.request.resume_from is None else ()
+    taken = {"todos": todos, "earlier": earlier, "said": said, "store": store_id(connection)}
+    return opened.model_copy(update=taken)
+
+
+def _opened_before(connection: Connection, row: TurnRow) -> Opened:
+    prompt = connection.execute(_PROMPT_STEP, {"session": row.session, "turn": row.turn}).scalar_one()
+    return Opened(
+        turn=row.turn,
+        tip=prompt,
+        definition=row.definition,
+        first=False,
+        ended=None if row.result is None else TurnResult.model_validate_json(row.result),
+    )
+
+
+def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
+    if locked.open_turn is None:
+        return
+    row = find_turn(locked.connection, locked.session, locked.open_turn)
+    if row is None:
+        msg = f"turn {locked.open_turn} of session {locked.session!r} has no row; the store is damaged"
+        raise StoreError(msg)
+    if opening.run_started_at < row.run_started_at:
+        msg = (
+            f"session {locked.session!r} is at turn {row.turn}, which a newer run has begun; "
+            f"the run of {opening.run_started_at.isoformat()} may not close it"
+        )
+        raise TurnMismatchError(msg)
+    close_abandoned(locked, row)
+
+
+def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None) -> Opened:
+    request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
+    digest = definition.digest()
+    checkpoint = None if request.resume_from is None else resumed(locked, request.resume_from, prompt=prompt)
+    start = AgentStart(
+        agent=definition.name,
+        model=definition.model,
+        prompt=prompt,
+        definition=digest,
+        context_window=context_window,
+        resumed_from=None if checkpoint is None else checkpoint.origin,
+        delegated_by=None if request.delegated is None else request.delegated.session,
+        parts=request.parts,
+        context=request.context or {},
+        tenant=request.tenant,
+        by=request.by,
+    )
+    locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
+    beginning = checkpoint or _beginning(locked, request, turn)
+    said = prompt and request.reply is None and not request.compact
+    step = StepRecord(
+        id=step_id("prompt", opening.session, turn, beginning.parent, prompt, *(one.artifact for one in request.parts)),
+        session=opening.session,
+        turn=turn,
+        step=0,
+        parent=beginning.parent,
+        messages=(*beginning.messages, *((UserMessage(content=prompt, parts=request.parts),) if said else ())),
+        calls=beginning.calls,
+    )
+    row = {
+        "session": opening.session,
+        "turn": turn,
+        "request_id": opening.request_id,
+        "agent": definition.name,
+        "definition": digest,
+        "started_at": locked.now,
+        "run_started_at": opening.run_started_at,
+    }
+    locked.connection.execute(_INSERT_TURN, row)
+    insert_step(locked, step)
+    locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
+    locked.save()
+    return Opened(turn=turn, tip=step.id, definition=digest, first=True)
+
+
+def _beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginning:
+    if request.history and turn > 1:
+        msg = f"history: session {locked.session!r} has begun already; a history begins a new one, so name no session"
+        raise ResumeRefusedError(msg)
+    if request.history:
+        return Beginning(parent=None, messages=checked_history(request.history))
+    unanswered = _unanswered(locked, turn)
+    if request.reply is not None or request.compact:
+        return Beginning(parent=locked.head, calls=unanswered)
+    return Beginning(parent=locked.head, messages=_withdraw_calls(locked, turn, unanswered))
+
+
+def _unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:
+    """The calls of the answer at which the session stopped for people, taken over into this turn."""
+    head = None if locked.head is None else find_step(locked.connection, locked.head)
+    if head is None or not head.calls:
+        return ()
+    take_over_calls(locked, [call.call_id for call in head.calls], turn=turn, before=head.turn)
+    return head.calls
+
+
+def _withdraw_calls(locked: LockedSession, turn: int, calls: Sequence[PlannedCall]) -> tuple[Message, ...]:
+    """The results of those calls for a model that reads another message instead: nobody is asked any more."""
+    ids = tuple(call.call_id for call in calls)
+    open_calls = OpenCalls(locked, turn, ids)
+    open_calls.withdraw()
+    open_calls.write()
+    return open_calls.results(ids)
+
+
+def insert_definitions(connection: Connection, definitions: Sequence[AgentDefinition], now: datetime) -> None:
+    """Keep definitions under their hashes; what is there stays."""
+    rows = [
+        {"hash": definition.digest(), "name": definition.name, "body": definition.canonical(), "created_at": now}
+        for definition in definitions
+    ]
+    connection.execute(insert_into(connection, schema.definitions).on_conflict_do_nothing(), rows)
+
+
+def register_agents(connection: Connection, definitions: Sequence[AgentDefinition]) -> None:
+    """Note which agents a worker has loaded."""
+    if not definitions:
+        return
+    now = datetime.now(UTC)
+    # In one order everywhere: two workers that start at once would otherwise wait for each other.
+    ordered = sorted(definitions, key=lambda definition: definition.name)
+    insert_definitions(connection, sorted(definitions, key=AgentDefinition.digest), now)
+    rows = [
+        {
+            "name": definition.name,
+            "definition": definition.digest(),
+            "model": definition.model,
+            "description": definition.description,
+            "tools": json.dumps([tool.name for tool in definition.tools]),
+            "seen_at": now,
+        }
+        for definition in ordered
+    ]
+    statement = insert_into(connection, schema.agents)
+    changing = {name: statement.excluded[name] for name in rows[0] if name != "name"}
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changing), rows)
+
+
+def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
+    """The agents that workers have loaded, by name."""
+    return tuple(
+        RegisteredAgent(
+            name=row.name,
+            model=row.model,
+            description=row.description,
+            tools=tuple(json.loads(row.tools)),
+            definition=row.definition,
+            seen_at=row.seen_at,
+        )
+        for row in connection.execute(_AGENTS)
+    )
+
+
+def definition(connection: Connection, digest: str) -> AgentDefinition:
+    """The definition of that hash."""
+    body = connection.scalar(_DEFINITION, {"hash": digest})
+    if body is None:
+        msg = f"there is no agent definition {digest!r}"
+        raise NotFoundError(msg)
+    return AgentDefinition.model_validate_json(body)
