@@ -37,6 +37,9 @@ LONGEST_STAY = 600.0
 SHORTEST_AWAY, LONGEST_AWAY = 5.0, 300.0
 """Bounds of the seconds that a call waits in Temporal before it is back."""
 
+WORTH_SAYING = 5.0
+"""A key that is closed for longer, as the provider has asked for, is said to be."""
+
 RETURN_SECONDS = 60.0
 """A call that is so much later than that has lost its place: its job has ended, or another worker has it."""
 
@@ -55,18 +58,28 @@ class _Place:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a waiting call knows: how many are before it, the pace in calls a second, and how long it has waited."""
+    """What a waiting call knows.
+
+    Attributes:
+        ahead: How many calls are before it.
+        rate: The pace, in calls a second.
+        seconds: How long it has waited.
+        closed: Seconds until the key takes a call again.
+    """
 
     provider: str
     ahead: int
     rate: float | None
     seconds: float = 0.0
+    closed: float = 0.0
 
     def __str__(self) -> str:
         """As people read it at the pending activity."""
-        calls = "1 call is" if self.ahead == 1 else f"{self.ahead} calls are"
+        calls = {0: "this call is next", 1: "1 call is before this one"}
+        place = calls.get(self.ahead, f"{self.ahead} calls are before this one")
         pace = f", it takes {self.rate:.2g} calls a second" if self.rate is not None else ""
-        return f"{WAITS_FOR_ITS_TURN}: {self.provider} limits this key{pace}, {calls} before this one"
+        closed = f", the next in {self.closed:.0f} s" if self.closed > WORTH_SAYING else ""
+        return f"{WAITS_FOR_ITS_TURN}: {self.provider} limits this key{pace}{closed}, {place}"
 
 
 class Gate:
@@ -117,7 +130,8 @@ class Gate:
     def state(self, turn: "asyncio.Future[Sent]") -> Waiting:
         """What a waiting call can say."""
         ahead = next((number for number, place in enumerate(self._line) if place.turn is turn), 0)
-        return Waiting(self.provider, ahead, self.rate)
+        now = _now()
+        return Waiting(self.provider, ahead, self.rate, closed=self._pace.opens_at(now, self.waiting) - now)
 
     def serve(self, sent: Sent) -> None:
         """The provider has served the call."""

@@ -1,7 +1,7 @@
 """Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from temporalio import activity
 from perdure.activities.agents import Definitions, Instructions, Roster, TurnContexts
 from perdure.activities.delegates import Delegations, for_the_caller, settled
 from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import beating, note
 from perdure.activities.litellm_call import context_window
 from perdure.activities.mcp.failures import McpError, last_lines, shortened
 from perdure.activities.mcp.servers import McpServers
@@ -31,6 +31,7 @@ from perdure.contracts.names import Activity
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
 from perdure.store.records import artifact_of
@@ -40,6 +41,10 @@ SHOWN_ID = 200
 
 MOVED = "Note: this server was started anew for this turn. Nothing is left of what it held after earlier calls."
 """Stands in the description of the tools of a server whose state is on a worker that did not open the turn."""
+
+
+def _say_who_is_silent(servers: Sequence[str]) -> None:
+    note(f"{WAITS_FOR_SERVERS}: {', '.join(servers)}" if servers else "")
 
 
 class TurnActivities:
@@ -249,7 +254,7 @@ class TurnActivities:
             if self._recorded.replays:
                 remote = await self._recorded.tools(definition, turn)
             else:
-                remote = await self._with_notes(opening, await self._mcp.declarations(agent))
+                remote = await self._with_notes(opening, await self._mcp.declarations(agent, _say_who_is_silent))
                 await self._recorded.keep_tools(definition, turn, remote)
         except McpError as error:
             told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shortened(str(error), MAX_MESSAGE))

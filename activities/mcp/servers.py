@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from mcp_types import Tool
 from pydantic_core import to_json
@@ -59,14 +59,30 @@ class McpServers:
         for config in (config for agent in agents for config in agent.mcp_servers if not config.enabled):
             self._server(config)  # nobody asks for it, and operators are to see it
 
-    async def declarations(self, agent: Agent) -> tuple[ToolDeclaration, ...]:
+    async def declarations(
+        self, agent: Agent, tell: Callable[[Sequence[str]], None] = lambda _: None
+    ) -> tuple[ToolDeclaration, ...]:
         """The tools that the agent's servers offer now, as the agent may use them.
+
+        Args:
+            agent: Whose servers are asked.
+            tell: Hears at once, and after each answer, which servers have not answered yet.
 
         Raises:
             McpUnavailableError: A server cannot be used, or what it offers does not fit its configuration.
         """
         configs = [config for config in agent.mcp_servers if config.enabled]
-        listed = await asyncio.gather(*(self._listed(config) for config in configs), return_exceptions=True)
+        silent = [config.name for config in configs]
+
+        async def listed_by(config: AnyServerConfig) -> Sequence[Tool]:
+            try:
+                return await self._listed(config)
+            finally:
+                silent.remove(config.name)
+                tell(silent)
+
+        tell(silent)
+        listed = await asyncio.gather(*map(listed_by, configs), return_exceptions=True)
         taken = {tool.name for tool in agent.definition.tools}
         declared: list[ToolDeclaration] = []
         for config, tools in zip(configs, listed, strict=True):

@@ -190,6 +190,7 @@ class HttpServer(McpServer):
             answers = ", ".join(f"HTTP {status}" for status in dict.fromkeys(greeting.refusals))
             refused = greeting.status >= HTTPStatus.BAD_REQUEST
             why = f"{self._settings.url}: {answers if refused else self._cause(cause, silent=greeting.silent)}"
+            why += "" if refused else "; start it, or correct its url"
             raise self.unavailable(why, again=True) from None
 
     def _judged(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:

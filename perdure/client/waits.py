@@ -46,11 +46,11 @@ from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.waits import (
     WAITS_FOR_A_SHARE,
     WAITS_FOR_ITS_TURN,
+    WAITS_FOR_SERVERS,
     Cause,
     MissingVersion,
     ProviderRetry,
     TurnWait,
-    duration,
 )
 
 UNTAKEN = timedelta(seconds=5)
@@ -78,6 +78,7 @@ MOST_SAID = 600
 """Characters of a failure's message that are shown."""
 
 ENDS = "perdure cancel {} ends the turn"
+_A_DELEGATE = "delegate "
 _ANOTHER = "another worker goes on by itself; look at why this one died"
 _ORDER = {cause: place for place, cause in enumerate(Cause)}
 _RUNNING = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
@@ -258,7 +259,7 @@ def _of_activity(
         return TurnWait(
             session=session,
             cause=Cause.PAUSED,
-            text=f"somebody has paused its {pending.activity_type.name}",
+            text=f"somebody has paused its activity {pending.activity_type.name!r}",
             advice=f"'temporal activity unpause --workflow-id {session} --activity-id {pending.activity_id}' goes on",
             since=_time(begun) if pending.pause_info.HasField("pause_time") else None,
         )
@@ -276,7 +277,8 @@ def _of_activity(
                 since=scheduled,
             )
         queue = _queue_of(described, pending), TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-        return _of_queue(session, queue, scheduled, seen)
+        wait = _of_queue(session, queue, scheduled, seen)
+        return wait.model_copy(update={"text": f"{_lost(pending)}; {wait.text}"}) if _is_lost(pending) else wait
     return _of_failure(session, pending, since)
 
 
@@ -288,8 +290,8 @@ def _of_queue(session: str, queue: Queue, since: datetime, seen: Seen) -> TurnWa
         text = f"no worker polls the task queue {name!r}"
         advice = "start one with 'perdure worker --agents MODULE', or set PERDURE_TASK_QUEUE to the queue of yours"
     else:
-        text = f"no worker takes it from the task queue {name!r}; one asked for work {duration(seen.now - last)} ago"
-        advice = "if the workers are gone start one, if they are busy start another or raise PERDURE_MAX_ACTIVITIES"
+        text = f"no worker takes its next task from the task queue {name!r}: the workers are gone, or busy"
+        advice = "start a worker; if all of them are busy, raising PERDURE_MAX_ACTIVITIES helps, too"
     return TurnWait(session=session, cause=Cause.WORKER, text=text, advice=advice, since=since)
 
 
@@ -310,8 +312,12 @@ def _of_running(session: str, pending: PendingActivityInfo, since: datetime | No
         text = "the beginning of its conversation is being summarised"
         return TurnWait(session=session, cause=Cause.COMPACTION, text=text, advice=_alone(session), since=since)
     if name == Activity.OPEN_TURN and now - _time(pending.last_started_time) > OPENING:
-        text = "it is being opened: the store, or an MCP server of the agent, has not answered yet"
-        advice = f"look at the agent's MCP servers; each has its init_timeout, and {ENDS.format(session)}"
+        if note.startswith(WAITS_FOR_SERVERS):
+            text = f"it is being opened: {note}"
+            advice = f"look at that server; its init_timeout ends the wait, and {ENDS.format(session)}"
+        else:
+            text = "it is being opened: the store, or a function of its instructions, has not answered yet"
+            advice = f"look at the worker's log; {ENDS.format(session)}"
         return TurnWait(session=session, cause=Cause.OPENING, text=text, advice=advice, since=since)
     return None
 
@@ -319,12 +325,11 @@ def _of_running(session: str, pending: PendingActivityInfo, since: datetime | No
 def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | None) -> TurnWait | None:
     """The last attempt has failed, and the next one comes."""
     failure, next_at = pending.last_failure, _time(pending.scheduled_time)
-    if failure.HasField("timeout_failure_info"):
-        text = f"the worker {pending.last_worker_identity} was lost while it ran {pending.activity_type.name}"
+    if _is_lost(pending):
         return TurnWait(
             session=session,
             cause=Cause.LOST_WORKER,
-            text=text,
+            text=_lost(pending),
             advice=_ANOTHER,
             since=since,
             attempt=pending.attempt,
@@ -356,7 +361,9 @@ def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | No
         )
     if code == ReasonCode.LLM_RATE_LIMITED:
         return _of_pace(session, failure.message, since, next_at)
-    said, _, advice = " ".join(failure.message.split())[:MOST_SAID].partition("; ")
+    # Who reads it is not the worker that has said it.
+    named = failure.message.replace("this worker", f"the worker {pending.last_worker_identity}", 1)
+    said, _, advice = " ".join(named.replace("this worker", "it").split())[:MOST_SAID].partition("; ")
     is_other = code == ReasonCode.RUNTIME_STORE_MISMATCH
     return TurnWait(
         session=session,
@@ -367,6 +374,14 @@ def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | No
         attempt=pending.attempt,
         next_at=next_at,
     )
+
+
+def _is_lost(pending: PendingActivityInfo) -> bool:
+    return pending.last_failure.HasField("timeout_failure_info")
+
+
+def _lost(pending: PendingActivityInfo) -> str:
+    return f"the worker {pending.last_worker_identity} was lost while it ran {pending.activity_type.name}"
 
 
 def _of_store(
@@ -399,12 +414,29 @@ def _of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWa
     if delegates:
         return _of_delegates(session, delegates, since, seen)
     if status is None and _state(described) == RunState.WAITING_FOR_INPUT:
-        advice = f"perdure show {session} has the request once a worker runs"
-        return TurnWait(session=session, cause=Cause.PERSON, text="a person's reply", advice=advice, since=since)
+        text = "a person's reply, which needs a worker to take it"
+        advice = f"start a worker; perdure show {session} has the request"
+        return TurnWait(session=session, cause=Cause.PERSON, text=text, advice=advice, since=since)
     if status is not None and status.activity.startswith(Activity.GENERATE):
-        text = "a pause after a failed model call, which the model will be told of"
-        return TurnWait(session=session, cause=Cause.PROVIDER, text=text, advice=_alone(session), since=since)
+        return TurnWait(
+            session=session,
+            cause=Cause.PROVIDER,
+            text="a pause after a failed model call, which the model will be told of",
+            advice=_alone(session),
+            since=since,
+            next_at=_timer_ends(seen),
+        )
     return None
+
+
+def _timer_ends(seen: Seen) -> datetime | None:
+    """When the timer that was started last ends; None once it has."""
+    started = next((event for event in seen.events if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED), None)
+    if started is None:
+        return None
+    lasts = started.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+    ends = _time(started.event_time) + lasts
+    return ends if ends > seen.now else None
 
 
 def _of_person(session: str, requests: tuple[InputRequest, ...], since: datetime | None) -> TurnWait:
@@ -421,18 +453,28 @@ def _of_person(session: str, requests: tuple[InputRequest, ...], since: datetime
 
 def _of_delegates(session: str, delegates: list[str], since: datetime | None, seen: Seen) -> TurnWait:
     """The turn waits for delegates; one that stands still itself is what has to be looked at."""
+    is_share = seen.status is not None and seen.status.activity.startswith(WAITS_FOR_A_SHARE)
     worst = min(seen.below, key=lambda wait: _ORDER[wait.cause], default=None)
-    if worst is not None and (worst.is_stuck or worst.cause is Cause.PERSON):
-        return worst.model_copy(update={"text": f"delegate {worst.session} waits: {worst.text}"})
+    if worst is not None and (
+        worst.is_stuck or worst.cause is Cause.PERSON or (not is_share and _stand_still(delegates, seen))
+    ):
+        said = worst.text if worst.text.startswith(_A_DELEGATE) else f"{_A_DELEGATE}{worst.session} waits: {worst.text}"
+        return worst.model_copy(update={"text": said})
     names = ", ".join(delegates[:MOST_DELEGATES]) + (", ..." if len(delegates) > MOST_DELEGATES else "")
-    if seen.status is not None and seen.status.activity.startswith(WAITS_FOR_A_SHARE):
+    if is_share:
         text = f"what is left of its budget is the share of delegates that still work: {names}"
-        advice = f"it goes on when one ends; perdure extend {session} gives it more"
+        advice = f"it goes on when one ends; a higher limit by perdure extend {session} lets it go on at once"
         return TurnWait(session=session, cause=Cause.SHARE, text=text, advice=advice, since=since)
     advice = f"perdure follow {delegates[0]} shows its work"
     return TurnWait(
         session=session, cause=Cause.DELEGATE, text=f"delegates that work: {names}", advice=advice, since=since
     )
+
+
+def _stand_still(delegates: list[str], seen: Seen) -> bool:
+    """Whether each of them waits for something else than delegates of its own that work."""
+    still = {wait.session for wait in seen.below if wait.cause not in {Cause.DELEGATE, Cause.SHARE}}
+    return len(still) == len(delegates)
 
 
 def _is_idle(described: DescribeWorkflowExecutionResponse) -> bool:

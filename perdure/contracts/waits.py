@@ -9,6 +9,9 @@ from perdure.contracts.values import Value
 WAITS_FOR_ITS_TURN = "waits for its turn"
 """How a model call at the gate of a limited key begins what it says at its pending activity."""
 
+WAITS_FOR_SERVERS = "no answer yet from MCP server"
+"""How the opening of a turn begins what it says, before the names of the servers that it waits for."""
+
 WAITS_FOR_A_SHARE = "waiting for what delegates may spend"
 """How the status query names a turn that goes on when a delegate in the background gives back its share."""
 

@@ -1,6 +1,7 @@
 """The gate of a limited key: in order, at a pace, with an end for whoever does not want to wait any more."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -178,9 +179,9 @@ async def test_a_waiting_call_says_how_it_stands(closed: Gate) -> None:
     await until(lambda: closed.waiting == 1)
     _, second = waiter(closed, "second", tell)
     await until(lambda: told)
-    assert str(told[0]) == (
-        "waits for its turn: openai limits this key, it takes 20 calls a second, 1 call is before this one"
-    )
+    limits = "waits for its turn: openai limits this key, it takes 20 calls a second"
+    assert re.fullmatch(rf"{limits}, the next in (59|6\d) s, 1 call is before this one", str(told[0]))
+    assert str(Waiting("openai", 0, 20.0, closed=0.2)) == f"{limits}, this call is next"
     for task in (first, second):
         task.cancel()
     await asyncio.gather(first, second, return_exceptions=True)

@@ -16,7 +16,7 @@ from perdure.client.waits import Seen, explain, untaken_queues
 from perdure.contracts.budgets import Spent
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
-from perdure.contracts.waits import STUCK, WAITS_FOR_A_SHARE, Cause, TurnWait, duration
+from perdure.contracts.waits import STUCK, WAITS_FOR_A_SHARE, WAITS_FOR_SERVERS, Cause, TurnWait, duration
 
 FOLDER = Path(__file__).parent / "descriptions"
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
@@ -123,6 +123,7 @@ def why(*activities: dict[str, Any], seen: Seen | None = None, **more: Any) -> T
 
 LOST = {"message": "activity Heartbeat timeout", "timeout_failure_info": {"timeout_type": "TIMEOUT_TYPE_HEARTBEAT"}}
 PACE = "waits for its turn: openai limits this key, it takes 4.8 calls a second, 12 calls are before this one"
+SILENT_FILES = "no answer yet from MCP server: files"
 PINNED = {"schedule_to_start_timeout": "60s"}
 WAITING: dict[str, Any] = {"state": "PENDING_ACTIVITY_STATE_SCHEDULED", "scheduled_time": at(20)}
 
@@ -130,18 +131,32 @@ WAITING: dict[str, Any] = {"state": "PENDING_ACTIVITY_STATE_SCHEDULED", "schedul
 @pytest.mark.parametrize(
     ("activity", "cause", "text"),
     [
-        (running(paused=True), Cause.PAUSED, "somebody has paused its generate"),
+        (running(paused=True), Cause.PAUSED, "somebody has paused its activity 'generate'"),
         (running(beat=7), Cause.LOST_WORKER, "the worker 7@host, which runs its generate, is silent"),
         (failed("x", last_failure=LOST), Cause.LOST_WORKER, "the worker 7@host was lost while it ran generate"),
         (running(note=PACE), Cause.PACE, "openai limits this key, it takes 4.8 calls a second, 12 calls are before"),
         (failed("llm.rate_limited", PACE), Cause.PACE, "openai limits this key"),
         (running("compact"), Cause.COMPACTION, "the beginning of its conversation is being summarised"),
-        (running("open_turn"), Cause.OPENING, "it is being opened: the store, or an MCP server"),
+        (running("open_turn"), Cause.OPENING, "it is being opened: the store, or a function of its instructions"),
+        (
+            running("open_turn", note=f"{WAITS_FOR_SERVERS}: files"),
+            Cause.OPENING,
+            f"it is being opened: {SILENT_FILES}",
+        ),
         (failed("runtime.store_unavailable"), Cause.STORE, "it is away"),
-        (failed("runtime.store_mismatch"), Cause.OTHER_STORE, "it is away"),
+        (
+            failed("runtime.store_mismatch", "this worker looks at a; start this worker with b"),
+            Cause.OTHER_STORE,
+            "the worker 7@host looks at a",
+        ),
         (failed("KeyError", "'x'"), Cause.FAILURE, "its generate fails: 'x'"),
         (running("two", **WAITING, activity_options=PINNED), Cause.MCP_STATE, "the worker that holds the state"),
         (running(**WAITING), Cause.WORKER, "no worker polls the task queue 'job-1'"),
+        (
+            failed("x", last_failure=LOST, ago=20),
+            Cause.WORKER,
+            "the worker 7@host was lost while it ran generate; no worker polls the task queue 'job-1'",
+        ),
         (failed("runtime.store_unavailable", ago=20), Cause.WORKER, "no worker polls the task queue 'job-1'"),
     ],
 )
@@ -178,7 +193,9 @@ def test_workers_that_have_asked_of_late_may_be_busy() -> None:
     assert queue == (QUEUE, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
     wait = explain(turn, Seen(now=NOW, polled={queue: NOW - timedelta(seconds=40)}))
     assert wait is not None
-    assert wait.text == "no worker takes it from the task queue 'job-1'; one asked for work 40 s ago"
+    assert wait.text == "no worker takes its next task from the task queue 'job-1': the workers are gone, or busy"
+    later = Seen(now=NOW + timedelta(seconds=9), polled={queue: NOW - timedelta(seconds=40)})
+    assert explain(turn, later) == wait  # whoever follows is told once
     assert "PERDURE_MAX_ACTIVITIES" in wait.advice
     assert wait.since == NOW - timedelta(seconds=20)
 
@@ -253,6 +270,35 @@ def test_an_idle_turn_waits_for_a_person_a_delegate_a_share_or_a_pause() -> None
     stuck = idle(status("delegates: helper"), below, **children)
     assert (stuck.cause, stuck.text, stuck.session) == (Cause.WORKER, "delegate job-1.1 waits: t", "job-1.1")
     assert why(seen=Seen(now=NOW)) is None
+
+
+def test_a_delegate_that_waits_is_told_of_when_no_other_works() -> None:
+    """The innermost is named, once; a caller that waits for a share is told of that."""
+    works = TurnWait(session="job-1.0", cause=Cause.DELEGATE, text="delegates that work: a", advice="a")
+    retry = TurnWait(session="job-1.1", cause=Cause.PROVIDER, text="retry 1 of 8", advice="it goes on by itself")
+    inner = retry.model_copy(update={"session": "job-1.1.0", "text": "delegate job-1.1.0 waits: retry 1 of 8"})
+
+    def told(said: TurnStatus, *below: TurnWait, count: int) -> tuple[Cause, str]:
+        children = [{"workflow_id": f"job-1.{number}"} for number in range(count)]
+        wait = why(seen=Seen(now=NOW, status=said, below=below), pending_children=children)
+        assert wait is not None
+        return wait.cause, wait.text
+
+    works_for_it, share = status("delegates: helper"), status(f"{WAITS_FOR_A_SHARE}: helper")
+    assert told(works_for_it, retry, count=1) == (Cause.PROVIDER, "delegate job-1.1 waits: retry 1 of 8")
+    assert told(works_for_it, inner, count=1) == (Cause.PROVIDER, inner.text)
+    assert told(works_for_it, retry, count=2)[0] is Cause.DELEGATE
+    assert told(works_for_it, retry, works, count=2)[0] is Cause.DELEGATE
+    assert told(share, retry, count=1)[0] is Cause.SHARE
+
+
+def test_a_pause_ends_when_its_timer_does() -> None:
+    timer = {"timer_started_event_attributes": {"start_to_fire_timeout": "40s"}}
+    for ago, left in ((10, 30), (50, None)):
+        seen = Seen(now=NOW, status=status("generate, step 2"), events=(event("TIMER_STARTED", ago, **timer),))
+        wait = why(seen=seen)
+        assert wait is not None
+        assert wait.next_at == (None if left is None else NOW + timedelta(seconds=left))
 
 
 def test_without_a_worker_the_search_attribute_says_that_a_person_is_waited_for() -> None:
