@@ -52,7 +52,7 @@ TICK = timedelta(milliseconds=200)
 """Between two looks of the live rows."""
 
 QUIET = timedelta(seconds=5)
-"""After so long without an event the server is asked why, and again after as long."""
+"""Between two looks at what is spent while no step begins: delegates and failed calls spend, too."""
 
 CATCH_UP = timedelta(seconds=3)
 """How long the end of a delegate is waited for before its caller's next line."""
@@ -196,10 +196,14 @@ class Printer:
             self.end = envelope.event
         self._print(envelope, self.progress)
 
-    def delegate_event(self, envelope: Envelope, depth: int) -> None:
+    @property
+    def is_live(self) -> bool:
+        """Whether rows at the bottom of a terminal show what goes on."""
+        return self._screen is not None
+
+    def delegate_event(self, envelope: Envelope) -> None:
         """Print one event of a delegate, below its caller's."""
-        progress = self._delegates.setdefault(envelope.session, Progress(depth))
-        self._print(envelope, progress)
+        self._print(envelope, self._delegates.setdefault(envelope.session, Progress("  │ ")))
         if isinstance(envelope.event, AgentEnd):
             self._delegates.pop(envelope.session)
 
@@ -210,8 +214,11 @@ class Printer:
                 click.echo(envelope.to_json(self.names))
             return
         rows = progress.saw(envelope, shown=is_shown)
-        if self._screen is not None and isinstance(envelope.event, ToolProgress):  # in place, below
-            rows = []
+        if isinstance(envelope.event, DelegateStart):
+            self._delegates.setdefault(envelope.event.delegate, progress.of_delegate(envelope.event))
+        if not rows or (self.is_live and isinstance(envelope.event, ToolProgress)):  # in place, below
+            self.draw()
+            return
         with self._above():
             for row in rows:
                 show(row)
@@ -232,9 +239,7 @@ class Printer:
     def draw(self) -> None:
         """Bring the live rows up to date, at a terminal."""
         if self._screen is not None:
-            now = datetime.now(UTC)
-            every = (self.progress, *self._delegates.values())
-            self._screen.draw([] if self._is_hidden else [row for progress in every for row in progress.rows(now)])
+            self._screen.draw([] if self._is_hidden else self.progress.rows(datetime.now(UTC)))
 
     def hide(self, is_hidden: bool) -> None:
         """Take the live rows away while a person types, and bring them back."""
@@ -257,21 +262,15 @@ class Printer:
 
     async def _tick(self, session: str, client: Client | None) -> None:
         clock = asyncio.get_running_loop().time
-        asked, seen = (0, 0.0), (self.after, clock())
+        step, asked = 0, 0.0
         while True:
             await asyncio.sleep(TICK.total_seconds())
             self.draw()
-            if client is None:
-                continue
-            if seen[0] != self.after:
-                seen = self.after, clock()
-            is_quiet = clock() - seen[1] > QUIET.total_seconds()
-            if asked[0] != self.progress.step or (is_quiet and clock() - asked[1] > QUIET.total_seconds()):
-                asked = self.progress.step, clock()
+            is_old = clock() - asked > QUIET.total_seconds() and self.progress.budget is not None
+            if client is not None and (step != self.progress.step or is_old):
+                step, asked = self.progress.step, clock()
                 with contextlib.suppress(ClientError, StoreError):
                     self.progress.budget = await client.budget(session) or self.progress.budget
-                    wait = await client.waits_for(session) if is_quiet else None
-                    self.progress.waits = wait.sentence(datetime.now(UTC)) if wait is not None else ""
 
 
 class Followed(Protocol):
@@ -352,11 +351,15 @@ async def follow(
 
 
 async def _tell_waits(session: str, printer: Printer, client: Client) -> None:
-    watch = Watch(client, session, as_json=printer.as_json)
+    watch = Watch(client, session, as_json=printer.as_json, live=printer.is_live)
     while True:
         await asyncio.sleep(LOOK.total_seconds())
-        if (text := await watch.look(printer.after)) is not None:
-            printer.note(text)
+        after = printer.after
+        wait = await watch.look(after)
+        if printer.after == after:  # otherwise it goes on
+            printer.progress.waits = wait
+            if wait is not None and (text := watch.tell(wait)) is not None:
+                printer.note(text)
 
 
 class Delegates:
@@ -372,19 +375,19 @@ class Delegates:
         if isinstance(envelope.event, DelegateEnd) and (task := self._following.get(envelope.event.delegate)):
             await asyncio.wait({task}, timeout=CATCH_UP.total_seconds())
 
-    def after(self, envelope: Envelope, depth: int = 1) -> None:
+    def after(self, envelope: Envelope) -> None:
         """Behind a caller's event: follow a delegate that begins."""
         event = envelope.event
         if isinstance(event, DelegateStart) and event.delegate not in self._following:
-            self._following[event.delegate] = asyncio.create_task(self._follow(event.delegate, depth))
+            self._following[event.delegate] = asyncio.create_task(self._follow(event.delegate))
 
-    async def _follow(self, session: str, depth: int) -> None:
+    async def _follow(self, session: str) -> None:
         try:
             turn = await self._client.attach(session)
             async for envelope in turn.events():
                 await self.before(envelope)
-                self._printer.delegate_event(envelope, depth)
-                self.after(envelope, depth + 1)
+                self._printer.delegate_event(envelope)
+                self.after(envelope)
         except (ClientError, StoreError) as error:
             self._printer.note(f"delegate {session} cannot be followed: {error}")
 

@@ -10,6 +10,7 @@ from perdure.cli.render import Line, Tone, clean, duration, lines, money
 from perdure.contracts import events
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
+from perdure.contracts.waits import Cause, TurnWait
 
 MOST_ROWS = 6
 """Running calls that the live status shows."""
@@ -27,11 +28,12 @@ _OF_CALLS = (
 
 @dataclass
 class Call:
-    """A call that runs; ``label`` tells it from others of its tool in the same step."""
+    """A call that runs, ``label`` tells it from others of its tool in the same step; ``below`` is its delegate."""
 
     label: str
     began: datetime
     progress: str = ""
+    below: "Progress | None" = None
 
 
 class Progress:
@@ -43,12 +45,12 @@ class Progress:
         waits: Why the turn stands still, if that is known.
     """
 
-    def __init__(self, depth: int = 0) -> None:
-        """``depth`` counts the callers above: its lines are indented."""
+    def __init__(self, prefix: str = "") -> None:
+        """``prefix`` stands before each line of a delegate, and tells it from others."""
         self.step = 0
         self.budget: BudgetStatus | None = None
-        self.waits = ""
-        self._depth = depth
+        self.waits: TurnWait | None = None
+        self._prefix = prefix
         self._began: datetime | None = None
         self._doing: tuple[str, datetime] | None = None
         self._calls: dict[str, Call] = {}
@@ -63,10 +65,10 @@ class Progress:
 
     def saw(self, envelope: events.Envelope, *, shown: bool = True) -> list[Line]:
         """Take an event into account; its lines, unless they repeat what is known."""
-        self.waits = ""
+        self.waits = None
         event = envelope.event
         if isinstance(event, events.AgentStart):
-            self.__init__(self._depth)  # type: ignore[misc]  # the next turn of the session
+            self.__init__(self._prefix)  # type: ignore[misc]  # the next turn of the session
             self._began = envelope.at
         self._note(envelope)
         rows = list(self._lines(envelope)) if shown else []
@@ -76,7 +78,15 @@ class Progress:
             if isinstance(event, events.AgentError) and plain in self._failures:
                 rows = []
             self._failures.append(plain)
-        return [Line("  │ " * self._depth + row.text, row.tone) for row in rows]
+        return [Line(self._prefix + row.text, row.tone) for row in rows]
+
+    def of_delegate(self, start: DelegateStart) -> "Progress":
+        """The progress of a delegate that begins, whose rows stand below its call."""
+        label = self._labels.get(start.call_id, start.tool)
+        below = Progress(f"{self._prefix or '  '}{label} │ ")
+        if (call := self._calls.get(start.call_id)) is not None:
+            call.below = below
+        return below
 
     def _lines(self, envelope: events.Envelope) -> Iterator[Line]:
         """The lines of an event, its call told apart from others, and with how long it took."""
@@ -96,7 +106,7 @@ class Progress:
             began = self._started.get(event.call_id)
         took = f" · {duration((envelope.at - began).total_seconds())}" if began is not None else ""
         yield Line(f"{last.text}{took}", last.tone)
-        if isinstance(event, events.AgentEnd) and self._ended_by_a_tool(event) and not self._depth:
+        if isinstance(event, events.AgentEnd) and self._ended_by_a_tool(event) and not self._prefix:
             yield Line(f"perdure resume {envelope.session} lets the model read the error", Tone.QUIET)
 
     def _ended_by_a_tool(self, end: events.AgentEnd) -> bool:
@@ -109,7 +119,7 @@ class Progress:
             case events.GenerationStart():
                 self._doing = (f"thinking · {event.model}", at)
             case events.GenerationWait():
-                self._doing = (f"waits for its turn, {event.ahead} calls before it", at)
+                self._doing = ("waits for its turn at the limited key", at)
             case events.GenerationRetry():
                 again = f"asks again after {event.error_type or event.code}"
                 self._doing = (f"{again}, retry {event.attempt} of {event.max_attempts}", at)
@@ -149,27 +159,38 @@ class Progress:
 
     def rows(self, now: datetime) -> list[str]:
         """The live status: what goes on, since when, and what is spent; nothing while a person is asked."""
-        if self._asked or (self._doing is None and not self._calls and not self.waits):
+        if self._asked or (self._doing is None and not self._calls and self.waits is None):
             return []
-        if self._doing is not None:
-            what, since = self._doing
-        else:
-            count = len(self._calls)
-            what = f"{count} {'call' if count == 1 else 'calls'}"
-            since = min((call.began for call in self._calls.values()), default=now)
-        parts = [f"step {self.step}", what, elapsed(now - since), *self._spent()]
         calls = list(self._calls.values())
-        rows = [
-            " · ".join(part for part in (call.label, call.progress, elapsed(now - call.began)) if part)
-            for call in calls
-        ]
-        more = [f"and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
-        told = [f"waits: {self.waits}"] if self.waits else []
-        indent = "  │ " * self._depth
-        return [
-            clean(indent + row)
-            for row in (" · ".join(parts), *(f"  {row}" for row in (*rows[:MOST_ROWS], *more, *told)))
-        ]
+        doing: list[str] = []
+        if self._doing is not None:
+            doing = [self._doing[0], elapsed(now - self._doing[1])]
+        elif calls:
+            count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+            doing = [count, elapsed(now - min(call.began for call in calls))]
+        parts = [*self._steps(), *doing, *self._spent()]
+        below = [row for call in calls[:MOST_ROWS] for row in _rows_of(call, now)]
+        more = [f"and {len(calls) - MOST_ROWS} more"] if len(calls) > MOST_ROWS else []
+        return [clean(" · ".join(parts)), *(clean(f"  {row}") for row in (*below, *more, *self._waiting(now)))]
+
+    def _waiting(self, now: datetime) -> Iterator[str]:
+        """Why it stands still, and what to do unless a line above says so; the row of a call tells of its delegate."""
+        wait = self.waits
+        if wait is not None and not (wait.cause is Cause.DELEGATE and self._calls):
+            yield wait.facts(now)
+            if not wait.is_stuck:
+                yield wait.advice
+
+    def _steps(self) -> Iterator[str]:
+        """The step, of how many; with delegates, whose steps count too, the sum."""
+        budget = self.budget
+        if budget is None:
+            yield f"step {self.step}"
+        elif budget.spent.delegated_steps:
+            yield f"step {self.step}"
+            yield f"{budget.steps} of {budget.max_steps:,} steps with delegates"
+        else:
+            yield f"step {self.step} of {budget.max_steps:,}"
 
     def _spent(self) -> Iterator[str]:
         if self.budget is None:
@@ -178,12 +199,21 @@ class Progress:
                 yield money(self._cost)
             return
         limits, spent = self.budget.limits, self.budget.spent
-        yield f"{self.budget.steps} of {self.budget.max_steps:,} steps"
-        cost = money(max(spent.cost_usd, self._cost))
-        yield f"{cost} of {money(limits.cost_usd)}" if limits.cost_usd is not None else cost
+        yield f"{max(spent.usage.total_tokens, self._tokens):,} tokens"
+        cost = max(spent.cost_usd, self._cost)
+        if limits.cost_usd is not None:
+            yield f"{money(cost)} of {money(limits.cost_usd)}"
+        elif cost:
+            yield money(cost)
         for name, used in (("llm_calls", spent.llm_calls), ("tool_calls", spent.tool_calls)):
             if (limit := getattr(limits, name)) is not None:
                 yield f"{used} of {limit} {name.replace('_', ' ')}"
+
+
+def _rows_of(call: Call, now: datetime) -> list[str]:
+    """The row of a call, and below it those of its delegate."""
+    row = " · ".join(part for part in (call.label, call.progress, elapsed(now - call.began)) if part)
+    return [row, *(f"  {below}" for below in (call.below.rows(now) if call.below is not None else ()))]
 
 
 def elapsed(since: timedelta) -> str:

@@ -164,14 +164,14 @@ def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iter
 
 def _wait(_: events.Envelope, event: events.GenerationWait) -> Iterator[Line]:
     pace = "" if event.calls_per_second is None else f" · {event.calls_per_second:.2g} calls a second"
-    yield Line(f"⧖ {event.model} · waits for its turn · {event.ahead} calls before it{pace}", Tone.QUIET)
+    place = f" · {event.ahead} before it" if event.ahead else ""
+    yield Line(f"⧖ {event.model} · waits for its turn at the limited key{place}{pace}", Tone.QUIET)
 
 
 def _retry(_: events.Envelope, event: events.GenerationRetry) -> Iterator[Line]:
     message = " ".join(event.error_message.split())
-    wait = f"waiting {event.wait_seconds:.1f}s"
-    attempt = f"attempt {event.attempt}/{event.max_attempts}"
-    yield Line(f"↻ {event.error_type or event.code} · {wait} · {attempt} · {message}", Tone.WARNING)
+    again = f"retry {event.attempt} of {event.max_attempts} in {duration(event.wait_seconds)}"
+    yield Line(f"↻ {event.error_type or event.code} · {again} · {message}", Tone.WARNING)
 
 
 def _content(_: events.Envelope, event: events.GenerationContent) -> Iterator[Line]:

@@ -25,7 +25,10 @@ LOOK = timedelta(seconds=2.5)
 """Between two looks at a turn that is followed; it stands still if no event came between two of them."""
 
 AGAIN = timedelta(seconds=30)
-"""A wait that goes on is told again after so long, with its new times."""
+"""A wait that goes on is told again after so long, with its new times, then after twice as long, and so on."""
+
+RAREST = timedelta(hours=1)
+"""But at least so often."""
 
 
 async def waits_of(sessions: Sequence[str]) -> dict[str, TurnWait]:
@@ -56,27 +59,35 @@ async def known_waits(sessions: Sequence[str]) -> dict[str, TurnWait]:
 class Watch:
     """Says why a turn that is followed stands still, when it does."""
 
-    def __init__(self, client: Client, session: str, *, as_json: bool) -> None:
-        """As JSON only what somebody has to act on is told."""
+    def __init__(self, client: Client, session: str, *, as_json: bool, live: bool) -> None:
+        """As JSON, and where live rows tell it too, only what somebody has to act on is told."""
         self._client = client
         self._session = session
-        self._as_json = as_json
+        self._only_stuck = as_json or live
+        self._live = live
         self._seen: int | None = -1
-        self._told: tuple[str, datetime] | None = None
+        self._told: tuple[object, datetime, timedelta] | None = None
 
-    async def look(self, after: int | None) -> str | None:
-        """What is to be told now; ``after`` is the number of the last event that was printed."""
+    async def look(self, after: int | None) -> TurnWait | None:
+        """Why the turn stands still now; ``after`` is the number of the last event that was printed."""
         is_quiet, self._seen = after == self._seen, after
         if not is_quiet:
             self._told = None
             return None
         wait = (await self._client.waits([self._session])).get(self._session)
-        now = datetime.now(UTC)
-        if wait is None or (wait.cause is Cause.PERSON and wait.session == self._session):  # who follows is asked
+        is_asked = wait is not None and wait.cause is Cause.PERSON and wait.session == self._session
+        return None if is_asked else wait  # who follows is asked
+
+    def tell(self, wait: TurnWait) -> str | None:
+        """What is to be told of it now: the same wait more and more rarely, and but once where live rows stay."""
+        if self._only_stuck and not wait.is_stuck:
             return None
-        if self._as_json and not wait.is_stuck:
-            return None
-        if self._told is not None and self._told[0] == wait.text and now - self._told[1] < AGAIN:
-            return None
-        self._told = wait.text, now
+        now, what = datetime.now(UTC), (wait.cause, wait.session, "" if wait.cause is Cause.PACE else wait.text)
+        again = AGAIN
+        if self._told is not None and self._told[0] == what:
+            _, told_at, again = self._told
+            if self._live or now - told_at < again:
+                return None
+            again = min(2 * again, RAREST)
+        self._told = what, now, again
         return wait.sentence(now)

@@ -79,7 +79,7 @@ def test_a_fault_is_shown_where_it_was_and_ends_the_turn(outcomes: Outcomes, nam
     assert (end["stop_reason"], end["error"]) == ("error", outcome.result["error"])
     retried = [row for row in outcome.rows if row.startswith("↻ ")]
     total = PRESETS[preset].policy.max_retries
-    assert [f"· attempt {i + 1}/{total} · " in row for i, row in enumerate(retried)] == [True] * count
+    assert [f"· retry {i + 1} of {total} in " in row for i, row in enumerate(retried)] == [True] * count
     assert next(row for row in outcome.rows if row.startswith("✗ ")) == "✗ generation"
     said = outcome.rows[outcome.rows.index("✗ generation") + 1]
     step = f"step {count + 1 if policy.told else 1}, {wire}/scripted: "

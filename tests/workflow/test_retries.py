@@ -87,7 +87,7 @@ async def test_a_retry_is_one_event_and_one_line_that_say_what_an_operator_needs
     assert first["error_message"].startswith("slow down, please")
     envelopes = await house.store.events(house.session, after=second["seq"] - 1, limit=1)
     (line,) = [line.text for line in lines(envelopes[0])]
-    assert line.startswith("↻ RateLimitError · waiting 0.0s · attempt 2/8 · slow down, please")
+    assert line.startswith("↻ RateLimitError · retry 2 of 8 in 0.0s · slow down, please")
 
 
 async def test_the_model_never_sees_a_retry(house: House) -> None:

@@ -47,16 +47,15 @@ async def test_the_live_rows_show_progress_and_leave_nothing_behind(
     async with ScriptedProvider(answer) as provider, house.worker(*agents):
         house.use(provider)
         async with Terminal("run", "tester", "go", "--session", house.session, "--tree") as terminal:
-            await terminal.shows("step 1 · 2 calls · ")
+            await terminal.shows("step 1 of 1,000 · 2 calls · ")
             await terminal.shows("fetch #2 · 1 of 3 parts of ")
-            await terminal.shows(" of 1,000 steps · ")
             GO_ON.set()
             assert await terminal.ends() == 0
             await terminal.shows(f"/namespaces/default/workflows/{house.session}")
     left = screen(terminal.text)
     assert not [line for line in left if re.search("thinking|calls ·|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|^… ", line)]
     assert [line.split()[1] for line in left if line.startswith("→ fetch #2")] == ["fetch"]
-    nested = [place for place, line in enumerate(left) if line.startswith("  │ ")]
+    nested = [place for place, line in enumerate(left) if line.startswith("  helper │ ")]
     (start,), (end,) = ([place for place, line in enumerate(left) if line.startswith(mark)] for mark in ("⇢", "⇠"))
     assert nested == list(range(start + 1, end))
     assert any("helped" in left[place] for place in nested)

@@ -13,6 +13,7 @@ from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
+from perdure.contracts.waits import Cause, TurnWait
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 BROKEN = ErrorDetail(code="tool.execution_error", title="read", message="it broke")
@@ -21,8 +22,8 @@ BROKEN = ErrorDetail(code="tool.execution_error", title="read", message="it brok
 class Told:
     """A progress that is told of events, each so many seconds after the beginning."""
 
-    def __init__(self, depth: int = 0) -> None:
-        self.progress = Progress(depth)
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or Progress()
 
     def lines(self, event: events.Event, seconds: float = 0, *, step: int = 3) -> list[str]:
         at = BEGAN + timedelta(seconds=seconds)
@@ -52,8 +53,12 @@ def test_while_the_model_thinks_a_row_has_step_model_time_and_what_is_spent() ->
         limits=Budgets(cost_usd=Decimal("0.50"), tool_calls=9),
         spent=Spent(cost_usd=Decimal("0.0123"), tool_calls=4),
     )
-    spent = "2 of 30 steps · $0.0123 of $0.50 · 4 of 9 tool calls"
-    assert told.rows(130) == [f"step 3 · thinking · openai/m · 2m · {spent}"]
+    spent = "0 tokens · $0.0123 of $0.50 · 4 of 9 tool calls"
+    assert told.rows(130) == [f"step 3 of 30 · thinking · openai/m · 2m · {spent}"]
+    told.progress.budget = BudgetStatus(
+        max_steps=30, steps=7, limits=Budgets(), spent=Spent(usage=Usage(input_tokens=5), delegated_steps=5)
+    )
+    assert told.rows(130) == ["step 3 · 7 of 30 steps with delegates · thinking · openai/m · 2m · 5 tokens"]
     told.lines(
         events.GenerationEnd(model="m", finish_reason="stop", usage=Usage(), cost_usd=Decimal("0.3"), seconds=1), 131
     )
@@ -97,14 +102,54 @@ def test_nothing_is_drawn_while_a_person_is_asked() -> None:
     assert len(told.rows(5)) == 2
 
 
-def test_delegates_are_nested_and_have_a_duration() -> None:
-    told, below = Told(), Told(depth=1)
-    given = {"call_id": "a", "tool": "helper", "agent": "helper", "delegate": "job-1-a"}
-    told.lines(DelegateStart(**given), 2)  # type: ignore[arg-type]
-    assert told.rows(5)[1] == "  helper · job-1-a · 3s"
-    assert below.lines(start("x")) == ["  │ → read {}"]
-    ended = DelegateEnd(stop_reason=StopReason.FINISHED, steps=1, usage=Usage(), cost_usd=Decimal(0), **given)  # type: ignore[arg-type]
+def test_delegates_stand_below_their_calls_and_are_told_apart() -> None:
+    told = Told()
+    starts = {
+        call: DelegateStart(call_id=call, tool="helper", agent="helper", delegate=f"job-1-{call}") for call in "ab"
+    }
+    for start_of in starts.values():
+        told.lines(start_of, 2)
+    below = {call: Told(told.progress.of_delegate(start_of)) for call, start_of in starts.items()}
+    assert below["a"].lines(start("x")) == ["  helper │ → read {}"]
+    assert below["b"].lines(events.GenerationStart(model="m", messages=1), 3) == []
+    inner = DelegateStart(call_id="c", tool="sub", agent="sub", delegate="job-1-c")
+    below["b"].lines(inner, 4)
+    deepest = Told(below["b"].progress.of_delegate(inner))
+    assert deepest.lines(start("y")) == ["  helper #2 │ sub │ → read {}"]
+    assert told.rows(5) == [
+        "step 3 · 2 calls · 3s · 0 tokens",
+        "  helper · job-1-a · 3s",
+        "    step 3 · 1 call · 5s · 0 tokens",
+        "      read · 5s",
+        "  helper #2 · job-1-b · 3s",
+        "    step 3 · thinking · m · 2s · 0 tokens",
+        "      sub · job-1-c · 1s",
+        "        step 3 · 1 call · 5s · 0 tokens",
+        "          read · 5s",
+    ]
+    given = starts["a"].model_dump(exclude={"type", "resumed_from"}, include={"call_id", "tool", "agent", "delegate"})
+    ended = DelegateEnd(stop_reason=StopReason.FINISHED, steps=1, usage=Usage(), cost_usd=Decimal(0), **given)
     assert told.lines(ended, 14)[0].endswith(" · 12s")
+    assert told.rows(14)[1] == "  helper #2 · job-1-b · 12s"
+
+
+def test_the_rows_say_why_the_turn_stands_still_and_what_helps() -> None:
+    """A stuck turn has a line of its own above them; a call's row tells of its delegate."""
+    told = Told()
+    told.lines(events.GenerationStart(model="m", messages=2), 0)
+
+    def waits(cause: Cause) -> list[str]:
+        told.progress.waits = TurnWait(
+            session="job-1", cause=cause, text="t", advice="a", since=BEGAN, next_at=BEGAN + timedelta(seconds=40)
+        )
+        return told.rows(10)[1:]
+
+    assert waits(Cause.PROVIDER) == ["  waits since 10 s: t (next in 30 s)", "  a"]
+    assert waits(Cause.STORE) == ["  waits since 10 s: t (next in 30 s)"]
+    told.lines(start("a"), 10)
+    assert waits(Cause.DELEGATE) == ["  read · 0s"]
+    told.lines(events.ToolProgress(call_id="a", tool="read", progress=1), 11)
+    assert told.rows(12)[1:] == ["  read · 1 · 2s"]
 
 
 def test_the_end_has_a_duration_and_after_an_aborting_tool_the_way_on() -> None:

@@ -50,7 +50,7 @@ def test_a_retry_line_has_class_wait_attempt_and_the_providers_message() -> None
         error_message="slow\ndown",
         failed_at=NOW,
     )
-    assert shown(event) == ["↻ RateLimitError · waiting 2.0s · attempt 1/8 · slow down"]
+    assert shown(event) == ["↻ RateLimitError · retry 1 of 8 in 2.0s · slow down"]
 
 
 def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
