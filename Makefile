@@ -7,6 +7,9 @@ UV ?= uv
 LOCK_DATE ?= $(shell python3 -c 'import datetime as d; print(d.datetime.now(d.timezone.utc).date() - d.timedelta(days=14))')
 FAULTS ?= 200
 SEED ?= 1
+PROCESSES := -n auto --dist loadfile --no-loadscope-reorder
+PURE := $(addprefix tests/unit/,agents engine llm security workflows) tests/contract/test_sizes.py tests/contract/test_promises.py
+CHECKED := tests/contract/test_packaging.py tests/contract/test_sizes.py tests/typing
 LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
 
@@ -14,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check replay chaos bench flat profile histories promises schemas lock clean
+.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -38,7 +41,15 @@ demo: $(STAMP) ## run a job with real tools on the embedded server, with a scrip
 	$(PYTHON) examples/demo/run.py
 
 test: $(STAMP) ## run every test that needs no key
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m pytest $(PROCESSES)
+
+rest: $(STAMP) ## run the tests that `make check` and `make replay` leave, as CI does after them
+	$(PYTHON) -m pytest $(PROCESSES) $(CHECKED:%=--ignore=%) --ignore=tests/replay
+
+quick: $(STAMP) ## lint, types and the tests that start nothing: what an editor's loop needs, under 45 s
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(PYTHON) -m pytest -q -n 2 $(PURE)
 
 check: $(STAMP) ## format, lint, types (also of the code in the docs), import rules, packaging; changes no file
 	$(VENV)/bin/ruff format --check .
@@ -46,7 +57,7 @@ check: $(STAMP) ## format, lint, types (also of the code in the docs), import ru
 	$(VENV)/bin/mypy
 	$(VENV)/bin/basedpyright --pythonpath $(PYTHON)
 	$(VENV)/bin/lint-imports
-	$(PYTHON) -m pytest -q tests/contract/test_packaging.py tests/contract/test_sizes.py tests/typing
+	$(PYTHON) -m pytest -q $(CHECKED)
 
 replay: $(STAMP) ## replay every stored history against the current code
 	$(PYTHON) -m pytest tests/replay

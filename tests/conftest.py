@@ -1,17 +1,25 @@
-"""What every test gets: the real Temporal server, a store, a scripted model behind real HTTP, and a worker."""
+"""What every test gets: the real Temporal server, a store, a scripted model behind real HTTP, and a worker.
 
+Fixtures import what they need themselves: a worker's libraries take five seconds, and most tests need none of them.
+"""
+
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
-from perdure.client.connect import DATA_CONVERTER
-from tests.house import ROOT, House, become_a_user
+if TYPE_CHECKING:
+    import temporalio.client
+
+    from perdure.cli.server import EmbeddedServer
+    from tests.house import House
 
 pytest_plugins = ["tests.plugins.no_skips", "perdure.testing.pytest_plugin"]
+
+TESTS = Path(__file__).parent
 
 hypothesis.settings.register_profile("no_clock", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no_clock")
@@ -19,31 +27,63 @@ hypothesis.settings.load_profile("no_clock")
 FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
 """Timers of tests may be short: by default the server rounds each up to a second."""
 
-QUICK = {"contract", "unit"}
-"""Folders whose files take seconds: they come last, so that the processes of a run end together."""
+LONGEST = (
+    "workflow/test_step_boundaries.py",
+    "workflow/test_fault_matrix.py",
+    "contract/test_installed.py",
+    "chaos/test_chaos.py",
+)
+"""Files that take a minute or more: they come first, so that no process of a run ends long after the others."""
+
+QUICK = {"contract", "replay", "unit"}
+"""Folders whose files take seconds: they come last, for the same reason."""
+
+MOST_PROCESSES = 8
+"""Each has a Temporal server, and workers forked from a process of its own: up to 1.5 GB."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes for each core: half of what tests do is to wait, for servers, for timers and for lost workers."""
+    return min(2 * (os.cpu_count() or 1), MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest."""
-    items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] in QUICK)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    path = item.path.relative_to(TESTS)
+    if path.as_posix() in LONGEST:
+        return LONGEST.index(path.as_posix())
+    return len(LONGEST) + (path.parts[0] in QUICK)
 
 
 @pytest.fixture(scope="session")
-async def server() -> AsyncIterator[EmbeddedServer]:
+async def server() -> "AsyncIterator[EmbeddedServer]":
     """The real server, in memory, one for each process of the test run."""
+    from perdure.cli.server import EmbeddedServer, ServerOptions, free_port  # noqa: PLC0415 - see above
+
     async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=FAST)) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-async def temporal(server: EmbeddedServer) -> temporalio.client.Client:
+async def temporal(server: "EmbeddedServer") -> "temporalio.client.Client":
     """A client of the real server."""
+    import temporalio.client  # noqa: PLC0415 - see above
+
+    from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
+
     return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> pytest.MonkeyPatch:
+def environment(monkeypatch: pytest.MonkeyPatch, server: "EmbeddedServer") -> pytest.MonkeyPatch:
     """The environment of a user of this server, without anything of the developer's own."""
+    from tests.house import become_a_user  # noqa: PLC0415 - see above
+
     become_a_user(monkeypatch, server)
     return monkeypatch
 
@@ -51,12 +91,14 @@ def environment(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> pyte
 @pytest.fixture
 async def house(
     environment: pytest.MonkeyPatch,
-    server: EmbeddedServer,
-    temporal: temporalio.client.Client,
+    server: "EmbeddedServer",
+    temporal: "temporalio.client.Client",
     tmp_path: Path,
     request: pytest.FixtureRequest,
-) -> AsyncIterator[House]:
+) -> "AsyncIterator[House]":
     """A store, a task queue and a client for one test; see :class:`tests.house.House`."""
+    from tests.house import House  # noqa: PLC0415 - see above
+
     async with House.built(
         name=request.node.name, server=server, temporal=temporal, environment=environment, folder=tmp_path
     ) as built:
@@ -66,8 +108,14 @@ async def house(
 @pytest.fixture
 async def lasting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[House]:
+) -> "AsyncIterator[House]":
     """A house whose server keeps its executions in a file, so that it can be killed."""
+    import temporalio.client  # noqa: PLC0415 - see above
+
+    from perdure.cli.server import EmbeddedServer, ServerOptions, free_port  # noqa: PLC0415 - see above
+    from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
+    from tests.house import House, become_a_user  # noqa: PLC0415 - see above
+
     options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
         become_a_user(monkeypatch, server)
