@@ -37,6 +37,11 @@ def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
     return ApplicationError(detail.message[:MAX_MESSAGE], detail, *more, type=detail.code, non_retryable=True)
 
 
+def refusal(error: ApplicationError, more: object) -> ApplicationError:
+    """The same failure with more for the workflow."""
+    return ApplicationError(error.message, *error.details, more, type=error.type, non_retryable=True)
+
+
 def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool = False) -> ApplicationError:
     """A failure after which Temporal runs the activity again, after the delay; ``more`` says why it waits."""
     return ApplicationError(

@@ -7,10 +7,12 @@ from datetime import datetime
 
 from pydantic import ValidationError
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.agents import Definitions, Instructions, Roster, TurnContexts
 from perdure.activities.delegates import Delegations, for_the_caller, settled
-from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, store_failures
+from perdure.activities.errors import MAX_MESSAGE, permanent, refusal, runtime_error, store_failures
 from perdure.activities.heartbeat import beating, note
 from perdure.activities.litellm_call import context_window
 from perdure.activities.mcp.failures import McpError, last_lines, shortened
@@ -27,10 +29,18 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.files import ContentError, check_parts, part_of
 from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.names import Activity
+from perdure.contracts.names import TURN_CANCELLED, Activity
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.turn_context import TurnContext
-from perdure.contracts.turns import SESSION_ID_PATTERN, CommitTurn, Continuation, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.turns import (
+    SESSION_ID_PATTERN,
+    CommitTurn,
+    Continuation,
+    OpenedTurn,
+    OpenTurn,
+    Refusal,
+    TurnResult,
+)
 from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.store import NotFoundError, Store
@@ -61,6 +71,7 @@ class TurnActivities:
         mcp: McpServers,
         metrics: Metrics,
         search_attributes: bool,
+        fail_workflows: bool,
         bodies: Bodies,
         contexts: TurnContexts,
         secrets: frozenset[str],
@@ -76,6 +87,7 @@ class TurnActivities:
         self.delegations = Delegations(store=store, agents=agents, definitions=definitions, secrets=secrets)
         self._metrics = metrics
         self._search_attributes = search_attributes
+        self._fail_workflows = fail_workflows
 
     @activity.defn(name=Activity.OPEN_TURN)
     async def open_turn(self, opening: OpenTurn) -> OpenedTurn:
@@ -83,6 +95,14 @@ class TurnActivities:
 
         Safe to run twice: the request id names the turn, and a second attempt finds it.
         """
+        try:
+            return await self._open_turn(opening)
+        except ApplicationError as error:
+            if self._fail_workflows and error.non_retryable:  # the workflow learns by nothing else how it is to close
+                raise refusal(error, Refusal(fails_workflow=True)) from error.__cause__
+            raise
+
+    async def _open_turn(self, opening: OpenTurn) -> OpenedTurn:
         _check_session(opening.session)
         async with beating(), store_failures(), _asking_for_what_is_there(opening):
             await self._store.require(opening.request.store)
@@ -118,6 +138,7 @@ class TurnActivities:
             definition=opened.definition,
             policy=self.delegations.reckoned(definition, policy),
             search_attributes=self._search_attributes,
+            fails_workflow=self._fail_workflows,
             ended=_told(opened.ended),
             last_turn=last_turn,
             asking=tuple(call for call, is_open in going_on if is_open),
@@ -343,6 +364,25 @@ class TurnActivities:
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
+
+
+@activity.defn(name=Activity.CLOSE_AS_CANCELED)
+async def close_as_canceled() -> None:
+    """Request Temporal's cancel of the workflow that asks: without one no workflow can close as Canceled.
+
+    Safe to run twice. An attempt that comes late finds this run closed, and means no other.
+    """
+    info = activity.info()
+    run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    async with beating(is_bounded=False):
+        try:
+            await run.cancel(reason=TURN_CANCELLED)
+        except RPCError as error:
+            if error.status is RPCStatusCode.PERMISSION_DENIED:  # the workflow then closes as Failed
+                message = f"Temporal does not let this worker cancel workflows: {error.message}"
+                raise permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message)) from None
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
 
 
 @asynccontextmanager

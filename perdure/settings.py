@@ -199,6 +199,11 @@ class Settings(BaseSettings):
     search_attributes: Literal["on", "off"] = Field(
         default="on", description="Whether turns set search attributes; 'off' for clusters that refuse them"
     )
+    fail_workflows: bool = Field(
+        default=False,
+        description="Whether turns that end with an error close as Failed in Temporal, cancelled ones as Canceled: "
+        "1, or 0",
+    )
     ui_url: str = Field(default="", description="Address of the Temporal UI, for the links that verbs print")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
 

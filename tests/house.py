@@ -115,6 +115,7 @@ class House:
         runner: WorkflowRunner | None = None,
         client: temporalio.client.Client | None = None,
         inline: bool = False,
+        fail_workflows: bool = False,
     ) -> AsyncIterator[None]:
         """A worker in this process, under the strict sandbox; ``inline`` allows agents in start requests."""
         await self.store.register_agents([agent.definition for agent in agents])
@@ -128,6 +129,7 @@ class House:
             bodies=bodies,
             secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
+            fail_workflows=fail_workflows or self.settings.fail_workflows,
             mcp=self.mcp,
             inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
         )

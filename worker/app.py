@@ -34,7 +34,7 @@ from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
 from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
-from perdure.activities.turns import TurnActivities
+from perdure.activities.turns import TurnActivities, close_as_canceled
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents, Registered
 from perdure.client.closures import closures, people_waited_for
@@ -78,6 +78,7 @@ class Parts:
     bodies: Bodies
     secrets: frozenset[str]
     search_attributes: bool
+    fail_workflows: bool = False
     mcp: McpServers = field(default_factory=McpServers)
     inline: InlineAgents | None = None
     """What is made of agents in start requests; None refuses them."""
@@ -102,6 +103,7 @@ def build_worker(
         mcp=parts.mcp,
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
+        fail_workflows=parts.fail_workflows,
         bodies=parts.bodies,
         contexts=contexts,
         secrets=parts.secrets,
@@ -140,6 +142,7 @@ def build_worker(
         activities=[
             turns.open_turn,
             turns.commit_turn,
+            close_as_canceled,
             generate.generate,
             compaction.compact,
             reacting.react,
@@ -283,6 +286,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             bodies=bodies,
             secrets=secret_values(agents.values(), os.environ),
             search_attributes=settings.search_attributes == "on",
+            fail_workflows=settings.fail_workflows,
             mcp=mcp,
             inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
         )

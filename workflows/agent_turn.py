@@ -18,7 +18,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.hooks import React, Reacted
 from perdure.contracts.input_requests import AskPeople
-from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.names import AGENT_TURN, RESULT_MEMO, TURN_CANCELLED
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import (
@@ -27,6 +27,7 @@ from perdure.contracts.turns import (
     Continuation,
     OpenTurn,
     QueuedMessage,
+    StopReason,
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
@@ -65,6 +66,7 @@ class AgentTurn(Extending):
     def __init__(self, *_: JsonValue) -> None:
         super().__init__()
         self._cancelled_by_temporal = False
+        self._fails_workflow = False
         self._background = Background()
         self._suggested_at: tuple[int, int] | None = None
 
@@ -87,6 +89,7 @@ class AgentTurn(Extending):
             carried = Carried.model_validate(asked.carried)
             self.turn = Turn(state := carried.turn)
             self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
+            self._fails_workflow = state.fails_workflow
             self.shown_state = self.run_state
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
@@ -133,9 +136,11 @@ class AgentTurn(Extending):
             opened = await self._uninterrupted(workflow.start_activity(stubs.open_turn, opening, **options.opening()))
         except ActivityError as error:
             self.opened = Refused(failures.detail(error, "runtime"))
+            self._fails_workflow = failures.fails_workflow(error)
             refused = failures.refused(opening, self.opened.error)
             visibility.refused(refused)
             return refused
+        self._fails_workflow = opened.fails_workflow
         last_turn = max(opened.turn, opened.last_turn)
         self.opened = Opened(turn=opened.turn, request_id=opening.request_id, last_turn=last_turn)
         if opened.ended is not None:
@@ -310,6 +315,8 @@ class AgentTurn(Extending):
             return await future
 
     def _note_temporal_cancel(self) -> None:
+        if workflow.cancellation_reason() == TURN_CANCELLED:  # which the turn itself has requested
+            return
         self._cancelled_by_temporal = True
         if self.mail.cancel is None:
             request = CancelRequest(reason="cancelled through Temporal")
@@ -384,12 +391,39 @@ class AgentTurn(Extending):
         No await stands between the last look at the queue and the end, so no message can slip between them.
         """
         await self._handlers_finished()
+        if self._fails_workflow and result.stop_reason is StopReason.CANCELLED and not self.mail.queued:
+            await self._request_cancel()
         if self._cancelled_by_temporal:
             await self._drop_the_queue()
+        elif self.mail.queued:
+            self._next_turn(self.mail.queued)
+        return self._closed(result)
+
+    async def _request_cancel(self) -> None:
+        """Request Temporal's cancel of this run, which can then close as Canceled. A message may come meanwhile."""
+        if self._cancelled_by_temporal:
+            return
+        asking = workflow.start_activity(stubs.close_as_canceled, **options.bookkeeping())
+        with contextlib.suppress(ActivityError):  # refused by the server: the run then closes as Failed
+            await self._uninterrupted(asking)
+        await self._handlers_finished()
+
+    def _closed(self, result: TurnResult) -> TurnResult:
+        """The result, if the run closes as Completed.
+
+        Raises:
+            CancelledError: It closes as Canceled.
+            ApplicationError: It closes as Failed, with the result among the failure's details.
+        """
+        fails = self._fails_workflow and result.stop_reason in {StopReason.ERROR, StopReason.CANCELLED}
+        requested = workflow.cancellation_reason() is not None and result.stop_reason is StopReason.CANCELLED
+        if self._cancelled_by_temporal or (fails and requested):
+            if self._fails_workflow:
+                workflow.upsert_memo({RESULT_MEMO: failures.for_memo(result)})
             raise CancelledError(result.error or "Operation aborted")
-        if not self.mail.queued:
-            return result
-        return self._next_turn(self.mail.queued)
+        if fails:
+            raise failures.of_turn(result)
+        return result
 
     async def _handlers_finished(self) -> None:
         """Let the messages that have come in be taken; all that a handler ever waits for is the turn's number."""

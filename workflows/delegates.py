@@ -69,7 +69,7 @@ class Children:
         try:
             return await handle
         except ChildWorkflowError as error:
-            return await accounted(start) or _lost(_why(error))
+            return failures.result_in(error.cause) or await accounted(start) or _lost(_why(error))
 
     async def _started(self, start: StartDelegate) -> Handle:
         """Start it; one that runs already, for a run of its caller before a reset, ends first, and keeps its result."""

@@ -9,11 +9,15 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
 from perdure.contracts.tools import DelegateReport
-from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
+from perdure.contracts.turns import CommitTurn, OpenTurn, Refusal, StopReason, TurnResult
 from perdure.engine.state import TurnState
 
 MAX_ERROR_TEXT = 2_000
 """Longest message of a failure in a result."""
+
+
+MEMO_OUTPUT = 1_000
+"""Longest output in a memo."""
 
 
 def refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
@@ -48,6 +52,34 @@ def unrecorded(state: TurnState, commit: CommitTurn, error: ErrorDetail) -> Turn
         spent=commit.spent,
     )
     return TurnResult.model_validate(result.model_dump())
+
+
+def fails_workflow(error: ActivityError) -> bool:
+    """Whether a request that ``open_turn`` refused closes its workflow as Failed."""
+    with contextlib.suppress(IndexError, ValidationError):
+        return (
+            isinstance(error.cause, ApplicationError) and Refusal.model_validate(error.cause.details[-1]).fails_workflow
+        )
+    return False
+
+
+def of_turn(result: TurnResult) -> ApplicationError:
+    """What a workflow fails with whose turn did: its first detail is the result."""
+    code = result.reason_code or result.stop_reason
+    return ApplicationError(result.error or code, result, type=code, non_retryable=True)
+
+
+def result_in(error: BaseException | None) -> TurnResult | None:
+    """The result of the turn whose workflow failed with it; None of any other failure."""
+    with contextlib.suppress(IndexError, ValidationError):
+        return TurnResult.model_validate(error.details[0]) if isinstance(error, ApplicationError) else None
+    return None
+
+
+def for_memo(result: TurnResult) -> TurnResult:
+    """As much of a result as a memo holds, which stands in every list of workflows."""
+    small = {"output": result.output[:MEMO_OUTPUT], "value": None, "requests": (), "todos": ()}
+    return result.model_copy(update=small)
 
 
 def detail(error: ActivityError, title: str) -> ErrorDetail:

@@ -51,3 +51,9 @@ async def collect_delegates(asked: CollectDelegates) -> ToolOutcome:
 async def commit_turn(commit: CommitTurn) -> TurnResult:
     """Close the turn: last results, the head moved, its result recorded."""
     raise NotImplementedError
+
+
+@activity.defn(name=Activity.CLOSE_AS_CANCELED)
+async def close_as_canceled() -> None:
+    """Request Temporal's cancel of the workflow that asks: without one no workflow can close as Canceled."""
+    raise NotImplementedError

@@ -1,6 +1,7 @@
 """The Temporal side of a session: which run is current, what it was asked, how it closed. No store here."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,14 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.common import QueryRejectCondition
-from temporalio.exceptions import ActivityError, CancelledError, ChildWorkflowError, FailureError, TerminatedError
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TerminatedError,
+)
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -148,7 +156,7 @@ class Runs:
             return Close(next_run=error.new_execution_run_id)
         except WorkflowFailureError as error:
             reset_to = await self._reset_to(session, run_id)
-            return Close(next_run=reset_to) if reset_to else Close(failure=_cause(session, error.cause))
+            return Close(next_run=reset_to) if reset_to else _failed(session, error.cause)
         except ValidationError:
             return Close(failure=f"the workflow {session!r} ended with a result that is none of perdure's")
         except RPCError as error:
@@ -262,6 +270,14 @@ class Runs:
     async def patiently_running(self, session: str, run_id: str | None = None) -> bool:
         """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
         return await patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
+
+
+def _failed(session: str, cause: BaseException) -> Close:
+    """How a run failed: with the result of a turn that did, or before its turn could end."""
+    with contextlib.suppress(IndexError, ValidationError):
+        if isinstance(cause, ApplicationError):
+            return Close(result=TurnResult.model_validate(cause.details[0]))
+    return Close(failure=_cause(session, cause))
 
 
 def _cause(session: str, cause: BaseException) -> str:

@@ -25,6 +25,14 @@ class Activity(StrEnum):
     ASK = "ask"
     COLLECT_DELEGATES = "collect_delegates"
     COMMIT_TURN = "commit_turn"
+    CLOSE_AS_CANCELED = "close_as_canceled"
+
+
+TURN_CANCELLED = "the turn was cancelled, and its workflow closes as Canceled"
+"""Reason of a Temporal cancel that a turn has requested of its own workflow."""
+
+RESULT_MEMO = "perdure_result"
+"""Memo of a workflow that closes as Canceled: its result, which such a close cannot hold."""
 
 
 class Signal(StrEnum):

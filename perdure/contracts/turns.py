@@ -370,6 +370,7 @@ class OpenedTurn(Value):
         said: What hooks said in the turn before, which stopped for people; the next generation reads it.
         store: The id of the store that the turn lives in; a worker that looks at another one leaves its activities.
         tenant: On whose behalf the turn runs, if the request does not say.
+        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
     """
 
     turn: int
@@ -377,6 +378,7 @@ class OpenedTurn(Value):
     definition: str
     policy: TurnPolicy
     search_attributes: bool = False
+    fails_workflow: bool = False
     ended: "TurnResult | None" = None
     last_turn: int = 0
     asking: tuple[PlannedCall, ...] = ()
@@ -387,6 +389,12 @@ class OpenedTurn(Value):
     said: tuple[str, ...] = ()
     store: str = ""
     tenant: str = ""
+
+
+class Refusal(Value):
+    """What stands beside the error of a request that ``open_turn`` refused."""
+
+    fails_workflow: bool
 
 
 class CommitTurn(Value):

@@ -140,6 +140,7 @@ class TurnState(Value):
         lost_queues: Of workers that alone could take calls of this turn, and did not.
         background: The delegates of this turn that work, or have worked, in the background.
         short: Whether a call of a model or a hook was not affordable beside what they may spend.
+        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
         store: The id of the store that the turn lives in; empty of a turn from before stores had one.
         unknown_tool: What ends the turn once the tools at hand have their results: the model called one that is none.
     """
@@ -151,6 +152,7 @@ class TurnState(Value):
     tip: str
     started_at: datetime
     search_attributes: bool = False
+    fails_workflow: bool = False
     store: str = ""
     tenant: str = ""
     request_id: str = ""

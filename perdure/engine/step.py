@@ -38,6 +38,7 @@ def begin(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         tip=opened.tip,
         started_at=now,
         search_attributes=opened.search_attributes,
+        fails_workflow=opened.fails_workflow,
         store=opened.store,
         tenant=opening.request.tenant or opened.tenant,
         request_id=opening.request_id,

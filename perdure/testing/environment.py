@@ -201,6 +201,7 @@ async def _worker(
             bodies=bodies,
             secrets=secret_values(loaded.agents.values(), os.environ),
             search_attributes=True,
+            fail_workflows=settings.fail_workflows,
             mcp=mcp,
             inline=InlineAgents(loaded.registered, loaded.agents) if settings.allow_inline_agents else None,
         )
