@@ -201,8 +201,7 @@ class Settings(BaseSettings):
     )
     fail_workflows: bool = Field(
         default=False,
-        description="Whether turns that end with an error close as Failed in Temporal, cancelled ones as Canceled: "
-        "1, or 0",
+        description="Whether errors close turns as Failed in Temporal, and cancels as Canceled: 1, or 0",
     )
     ui_url: str = Field(default="", description="Address of the Temporal UI, for the links that verbs print")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
@@ -251,7 +250,8 @@ def load_settings(*, of_folder: bool = True) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        msg = f"{name}={first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
+        problem = "choose 1 or 0" if first["type"] == "bool_parsing" else first["msg"].removeprefix("Value error, ")
+        msg = f"{name}={first.get('input')!r}: {problem}"
         raise SettingsError(msg) from error
 
 

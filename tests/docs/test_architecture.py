@@ -58,3 +58,16 @@ def test_a_wait_for_people_costs_an_activity_and_two_upserts() -> None:
     assert written.count("TIMER_STARTED") == 1
     assert len(written) == TURN + ACTIVITY * calls + 2 + 2 + 3
     assert "the activity `ask`, two upserts | 8;" in PAGE
+
+
+def test_a_close_as_failed_costs_nothing_and_one_as_canceled_an_activity_a_request_and_a_memo() -> None:
+    """The request has a workflow task of its own unless the activity ends before a worker takes that."""
+    assert len(events("closed-as-failed")) == len(events("model-error"))
+    written = events("closed-as-canceled")
+    behind = written[written.index("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES", 20) + 1 : -1]
+    assert len(behind) in {8, 11}
+    assert set(behind) - {"WORKFLOW_TASK_SCHEDULED", "WORKFLOW_TASK_STARTED", "WORKFLOW_TASK_COMPLETED"} == {
+        *("ACTIVITY_TASK_SCHEDULED", "ACTIVITY_TASK_STARTED", "ACTIVITY_TASK_COMPLETED"),
+        *("WORKFLOW_EXECUTION_CANCEL_REQUESTED", "WORKFLOW_PROPERTIES_MODIFIED"),
+    }
+    assert "| 0; 8 to 11: the activity `close_as_canceled`" in PAGE

@@ -56,7 +56,7 @@ async def record(scenario: Scenario, house: House) -> list[str]:
     house.settings = house.client.settings = house.settings.model_copy(update={"task_queue": DEFAULT_TASK_QUEUE})
     body = Body()
     provider = ScriptedProvider(scenario.script(), always=scenario.always)
-    async with provider, house.worker(scenario.agent(body), runner=production_runner()):
+    async with provider, house.worker(scenario.agent(body), runner=production_runner(), fail_workflows=scenario.fails):
         house.use(provider)
         await scenario.drive(Stage(house, provider, body))
         runs = await _ended(house)

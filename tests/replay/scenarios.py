@@ -199,6 +199,7 @@ class Scenario:
     Attributes:
         drive: Starts the turn and does what happens to it; its end is waited for afterwards.
         settings: Of the agent.
+        fails: Whether its worker has ``PERDURE_FAIL_WORKFLOWS``.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Scenario:
     drive: Callable[[Stage], Awaitable[None]] = runs
     settings: dict[str, Any] = field(default_factory=dict)
     always: Fault | None = None
+    fails: bool = False
 
     def agent(self, body: Body) -> Agent:
         """The agent of this scenario."""
@@ -278,5 +280,9 @@ SCENARIOS = (
         goes_on_with_a_reply,
         settings=ASKS | {"interactive": "stop"},
     ),
+    Scenario("closed-as-failed", (DONE,), always=faults.status(401), fails=True),
+    Scenario("closed-as-canceled", (HELD, DONE), is_cancelled_in_a_tool, fails=True),
+    Scenario("closed-by-temporal", (HELD, DONE), is_cancelled_by_temporal, fails=True),
+    Scenario("closed-as-refused", (DONE,), is_refused, fails=True),
     Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )
