@@ -1,4 +1,7 @@
-"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
+"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice.
+
+Long, because an opening looks at all that a request may ask for.
+"""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -3,6 +3,8 @@
 The workflow is the story's world: each thing that the story asks for is an activity, a timer or a child workflow here,
 and survives whatever happens meanwhile. What it may import is in the architecture page; it reads no clock but
 Temporal's and draws no random number.
+
+Long, because a turn's beginning, its world and its close share what came in and how far the turn is.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from perdure.activities.turns import close_as_canceled
 from perdure.contracts.turns import TurnResult
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
-from tests.workflow.backgrounds import awaiting, starts, statuses, steps
+from tests.workflow.backgrounds import awaiting, starts, steps
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, children, played, query_of, results_in
 from tests.workflow.delegating import agent as named
@@ -281,8 +281,14 @@ async def told_of_delegates(house: House, *, fail_workflows: bool) -> tuple[Any,
     wanted = ("type", "tool", "stop_reason", "reason_code", "error", "steps", "usage", "cost_usd")
     events = sorted(json.dumps({name: line.get(name) for name in wanted}) for line in await house.events())
     told = json.dumps([result, read, events])
-    closes = sorted(status.name for status in await statuses(house) if status is not None)
-    return json.loads(re.sub(rf"{house.session}[^\\s\"',)]*", "SESSION", told)), closes
+    closes = [
+        (await house.temporal.get_workflow_handle(child.session).describe()).status
+        for child, _ in await children(house)
+        if child.session.startswith(house.session)
+    ]
+    return json.loads(re.sub(rf"{house.session}[^\\s\"',)]*", "SESSION", told)), sorted(
+        status.name for status in closes if status is not None
+    )
 
 
 async def test_a_caller_reads_of_its_delegates_what_it_always_reads(house: House) -> None:
