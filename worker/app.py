@@ -37,9 +37,9 @@ from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities, close_as_canceled
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents, Registered
-from perdure.client.closures import closures, people_waited_for
 from perdure.client.connect import connect
 from perdure.client.errors import ClientError
+from perdure.client.read import closures, people_waited_for
 from perdure.client.worker_stores import WorkerStore, store_queue, worker_stores
 from perdure.contracts.names import SearchAttribute
 from perdure.settings import Settings

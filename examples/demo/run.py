@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from examples.demo.agent import JOURNAL, agent, relative
 from examples.demo.stage import DemoError, Stage, own_folder, say, started
-from perdure.cli.failures import describe
+from perdure.cli.connection import describe
 from perdure.cli.live import Printer
 from perdure.cli.render import Tone
 from perdure.client import Turn

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from examples.demo.agent import CHECKOUT, SCRATCH
 from examples.demo.script import answer
-from perdure.cli.child import worker_command
 from perdure.cli.errors import CliError
 from perdure.cli.live import show
 from perdure.cli.render import Line, Tone
@@ -28,6 +27,7 @@ from perdure.cli.server import (
     spawn,
     stop_process,
 )
+from perdure.cli.worker import worker_arguments
 from perdure.client import Client
 from perdure.settings import Settings
 from perdure.testing import ScriptedProvider
@@ -82,7 +82,7 @@ class Workers:
         """
         log = self._folder / f"worker-{len(self.started) + 1}.log"
         with open_log(log) as output:
-            command = worker_command([str(CHECKOUT / "examples" / "demo" / "agent.py")])
+            command = worker_arguments([str(CHECKOUT / "examples" / "demo" / "agent.py")])
             process = self._process = spawn(command, output=output, env=self._environment)
         self.started.append(process.pid)
         try:

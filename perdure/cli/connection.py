@@ -1,14 +1,28 @@
-"""What every verb that talks to a cluster shares: one connection, the store where it is, and the event loop."""
+"""The connection of a verb: client and store, opened and closed, and the line for each error that they announce."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import TypeVar
 
-from perdure.cli.errors import UnreachableError
+from perdure.cli.errors import CliError, ExitCode, UnreachableError
 from perdure.client import Client
-from perdure.settings import Settings, is_set, load_settings, temporal_file
+from perdure.client.errors import (
+    ClientError,
+    NoWorkerError,
+    RequestRefusedError,
+    ServerUnreachableError,
+    SessionIdleError,
+    StoreMismatchError,
+    TemporalConfigError,
+    UnknownAgentError,
+    UnknownArtifactError,
+    UnknownSessionError,
+)
+from perdure.local_files import find
+from perdure.settings import Settings, SettingsError, is_set, load_settings, temporal_file
 from perdure.store import Store
+from perdure.store.errors import NotFoundError, StoreError
 
 Result = TypeVar("Result")
 
@@ -69,3 +83,40 @@ def _check_file(settings: Settings) -> None:
             "or set PERDURE_STORE_URL to the store of your workers"
         )
         raise UnreachableError(msg)
+
+
+_UNREACHABLE = (ServerUnreachableError, NoWorkerError)
+_USAGE = (
+    UnknownSessionError,
+    UnknownAgentError,
+    UnknownArtifactError,
+    RequestRefusedError,
+    SessionIdleError,
+    SettingsError,
+    StoreMismatchError,
+    TemporalConfigError,
+)
+
+
+def describe(error: Exception) -> CliError | None:
+    """The error as the command line shows it; None if it is not one that is expected."""
+    if isinstance(error, CliError):
+        return error
+    if isinstance(error, NotFoundError):
+        return CliError(f"{error}; 'perdure list' names the sessions there are", ExitCode.USAGE)
+    if isinstance(error, _USAGE):
+        return CliError(str(error), ExitCode.USAGE)
+    if isinstance(error, _UNREACHABLE):
+        return CliError(str(error), ExitCode.UNREACHABLE)
+    if isinstance(error, StoreError):
+        return CliError(f"the transcript store: {error}; {_store_hint()}", ExitCode.UNREACHABLE)
+    if isinstance(error, ClientError):
+        return CliError(str(error), ExitCode.ERROR)
+    return None
+
+
+def _store_hint() -> str:
+    found = find()
+    if found is None or is_set("store_url"):
+        return "see PERDURE_STORE_URL"
+    return f"its address comes from {found.path}, which holds no password; set PERDURE_STORE_URL"

@@ -3,32 +3,85 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from perdure.cli.child import (
-    record_option,
-    recording_settings,
-    replay_option,
-    variables,
-    worker_command,
-)
 from perdure.cli.connection import run
 from perdure.cli.errors import CliError, MistakeError
 from perdure.cli.loaded_agents import LoadedAgent, load_agents, missing_keys
 from perdure.cli.render import clean
 from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, ServerOptions, check_port, wait_process
-from perdure.cli.watched_files import WatchedFiles
-from perdure.cli.worker_process import WorkerProcess, wait_before_start
+from perdure.cli.worker import (
+    WorkerProcess,
+    record_option,
+    recording_settings,
+    replay_option,
+    variables,
+    wait_before_start,
+    worker_arguments,
+)
 from perdure.client.connect import load_config
 from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings, known_secrets, load_settings, prepare_recordings
 from perdure.store.database import Address
+
+IGNORED = (".perdure", "venv", "site-packages", "build", "dist")
+"""Folders that are not looked into, beside those that watchfiles leaves out: ``.git``, ``.venv``, ``__pycache__`` …"""
+
+
+@dataclass(frozen=True)
+class WatchedFiles:
+    """What is watched.
+
+    Attributes:
+        folders: With all folders below them.
+        data: Files with agents in YAML or JSON; tools may write others of their kind at any time.
+    """
+
+    folders: tuple[Path, ...]
+    data: frozenset[Path]
+
+    @classmethod
+    def of(cls, sources: Iterable[str]) -> "WatchedFiles":
+        """The files of these modules and files with agents.
+
+        Raises:
+            MistakeError: This installation cannot watch files.
+        """
+        if find_spec("watchfiles") is None:
+            raise MistakeError("--reload needs watchfiles, which is not installed; pip install 'perdure[worker]'")
+        here = Path.cwd()
+        files = [Path(source).resolve() for source in sources if Path(source).suffix]
+        beside = {file.parent for file in files if file.is_file() and not file.is_relative_to(here)}
+        return cls((here, *sorted(beside)), frozenset(file for file in files if file.suffix != ".py"))
+
+    def is_one(self, path: Path) -> bool:
+        """Whether the worker has to start anew when this file is saved."""
+        return path.suffix == ".py" or path.name == "SKILL.md" or path in self.data
+
+    async def saved(self) -> AsyncIterator[list[str]]:
+        """The names of files that were saved, made or removed, each time some were.
+
+        Raises:
+            OSError: The system cannot watch so many.
+        """
+        # Loaded for --reload alone.
+        from watchfiles import Change, DefaultFilter, awatch  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType]
+
+        known = DefaultFilter(ignore_dirs=(*DefaultFilter.ignore_dirs, *IGNORED))
+
+        def wanted(change: Change, path: str) -> bool:
+            return known(change, path) and self.is_one(Path(path))
+
+        async for changes in awatch(*self.folders, watch_filter=wanted):
+            yield sorted({Path(path).name for _, path in changes})
 
 
 @click.command("dev")
@@ -48,7 +101,7 @@ from perdure.store.database import Address
 @click.option("--headless", is_flag=True, help="Without the UI.")
 @record_option
 @replay_option
-def command(  # noqa: PLR0913  # one for each option of the command line
+def dev_command(  # noqa: PLR0913  # one for each option of the command line
     *,
     agents: tuple[str, ...],
     reload: bool,
@@ -66,7 +119,7 @@ def command(  # noqa: PLR0913  # one for each option of the command line
     again. Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
     may be missing, because the server does not wait for the disk.
     """
-    worker = worker_command(agents)
+    worker = worker_arguments(agents)
     settings = load_settings(of_folder=False)
     changes: dict[str, object] = {**recording_settings(record, replay)}
     if metrics_port is not None:

@@ -1,24 +1,320 @@
-"""``perdure doctor``: is everything there that a job needs, and if not, what to do about it."""
+"""``perdure doctor``: is everything there that a job needs, and if not, what to do about it? One finding for a check.
+
+The checks of the server and of the store are independent of each other, and may take as long as they like: the doctor
+has a deadline for both.
+"""
 
 import asyncio
+import contextlib
+import json
+import os
 import platform
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 import click
+from pydantic import ValidationError
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
+from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.checks import Finding, ask_server, ask_store, failed, read_cluster, read_settings
-from perdure.cli.errors import ExitCode
+from perdure.cli.connection import describe, opened_store
+from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.live import print_json, show
+from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.render import Line, Tone, clean
-from perdure.client.connect import CONNECT_TIMEOUT
+from perdure.cli.setup import missing_attributes
+from perdure.client import Client, ClientError
+from perdure.client.connect import CONNECT_TIMEOUT, address_source, load_config, rpc_errors
+from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
+from perdure.client.read import closures
+from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
+from perdure.contracts.names import AGENT_TURN
 from perdure.security.redaction import redact_text
-from perdure.settings import known_secrets
-from perdure.store.database import BUSY_TIMEOUT
+from perdure.settings import PREFIX, Settings, folder_settings, known_secrets
+from perdure.store.database import BUSY_TIMEOUT, Address
+from perdure.store.errors import StoreError
+from perdure.store.records import RegisteredAgent
+from perdure.store.schema import REVISION
+
+LOOKED_AT = 200
+"""Running turns that Temporal is asked about, those that began last."""
+
+SHOWN_TURNS = 5
+"""Turns that one line names."""
+
+_SAID = re.compile(r'(?:message|error): "([^"]*)"')
+"""Where the Temporal client's texts hold what the other end, or the system, said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        ok: Whether all is well; None if it could not be checked, or is no more than a hint.
+        fix: What to do, where there is something to do.
+        code: The exit code that a check that failed asks for.
+        version: Of what was checked, where it has one.
+    """
+
+    check: str
+    ok: bool | None
+    text: str
+    fix: str = ""
+    code: ExitCode = ExitCode.ERROR
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Temporal's own settings lead, and the key they hold."""
+
+    address: str
+    api_key: str
+
+
+def read_settings() -> tuple[Settings, list[Finding]]:
+    """Our settings, those that cannot be used replaced by their defaults so that the other checks can go on."""
+    found: list[Finding] = []
+    try:
+        settings = Settings(**folder_settings())
+    except ValidationError as error:
+        # Without the value, which may be a secret in the wrong variable.
+        wrong = {str(one["loc"][0]): one["msg"].replace(repr(one["input"]), "it") for one in error.errors()}
+        usable = {name: Settings.model_fields[name].default for name in wrong}
+        settings = Settings(**folder_settings() | usable)
+        for name, message in wrong.items():
+            fix = "correct or unset it; its default is used below"
+            found.append(_wrong("settings", f"{PREFIX}{name.upper()}: {message}", fix))
+    try:
+        Address(settings.store_url)
+    except StoreError as error:
+        text, _, fix = str(error).partition("; ")
+        found.append(_wrong("settings", f"PERDURE_STORE_URL: {text}", fix))
+    return settings, found or [Finding(check="settings", ok=True, text="all PERDURE_* can be used")]
+
+
+def read_cluster() -> tuple[Cluster | None, Finding]:
+    """Temporal's own settings; None if they cannot be read."""
+    try:
+        config = load_config()
+    except TemporalConfigError as error:
+        return None, _wrong("Temporal settings", *str(error).split("; ", 1))
+    except ServerUnreachableError as error:
+        return None, failed("Temporal settings", error)
+    cluster = Cluster(address=config.get("target_host", ""), api_key=config.get("api_key") or "")
+    namespace = config.get("namespace", "default")
+    key = "with" if cluster.api_key else "without"
+    text = f"address {cluster.address} ({address_source()}), namespace {namespace}, {key} an API key"
+    return cluster, Finding(check="Temporal settings", ok=True, text=text)
+
+
+async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterator[Finding]:
+    """Whether the server, the namespace, its search attributes and a worker are there."""
+    later = ("namespace", "search attributes", "worker")
+    if cluster is None:
+        for finding in _unchecked("its address is not known", "server", *later):
+            yield finding
+        return
+    try:
+        client = await Client.connect(settings)
+        yield await _server(client, cluster)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
+        yield _no_connection(error)
+        for finding in _unchecked("the server cannot be asked", *later):
+            yield finding
+        return
+    namespace = await _tried("namespace", _namespace(client))
+    yield namespace
+    if namespace.code is ExitCode.UNREACHABLE and not namespace.ok:
+        for finding in _unchecked("the namespace is not there", *later[1:]):
+            yield finding
+        return
+    yield await _tried("search attributes", _search_attributes(client))
+    yield await _tried("worker", _worker(client))
+    with contextlib.suppress(CliError, StoreError):  # told by another check
+        if (stores := await _stores_of_workers(client)) is not None:
+            yield stores
+    with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
+        if (turns := await _closed_turns(client)) is not None:
+            yield turns
+    with contextlib.suppress(ClientError):
+        for finding in await _stuck_turns(client):
+            yield finding
+
+
+async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
+    """Whether the store can be read, which agents are registered in it, and the keys their models need."""
+    try:
+        async with opened_store(settings) as store:
+            agents = await store.agents()
+    except Exception as error:  # noqa: BLE001 - as above
+        yield failed("store", error)
+        for finding in _unchecked("the store cannot be read", "agents", "keys"):
+            yield finding
+        return
+    yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {REVISION}")
+    for finding in look_at_agents(agents):
+        yield finding
+
+
+def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
+    """The agents that are registered, and a hint on the key of each provider of their models."""
+    models = {agent.name: agent.model for agent in agents}
+    if not models:
+        fix = "start a worker with 'perdure worker --agents MODULE', or 'perdure dev --agents MODULE' on this machine"
+        yield Finding(check="agents", ok=False, text="no worker has registered any agent in this store", fix=fix)
+    else:
+        yield Finding(check="agents", ok=True, text=", ".join(sorted(models)))
+    for provider in sorted({model.partition("/")[0] if "/" in model else "" for model in models.values()}):
+        yield _key(provider)
+
+
+def _key(provider: str) -> Finding:
+    names = USUAL_KEYS.get(provider)
+    if names is None:
+        text = f"{provider}: the usual variable is not known" if provider else "a model is named without its provider"
+        return Finding(check="keys", ok=None, text=text, fix="litellm's documentation says what the worker needs")
+    there = next((name for name in names if os.environ.get(name)), None)
+    if there is not None:
+        return Finding(check="keys", ok=True, text=f"{provider}: {there} is set here; workers read their own")
+    text = f"{provider}: {' or '.join(names)} is not set here; workers read their own"
+    return Finding(check="keys", ok=None, text=text, fix=f"set {names[0]} where the worker starts, unless it is there")
+
+
+async def _server(client: Client, cluster: Cluster) -> Finding:
+    with rpc_errors():
+        info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest())
+    text = f"Temporal server {info.server_version} answers at {cluster.address}"
+    return Finding(check="server", ok=True, text=text, version=info.server_version)
+
+
+async def _namespace(client: Client) -> Finding:
+    name = client.temporal.namespace
+    try:
+        with rpc_errors():
+            await client.temporal.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=name))
+    except Exception as error:
+        if not isinstance(error.__cause__, RPCError) or error.__cause__.status != RPCStatusCode.NOT_FOUND:
+            raise
+        fix = f"create it with 'temporal operator namespace create --namespace {name}', or set TEMPORAL_NAMESPACE"
+        text = f"the server has no namespace {name}"
+        return Finding(check="namespace", ok=False, text=text, fix=fix, code=ExitCode.UNREACHABLE)
+    return Finding(check="namespace", ok=True, text=name)
+
+
+async def _search_attributes(client: Client) -> Finding:
+    check = "search attributes"
+    if client.settings.search_attributes == "off":
+        return Finding(check=check, ok=True, text="not used, by PERDURE_SEARCH_ATTRIBUTES=off")
+    missing = await missing_attributes(client)
+    if missing:
+        fix = "run 'perdure setup' once, or set PERDURE_SEARCH_ATTRIBUTES=off; no worker starts before"
+        return Finding(check=check, ok=False, text=f"{', '.join(sorted(missing))}: not registered", fix=fix)
+    return Finding(check=check, ok=True, text="all are registered")
+
+
+async def _worker(client: Client) -> Finding:
+    await client.check_worker()
+    return Finding(check="worker", ok=True, text=f"one polls the task queue {client.settings.task_queue!r}")
+
+
+async def _stores_of_workers(client: Client) -> Finding | None:
+    """Whether the workers use the store that is looked at here; None if no worker tells its store."""
+    queue = client.settings.task_queue
+    async with opened_store(client.settings) as store:
+        own = WorkerStore.of(store)
+    told = await worker_stores(client.temporal, queue)
+    check = "workers' store"
+    try:
+        check_stores(own, told, queue)
+    except StoreMismatchError as error:
+        return failed(check, error)
+    others = [one for one in told if one.store != own.store]
+    if others:
+        text = (
+            f"worker {others[0].worker} uses {others[0]}, and others use {own}: turns wait for workers of their store"
+        )
+        return Finding(
+            check=check, ok=None, text=text, fix="give all workers of a task queue the same PERDURE_STORE_URL"
+        )
+    return Finding(check=check, ok=True, text="the same") if told else None
+
+
+async def _closed_turns(client: Client) -> Finding | None:
+    """The open turns that nothing carries out any more, with the command that goes on."""
+    async with opened_store(client.settings) as store:
+        ended = await closures(client.temporal, await store.open_runs())
+    if not ended:
+        return None
+    shown = ", ".join(f"{name} ({closure.how})" for name, closure in list(ended.items())[:SHOWN_TURNS])
+    more = f" and {len(ended) - SHOWN_TURNS} more" if len(ended) > SHOWN_TURNS else ""
+    text = f"Temporal has ended the workflows of open turns: {shown}{more}"
+    fix = f"'perdure send {next(iter(ended))} …' goes on from the last step, and ends the open turn"
+    return Finding(check="turns", ok=None, text=text, fix=fix)
+
+
+async def _stuck_turns(client: Client) -> list[Finding]:
+    """The turns of the queue that stand still until somebody acts, also those that no worker has opened yet."""
+    queue = json.dumps(client.settings.task_queue)
+    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = {queue}'
+    with rpc_errors():
+        sessions = [run.id async for run in client.temporal.list_workflows(query, limit=LOOKED_AT)]
+    waits = await client.waits(sessions)
+    stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
+    now = datetime.now(UTC)
+    found = [
+        Finding(check="turns", ok=False, text=f"{session} {wait.facts(now)}", fix=wait.advice)
+        for session, wait in list(stuck.items())[:SHOWN_TURNS]
+    ]
+    if len(stuck) > SHOWN_TURNS:
+        text = f"{len(stuck) - SHOWN_TURNS} more turns stand still"
+        found.append(Finding(check="turns", ok=False, text=text, fix="'perdure list --stuck' names them"))
+    return found
+
+
+async def _tried(check: str, asking: Coroutine[None, None, Finding]) -> Finding:
+    try:
+        return await asking
+    except Exception as error:  # noqa: BLE001 - as above
+        return failed(check, error)
+
+
+def failed(check: str, error: Exception) -> Finding:
+    """The finding of a check that ended in an error."""
+    described = describe(error)
+    if described is None:
+        return Finding(check=check, ok=False, text=f"{type(error).__name__}: {_first_line(error)}")
+    text, _, fix = described.message.partition("; ")
+    return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode(described.exit_code))
+
+
+def _no_connection(error: Exception) -> Finding:
+    """Why the server was not reached, with what the system or the other end said."""
+    text, _, fix = str(error).partition("; ")
+    said = _SAID.findall(str(error.__cause__)) if isinstance(error, ServerUnreachableError) else []
+    if not said:
+        return failed("server", error)
+    return Finding(check="server", ok=False, text=f"{text} ({said[-1]})", fix=fix, code=ExitCode.UNREACHABLE)
+
+
+def _wrong(check: str, text: str, fix: str) -> Finding:
+    return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode.USAGE)
+
+
+def _unchecked(why: str, *checks: str) -> Iterator[Finding]:
+    for check in checks:
+        yield Finding(check=check, ok=None, text=f"not checked: {why}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
+
 
 PATIENCE = max(CONNECT_TIMEOUT, BUSY_TIMEOUT) + timedelta(seconds=1)
 """How long the answers of server and store may take together: as long as a connection, and a moment to report it."""
@@ -30,7 +326,7 @@ _WORST_FIRST = (ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.ERROR)
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool) -> None:
+def doctor_command(ctx: click.Context, *, as_json: bool) -> None:
     """Check settings, server, worker and store, and say what to do about what is wrong.
 
     It changes nothing, takes a few seconds at most, and shows no secret. A line with a dot is a hint, or what could not

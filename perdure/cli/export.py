@@ -7,7 +7,7 @@ import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import only_types, print_json, refuse_types
-from perdure.client.trajectories import read_events, read_trajectory
+from perdure.client.read import read_events, read_trajectory
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import is_called
 from perdure.contracts.messages import Message
@@ -83,7 +83,7 @@ FORMATS: dict[str, Export] = {
 )
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
 @only_types
-def command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
+def export_command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
     """Write the transcript of SESSION to standard output, as JSON.
 
     \b

@@ -67,7 +67,7 @@ class Session:
     "event before it.",
 )
 @click.pass_context
-def command(  # noqa: PLR0913  # one for each option of the command line
+def follow_command(  # noqa: PLR0913  # one for each option of the command line
     ctx: click.Context,
     *,
     session: str,

@@ -1,4 +1,4 @@
-"""``perdure list``: the sessions."""
+"""``perdure list`` and ``perdure agents``: the sessions, newest first, and the agents that workers have registered."""
 
 import contextlib
 import difflib
@@ -13,14 +13,15 @@ from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration
 from perdure.cli.waits import MOST, waits_of
 from perdure.client import Cause, ClientError, TurnWait
-from perdure.client.closures import Listed, closures, list_sessions
 from perdure.client.connect import connect
+from perdure.client.read import Listed, closures, list_sessions
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import STUCK
 from perdure.store import SessionRecord, TurnRecord
-from perdure.store.records import Closure, TurnGlance
+from perdure.store.records import Closure, RegisteredAgent, TurnGlance
 
 HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
@@ -72,7 +73,7 @@ class Since(click.ParamType[datetime]):
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
 )
 @click.option("--json", "as_json", is_flag=True, help="One session a line, as JSON.")
-def command(  # noqa: PLR0913  # one for each option of the command line
+def list_command(  # noqa: PLR0913  # one for each option of the command line
     *,
     state: str | None,
     stop_reason: str | None,
@@ -200,3 +201,29 @@ def _row(session: SessionRecord, last: TurnRecord, glance: TurnGlance, now: date
     took = duration(((last.ended_at or now) - last.started_at).total_seconds())
     when = f"{last.started_at.astimezone():%Y-%m-%d %H:%M}"
     return (session.session, str(session.turn), ended, steps, cost, took, when, session.agent, glance.prompt)
+
+
+@click.command("agents")
+@click.option("--json", "as_json", is_flag=True, help="One agent a line, as JSON.")
+def agents_command(*, as_json: bool) -> None:
+    """List the agents that workers have registered in the store."""
+
+    async def main() -> list[tuple[RegisteredAgent, AgentDefinition]]:
+        async with opened_store() as store:
+            return [(agent, await store.definition(agent.definition)) for agent in await store.agents()]
+
+    agents = run(main())
+    for agent, definition in agents:
+        if as_json:
+            called = {"label": definition.label, "tags": list(definition.tags)}
+            print_json({**agent.model_dump(mode="json"), **called})
+            continue
+        label = f" ({clean(definition.label)})" if definition.label else ""
+        show(Line(f"{agent.name}{label} · {agent.model} · seen {agent.seen_at:%Y-%m-%d %H:%M}", Tone.HEAD))
+        if agent.description:
+            show(Line(f"  {clean(' '.join(agent.description.split()))}"))
+        if definition.tags:
+            show(Line(f"  tags: {clean(', '.join(definition.tags))}", Tone.QUIET))
+        show(Line(f"  tools: {', '.join(agent.tools) or 'none'}", Tone.QUIET))
+    if not agents and not as_json:
+        click.echo("no agents yet; start a worker with 'perdure dev --agents MODULE'")

@@ -19,9 +19,8 @@ import click
 from perdure.cli.asking import Asking, Terminal, say_what_waits
 from perdure.cli.connection import ui_page
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
-from perdure.cli.progress import Progress
+from perdure.cli.progress import Progress, Screen, can_be_live
 from perdure.cli.render import Line, Tone, clean, table
-from perdure.cli.screen import Screen, can_be_live
 from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log

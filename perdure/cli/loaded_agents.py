@@ -1,4 +1,4 @@
-"""The agents of a worker that is about to start: loaded in a process of their own, told, and looked at for keys."""
+"""The agents of a worker that is about to start: loaded in a process of their own, named, and looked at for keys."""
 
 import asyncio
 import json
@@ -8,8 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.cli.errors import CliError, ExitCode
-from perdure.cli.provider_keys import USUAL_KEYS
-from perdure.cli.worker_process import LAST_LINES, READY_TIMEOUT, plain_line
+from perdure.cli.worker import LAST_LINES, READY_TIMEOUT, plain_line
+
+USUAL_KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "azure": ("AZURE_API_KEY",),
+    "bedrock": ("AWS_ACCESS_KEY_ID",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_AI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "huggingface": ("HUGGINGFACE_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY",),
+    "replicate": ("REPLICATE_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+}
+"""The variables litellm reads the key of a provider from; any one of them will do."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,21 @@ VERBS: dict[str, str] = {
     "doctor": "Check settings, server, worker and store, with fixes.",
     "errors": "The reason codes and what they mean.",
 }
-"""Each verb with the short help of the list; :func:`module` says where its ``command`` is."""
+"""Each verb with the short help of the list; :func:`module` says where its command is."""
+
+_MODULES: dict[str, str] = {
+    **dict.fromkeys(("run", "send", "cancel", "extend", "resume", "fork", "compact"), "run"),
+    **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
+    **dict.fromkeys(("show", "artifact"), "show"),
+    **dict.fromkeys(("list", "agents"), "list"),
+    "errors": "reasons",
+}
+"""Where verbs are that have no module of their own; ``perdure.cli.errors`` are what the verbs raise."""
 
 
 def module(verb: str) -> str:
-    """The module of a verb: ``perdure.cli.<verb>``, except that ``errors`` there are what the verbs raise."""
-    return f"perdure.cli.{'reasons' if verb == 'errors' else verb}"
+    """The module of a verb: it has ``<verb>_command``."""
+    return f"perdure.cli.{_MODULES.get(verb, verb)}"
 
 
 class LazyGroup(click.Group):
@@ -51,7 +60,7 @@ class LazyGroup(click.Group):
         """Load a verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(module(cmd_name)).command
+        command: click.Command = getattr(importlib.import_module(module(cmd_name)), f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -93,7 +102,7 @@ def _usage(error: click.UsageError) -> NoReturn:
 def _expected(error: Exception) -> CliError:
     """The line for an error that the client, the store or the settings announce; others are bugs and go on."""
     # Loaded here, when there is an error to name: the client brings Temporal with it.
-    from perdure.cli.failures import describe  # noqa: PLC0415
+    from perdure.cli.connection import describe  # noqa: PLC0415
 
     described = describe(error)
     if described is None:

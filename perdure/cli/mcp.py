@@ -1,22 +1,329 @@
-"""``perdure mcp``: the workers' agents as durable jobs, for any MCP host."""
+"""``perdure mcp``: the workers' agents as durable jobs, for any MCP host: to start, await, steer, answer, cancel."""
 
+import asyncio
 import contextlib
+import hashlib
 import ipaddress
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import Field
+from pydantic_core import to_json
 
-from perdure.cli.connection import run
+from perdure.agents.context import ToolContext
+from perdure.agents.files import File
+from perdure.agents.tool import Tool, tool
+from perdure.cli.connection import connected, describe, run
 from perdure.cli.errors import MistakeError, UnreachableError
-from perdure.cli.jobs import INSTRUCTIONS, Jobs, sentence
-from perdure.mcp_server import McpMissingError, as_mcp, as_web_application
+from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
+from perdure.client.requests import Content, session_id
+from perdure.contracts.files import InlineFile
+from perdure.contracts.input_requests import InputReceipt
+from perdure.contracts.turns import RunState, TurnResult, TurnStatus
+from perdure.contracts.values import JsonValue
+from perdure.mcp_server import McpMissingError, ServedCall, as_mcp, as_web_application
 from perdure.settings import load_settings
+from perdure.store.errors import StoreError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPENING = timedelta(seconds=10)
+"""How long a started turn may take until it has its number; without one, it is waited for by its session."""
+
+SHORTEST_PAUSE = timedelta(milliseconds=250)
+LONGEST_PAUSE = timedelta(seconds=5)
+"""Between two reports of progress."""
+
+LONGEST_WAIT = timedelta(hours=1)
+
+TRANSCRIPT_CHARACTERS = 200_000
+"""Longest transcript that a client reads at once, in whole messages."""
+
+INSTRUCTIONS = (
+    "Runs LLM agents as durable jobs. list_agents says which there are, start begins a turn and returns at once, wait "
+    "returns its result. A job goes on when this server, its client or a worker ends: wait again with its session. "
+    "If wait returns requests, a person has to decide: answer, approve or deny each as they say, then wait again."
+)
+
+Session = Annotated[str, Field(min_length=1), "The session's id, from start."]
+AnyTurn = Annotated[int | None, Field(ge=1), "The turn's number; without it, the running or last one."]
+RequestId = Annotated[str | None, "Any id of your own: asked again with it, this returns the turn it has begun."]
+Attached = Annotated[
+    Sequence[InlineFile], "Images, PDFs and texts that go with the prompt, each with its name and its bytes as base64."
+]
+RequestOfPeople = Annotated[str, "The request_id of one of the requests that wait or status returned."]
+Decider = Annotated[str, Field(min_length=1), "Who decides, by name; it is kept."]
+Json = dict[str, JsonValue]
+
+
+class Jobs:
+    """The tools. The cluster is reached at the first call that needs it, so that a host may start before it."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]] = connected) -> None:
+        self._connect = connect
+        self._connecting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._client: Client | None = None
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """All of them, as they are listed."""
+        waiting = tool(timeout=LONGEST_WAIT + timedelta(minutes=1))
+        return [
+            tool(self.list_agents),
+            tool(self.start),
+            waiting(self.wait),
+            tool(self.status),
+            tool(self.send),
+            tool(self.answer),
+            tool(self.approve),
+            tool(self.deny),
+            tool(self.cancel),
+            tool(self.transcript),
+        ]
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        await self._stack.aclose()
+
+    async def list_agents(self) -> Json:
+        """List the agents that can be started, with what each is for."""
+        client = await self._connected()
+        about = {"name", "description", "model", "tools"}
+        return {"agents": [agent.model_dump(mode="json", include=about) for agent in await client.agents()]}
+
+    async def start(
+        self,
+        agent: Annotated[str, "The agent's name, from list_agents."],
+        prompt: Annotated[str, "What it is to do."],
+        session: Annotated[
+            str | None, "A session to go on with or to begin under that id; by default a new one."
+        ] = None,
+        request_id: RequestId = None,
+        files: Attached = (),
+    ) -> Json:
+        """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
+        client = await self._connected()
+        await client.check_worker()
+        if session is None and request_id is not None:
+            session = _session_of(agent, request_id, prompt)
+        turn = await client.start(agent, _with_files(prompt, files), session=session, request_id=request_id)
+        return await _begun(turn)
+
+    async def wait(
+        self,
+        session: Session,
+        context: ToolContext,
+        turn: AnyTurn = None,
+        timeout_seconds: Annotated[float, Field(ge=1, le=LONGEST_WAIT.total_seconds()), "How long to wait."] = 50,
+    ) -> Json:
+        """Wait for a turn's end. state is "ended", with the result, or "running" if the time was up: then wait again.
+
+        "waiting_for_input" comes with requests, which a person has to decide about before the turn goes on. The result
+        says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop waiting changes
+        nothing about the job.
+        """
+        client = await self._connected()
+        awaited = await client.attach(session, turn)
+        clock = asyncio.get_running_loop().time
+        began, pause = clock(), SHORTEST_PAUSE.total_seconds()
+        async with _waiting(awaited) as result:
+            while True:
+                left = timeout_seconds - (clock() - began)
+                await asyncio.wait({result}, timeout=max(min(left, pause), 0))
+                if result.done():
+                    return _ended(session, result.result())
+                status, activity = await _look(client, session)
+                if left <= pause or _needs_people(status, awaited.turn):
+                    return _running(session, awaited.turn, status, activity)
+                if isinstance(context, ServedCall):
+                    await context.report(clock() - began, timeout_seconds, activity)
+                pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
+
+    async def status(self, session: Session) -> Json:
+        """Where a session stands now: the running turn's step, activity and requests, or the last turn's result."""
+        client = await self._connected()
+        try:
+            status = await client.status(session)
+        except SessionIdleError:
+            turn = await client.attach(session)
+            if turn.turn is None:  # it runs, and no worker holds it
+                raise
+            return _ended(session, await turn.result())
+        return _running(session, status.turn, status, status.activity)
+
+    async def send(
+        self,
+        session: Session,
+        prompt: Annotated[str, "The message."],
+        steer: Annotated[bool, "Into the running turn, before its next model call, instead of the next turn."] = False,
+        request_id: RequestId = None,
+        files: Attached = (),
+    ) -> Json:
+        """Send a message to a session. A busy one queues it for its next turn, an idle one begins that turn."""
+        client = await self._connected()
+        await client.check_worker()
+        turn = await client.send(session, _with_files(prompt, files), steer=steer, request_id=request_id)
+        return await _begun(turn)
+
+    async def answer(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        value: Annotated[
+            JsonValue, "The answer: text, one of the request's options, or other JSON if that is asked for."
+        ],
+        by: Decider,
+    ) -> Json:
+        """Answer a question (needs: answer) that a session waits for. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.answer(session, request, value, by=by))
+
+    async def approve(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        by: Decider,
+        digest: Annotated[str, "The request's digest: the call then runs only if it still is what was shown."] = "",
+    ) -> Json:
+        """Let a tool call run (needs: approval). Only when a person has said so. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.approve(session, request, by=by, digest=digest))
+
+    async def deny(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        by: Decider,
+        reason: Annotated[str, "Why; the agent reads it."] = "",
+    ) -> Json:
+        """Refuse a tool call, or decline a question: the agent reads why and goes on. Then call wait again."""
+        client = await self._connected()
+        return _receipt(session, await client.deny(session, request, by=by, reason=reason))
+
+    async def cancel(
+        self,
+        session: Session,
+        turn: Annotated[int | None, Field(ge=1), "This turn, which runs or waits; any other is refused."] = None,
+        reason: Annotated[str, "Why; it is kept with the turn."] = "",
+        drop_queue: Annotated[bool, "Whether messages that wait for later turns are dropped too."] = False,
+    ) -> Json:
+        """Cancel the running turn of a session. sent is false if none runs; wait then gives how it ended."""
+        client = await self._connected()
+        return {"session": session, "sent": await client.cancel(session, reason, turn, drop_queue=drop_queue)}
+
+    async def transcript(
+        self,
+        session: Session,
+        turn: Annotated[int | None, Field(ge=1), "As it was at the end of this turn; by default as it is now."] = None,
+        last: Annotated[int, Field(ge=1, le=1000), "So many messages from its end."] = 20,
+    ) -> Json:
+        """The conversation of a session: prompts, answers, tool calls and their results.
+
+        left_out counts the messages before those that are given: beyond last, or too long to be read at once.
+        """
+        client = await self._connected()
+        messages = await client.transcript(session, turn)
+        shown = _last([message.model_dump(mode="json") for message in messages[-last:]])
+        return {"session": session, "total": len(messages), "left_out": len(messages) - len(shown), "messages": shown}
+
+    async def _connected(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._stack.enter_async_context(self._connect())
+            return self._client
+
+
+def sentence(error: Exception) -> str | None:
+    """What the command line says of an expected error."""
+    described = describe(error)
+    return None if described is None else described.message
+
+
+def _session_of(agent: str, request_id: str, prompt: str) -> str:
+    """The same for the same request, so that asking again does not begin a second job; another prompt is another."""
+    slug = session_id(agent).rpartition("-")[0]
+    return f"{slug}-{hashlib.sha256(to_json([request_id, prompt])).hexdigest()[:16]}"
+
+
+def _with_files(prompt: str, files: Sequence[InlineFile]) -> Content:
+    try:
+        return [prompt, *(File(file.name, file.decoded) for file in files)] if files else prompt
+    except ValueError as error:
+        raise MistakeError(f"files: {error}") from None
+
+
+def _last(messages: list[JsonValue]) -> list[JsonValue]:
+    """As many messages, from the last one back, as a client reads at once."""
+    taken, characters = 0, 0
+    for message in reversed(messages):
+        characters += len(to_json(message).decode())
+        if characters > TRANSCRIPT_CHARACTERS:
+            break
+        taken += 1
+    return messages[len(messages) - taken :]
+
+
+async def _begun(turn: Turn) -> Json:
+    number: int | None = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(OPENING.total_seconds()):
+            number = await turn.number()
+            if number is None:
+                refused = await turn.result()
+                raise RequestRefusedError(refused.error or f"the request was refused: {refused.reason_code}")
+    return {"session": turn.session, "turn": number, "request_id": turn.request_id}
+
+
+@contextlib.asynccontextmanager
+async def _waiting(turn: Turn) -> AsyncIterator["asyncio.Task[TurnResult]"]:
+    task = asyncio.create_task(turn.result())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _look(client: Client, session: str) -> tuple[TurnStatus | None, str]:
+    """Where the session stands, and in words; only in words if nobody answers."""
+    try:
+        status = await client.status(session)
+    except (ClientError, StoreError) as error:
+        return None, str(error)
+    return status, status.activity
+
+
+def _needs_people(status: TurnStatus | None, turn: int | None) -> bool:
+    """Whether the turn, or one before it, waits for a person; of one that came after it, it has ended meanwhile."""
+    if status is None or status.state is not RunState.WAITING_FOR_INPUT:
+        return False
+    return turn is None or status.turn is None or status.turn <= turn
+
+
+def _running(session: str, turn: int | None, status: TurnStatus | None, activity: str) -> Json:
+    about = None if status is None else status.model_dump(mode="json", exclude={"session", "requests"})
+    told: Json = {"state": "running", "session": session, "turn": turn, "activity": activity, "status": about}
+    if status is None or not status.requests:
+        return told
+    asked: list[JsonValue] = [request.model_dump(mode="json") for request in status.requests]
+    return {**told, "state": RunState.WAITING_FOR_INPUT, "turn": status.turn, "requests": asked}
+
+
+def _receipt(session: str, receipt: InputReceipt) -> Json:
+    return {"session": session, **receipt.model_dump(mode="json", exclude={"digest"})}
+
+
+def _ended(session: str, result: TurnResult) -> Json:
+    about = result.model_dump(mode="json", exclude={"session", "turn"})
+    return {"state": "ended", "session": session, "turn": result.turn, "result": about}
+
 
 SHUTDOWN_SECONDS = 3
 """What requests get to end after a signal; the jobs they are about go on."""
@@ -25,7 +332,7 @@ SHUTDOWN_SECONDS = 3
 @click.command("mcp")
 @click.option("--http", metavar="HOST:PORT", help="Serve streamable HTTP at http://HOST:PORT/mcp instead of stdio.")
 @click.option("--allow-remote", is_flag=True, help="Let HOST be reachable from other machines; there is no login.")
-def command(*, http: str | None, allow_remote: bool) -> None:
+def mcp_command(*, http: str | None, allow_remote: bool) -> None:
     """Serve the registered agents to an MCP host: start, wait, status, send, answer, approve, deny, cancel, transcript.
 
     An MCP host starts this itself, and talks with it over stdin and stdout. The server's address comes from

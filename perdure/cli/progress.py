@@ -1,12 +1,17 @@
-"""What a followed turn does right now, and its lines with what earlier events tell. Pure: every row is a unit test."""
+"""What a terminal shows while a turn runs: its calls and how long they take, on a screen that is drawn anew."""
 
+import os
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from perdure.cli.render import Line, Tone, clean, duration, lines, money
+import click
+
+from perdure.cli.render import Line, Tone, clean, cut, duration, lines, money
 from perdure.contracts import events
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
@@ -220,3 +225,50 @@ def elapsed(since: timedelta) -> str:
     """Whole seconds in the first minute, then as any duration; a wrong clock gives none below zero."""
     seconds = max(0, int(since.total_seconds()))
     return f"{seconds}s" if seconds < 60 else duration(seconds)
+
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+def can_be_live() -> bool:
+    """Whether stdout is a terminal that obeys control characters."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def erasing(rows: int) -> str:
+    """What takes so many rows away, with the cursor behind the last."""
+    up = f"\x1b[{rows - 1}A" if rows > 1 else ""
+    return f"\r{up}\x1b[J" if rows else ""
+
+
+class Screen:
+    """Rows below all that is printed: :meth:`erase` before printing, :meth:`draw` behind it."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+        self._frame = 0
+
+    def erase(self) -> None:
+        """Take the rows away."""
+        if self._drawn:
+            self._write(erasing(self._drawn))
+            self._drawn = 0
+
+    def draw(self, rows: Sequence[str]) -> None:
+        """Show these rows in place of the last ones; none takes them away."""
+        size = shutil.get_terminal_size()
+        kept = [cut(row, size.columns - 3) for row in rows[: max(size.lines - 2, 1)]]
+        if not kept:
+            self.erase()
+            return
+        self._frame = (self._frame + 1) % len(FRAMES)
+        marks = [FRAMES[self._frame], *[" "] * (len(kept) - 1)]
+        styled = [click.style(f"{mark} {row}", dim=True) for mark, row in zip(marks, kept, strict=True)]
+        text = "\n".join(styled if not os.environ.get("NO_COLOR") else map(click.unstyle, styled))
+        self._write(f"{erasing(self._drawn)}{text}")
+        self._drawn = len(kept)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()

@@ -1,9 +1,21 @@
-"""Prompts of the command line: as they are written, from stdin with ``-``, from a file with ``@file``."""
+"""What verbs take for a turn: the prompt, files beside it, a conversation from elsewhere, and the turn's context."""
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import ValidationError
+
+from perdure.agents.files import File
+from perdure.cli.errors import MistakeError
+from perdure.client.requests import Content
+from perdure.contracts.messages import ConversationError, checked_history
+from perdure.contracts.values import JsonValue, json_object
+from perdure.llm.openai_format import WireMessage
+from perdure.trajectory import Trajectory
 
 
 class Prompt(click.ParamType[str]):
@@ -33,3 +45,85 @@ class Prompt(click.ParamType[str]):
 
 
 PROMPT = Prompt()
+
+
+attachments = click.option(
+    "--attach",
+    "attached",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="An image, a PDF or a text that goes with the prompt; may be given several times.",
+)
+
+
+def read_attached(prompt: str, paths: tuple[Path, ...]) -> Content:
+    """The prompt with the files, which are read at once; the text alone without any.
+
+    Raises:
+        MistakeError: A file cannot be read.
+    """
+    try:
+        return [prompt, *(File(path.name, path=path) for path in paths)] if paths else prompt
+    except OSError as error:
+        raise MistakeError(f"--attach: {error.filename}: {error.strerror}") from None
+
+
+Command = Callable[..., Any]
+
+
+class JsonObject(click.ParamType[dict[str, JsonValue]]):
+    """A JSON object as text, or ``@FILE`` that holds one."""
+
+    name = "json"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, JsonValue]:
+        """Read the object."""
+        text, place = str(value), ""
+        if text.startswith("@"):
+            place = f"{text[1:]}: "
+            try:
+                text = Path(text[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                self.fail(f"{place}{getattr(error, 'strerror', None) or 'it is no text in UTF-8'}", param, ctx)
+        try:
+            return json_object(text)
+        except ValueError as error:
+            self.fail(f"{place}{error}; write a JSON object, such as '{{\"customer\": 7}}', or @FILE", param, ctx)
+
+
+def on_behalf_of(command: Command) -> Command:
+    """Add the options of a turn that takes a message."""
+    context = click.option(
+        "--context", "data", type=JsonObject(), metavar="JSON", help="For tools and instructions; or @FILE."
+    )
+    by = click.option("--by", default="", metavar="NAME", help="Who says it, for tools and instructions.")
+    return context(by(command))
+
+
+WANTED = "write a list of OpenAI chat messages, as 'perdure export SESSION --format openai' does, or a trajectory"
+
+
+def read_history(path: Path) -> list[WireMessage]:
+    """The messages of a file: a list of them, a record of JSONL, or a trajectory's ``to_dict``.
+
+    Raises:
+        MistakeError: It holds none that a session could begin with.
+    """
+    try:
+        data: JsonValue = json.loads(path.read_text(encoding="utf-8-sig"))
+        if isinstance(data, dict) and "steps" in data:
+            return Trajectory.from_dict(data).to_openai()
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise MistakeError(f"{path}: it is no trajectory: {field}: {error.errors()[0]['msg']}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise MistakeError(f"{path}: it is no JSON ({error}); {WANTED}") from error
+    messages = data.get("messages") if isinstance(data, dict) else data
+    if not isinstance(messages, list):
+        raise MistakeError(f"{path}: it holds no conversation; {WANTED}")
+    try:
+        checked_history(messages)
+    except ConversationError as error:
+        raise MistakeError(f"{path}: {error}") from error
+    return [one for one in messages if isinstance(one, dict)]

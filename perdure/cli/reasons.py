@@ -31,7 +31,7 @@ _OTHERS = {
 @click.argument("code", required=False)
 @click.option("--faults", is_flag=True, help="What each code is chosen by instead: statuses, classes, words.")
 @click.option("--json", "as_json", is_flag=True, help="One code or fault a line, as JSON.")
-def command(*, code: str | None, faults: bool, as_json: bool) -> None:
+def errors_command(*, code: str | None, faults: bool, as_json: bool) -> None:
     """List the reason codes: what each means, and whether the call is retried or the failure is final.
 
     With CODE, such as llm.timeout: that one in full, with what the model reads and by what it is chosen.

@@ -1,19 +1,20 @@
-"""``perdure run``: start a turn and follow it live."""
+"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``cancel``, ``extend``: turns begun, led, ended."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import ParamSpec, TypedDict, TypeVar, Unpack
 
 import click
 
-from perdure.cli.attached import attachments, read_attached
 from perdure.cli.connection import connected, run
-from perdure.cli.history import read_history
-from perdure.cli.live import Printer, detach, follow, only_types, refuse_types, type_names, with_tree
-from perdure.cli.prompts import PROMPT
-from perdure.cli.turn_context import on_behalf_of
-from perdure.client import TurnOptions
+from perdure.cli.live import Printer, detach, follow, only_types, print_json, refuse_types, type_names, with_tree
+from perdure.cli.prompts import PROMPT, attachments, on_behalf_of, read_attached, read_history
+from perdure.client import Client, Turn, TurnOptions
+from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.events import Names
+from perdure.contracts.turns import BudgetStatus
 from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -53,7 +54,7 @@ class Dollars(click.ParamType[Decimal]):
 @click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost.")
 @attachments
 @click.pass_context
-def command(  # noqa: PLR0913  # one for each option of the command line
+def run_command(  # noqa: PLR0913  # one for each option of the command line
     ctx: click.Context,
     *,
     agent: str,
@@ -97,3 +98,238 @@ def command(  # noqa: PLR0913  # one for each option of the command line
             return await follow(turn, printer, cancels=True, client=client, tree=tree)
 
     ctx.exit(run(main()))
+
+
+@click.command("send")
+@click.argument("session")
+@click.argument("prompt", type=PROMPT)
+@click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
+@on_behalf_of
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@only_types
+@type_names
+@with_tree
+@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@attachments
+@click.pass_context
+def send_command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    session: str,
+    prompt: str,
+    steer: bool,
+    data: dict[str, JsonValue] | None,
+    by: str,
+    as_json: bool,
+    types: tuple[str, ...],
+    names: Names,
+    tree: bool,
+    detached: bool,
+    attached: tuple[Path, ...],
+) -> None:
+    """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
+
+    A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
+    seconds quits at once.
+    """
+    if detached:
+        refuse_types(types, "--detach")
+    printer = Printer(as_json=as_json, types=types, names=names)
+    content = read_attached(prompt, attached)
+
+    async def main() -> int:
+        async with connected() as client:
+            await client.check_worker()
+            turn = await client.send(session, content, steer=steer, context=data, by=by)
+            if detached:
+                return await detach(turn, as_json=as_json)
+            return await follow(turn, printer, cancels=True, client=client, tree=tree)
+
+    ctx.exit(run(main()))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OPTIONS = (
+    click.option(
+        "--at",
+        type=click.IntRange(min=0),
+        metavar="STEP",
+        help="The step to go on from, with the results of its calls; without it, the turn's end.",
+    ),
+    click.option(
+        "--turn", type=click.IntRange(min=0), metavar="N", help="The turn of that step; without it, the last one."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON."),
+    only_types,
+    type_names,
+    click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once."),
+    click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
+    click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
+    click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost."),
+    attachments,
+)
+
+
+class Told(TypedDict):
+    """The values of the common options."""
+
+    at: int | None
+    turn: int | None
+    as_json: bool
+    types: tuple[str, ...]
+    names: Names
+    detached: bool
+    model: str | None
+    max_steps: int | None
+    max_cost_usd: Decimal | None
+    attached: tuple[Path, ...]
+
+
+def resuming(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command the common options."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[Turn]]) -> int:
+    """Start the turn and follow it to its end; the exit code."""
+    if told["detached"]:
+        refuse_types(told["types"], "--detach")
+    printer = Printer(as_json=told["as_json"], types=told["types"], names=told["names"])
+    options = ResumeOptions(model=told["model"], max_steps=told["max_steps"])
+    if told["max_cost_usd"] is not None:
+        options["budgets"] = Budgets(cost_usd=told["max_cost_usd"])
+    async with connected() as client:
+        await client.check_worker()
+        turn = await start(client, options)
+        if told["detached"]:
+            return await detach(turn, as_json=told["as_json"])
+        return await follow(turn, printer, cancels=True, client=client)
+
+
+@click.command("resume")
+@click.argument("session")
+@click.argument("prompt", default="", type=PROMPT)
+@resuming
+@click.pass_context
+def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Told]) -> None:
+    """Go on with SESSION where its last turn stopped, and follow the new turn to its end.
+
+    Without PROMPT the model goes on with what stands at the end of the conversation, such as the results of its calls
+    after `max_steps_reached`. With --turn and --at the session goes back to that place first: what came after stays
+    stored, and leaves the conversation. --turn 0 is before the first message. Calls that have run never run again.
+    """
+    at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
+    ctx.exit(run(go_on(told, lambda client, options: client.resume(session, content, at=at, turn=turn, **options))))
+
+
+@click.command("fork")
+@click.argument("session")
+@click.argument("prompt", default="", type=PROMPT)
+@click.option("--as", "into", metavar="ID", help="The new session; without it, a new id.")
+@resuming
+@click.pass_context
+def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Told]) -> None:
+    """Begin a new session from a step of SESSION, and follow its first turn to its end.
+
+    SESSION stays as it is; it may even run. Without PROMPT the model goes on with what stands at that step, with
+    another model or limit if you like. Nothing is copied, and calls that have run never run again.
+    """
+    at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
+    ctx.exit(
+        run(go_on(told, lambda client, options: client.fork(session, content, at=at, turn=turn, into=into, **options)))
+    )
+
+
+@click.command("compact")
+@click.argument("session")
+@click.argument("guidance", default="")
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@click.pass_context
+def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json: bool, detached: bool) -> None:
+    """Have the conversation of SESSION summarised, and follow that to its end.
+
+    Models then read the summary and the last messages; `perdure show` and `perdure export` go on giving every
+    message. GUIDANCE says what the summary must keep in mind. A session whose turn runs is refused.
+    """
+
+    async def main() -> int:
+        async with connected() as client:
+            await client.check_worker()
+            turn = await client.compact(session, guidance)
+            if detached:
+                return await detach(turn, as_json=as_json)
+            return await follow(turn, Printer(as_json=as_json), cancels=True)
+
+    ctx.exit(run(main()))
+
+
+@click.command("cancel")
+@click.argument("session")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the turn.")
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Turn N, which runs or waits.")
+@click.option("--drop-queue", is_flag=True, help="Drop all messages that wait, too: their turns end as cancelled.")
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def cancel_command(*, session: str, reason: str, turn: int | None, drop_queue: bool, as_json: bool) -> None:
+    """Cancel the running turn of SESSION, or one that waits; an idle session is left as it is.
+
+    A --turn that neither runs nor waits is refused with exit code 2 while another one runs. With --json the object has
+    session, and sent: false if there was nothing to cancel.
+    """
+
+    async def main() -> bool:
+        async with connected(store=False) as client:
+            return await client.cancel(session, reason, turn, drop_queue=drop_queue)
+
+    sent = run(main())
+    if as_json:
+        print_json({"session": session, "sent": sent})
+    elif sent:
+        click.echo(f"cancel sent to session {session}; 'perdure follow {session}' shows the turn's end")
+    else:
+        click.echo(f"no turn of session {session} runs; nothing to cancel")
+
+
+@click.command("extend")
+@click.argument("session")
+@click.option("--max-steps", "max_steps", type=int, metavar="N", help="Generations.")
+@click.option("--max-cost-usd", "cost_usd", metavar="X", help="US dollars.")
+@click.option("--max-llm-calls", "llm_calls", type=int, metavar="N", help="Model answers.")
+@click.option("--max-tool-calls", "tool_calls", type=int, metavar="N", help="Tool calls.")
+@click.option("--max-behavior-calls", "behavior_calls", type=int, metavar="N", help="Delegates and hooks called.")
+@click.option("--max-events", "events", type=int, metavar="N", help="Answers, and results of calls.")
+@click.option("--max-seconds", "seconds", type=float, metavar="S", help="Time since the turn began.")
+@click.option("--max-patches", "patches", type=int, metavar="N", help="Changes of todos and other state.")
+@click.option("--max-depth", "depth", type=int, metavar="N", help="Levels of delegates.")
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only if turn N is the one that runs.")
+@click.option("--end", is_flag=True, help="Also if a limit is used up already, so that the turn ends.")
+@click.option("--json", "as_json", is_flag=True, help="The limits and what is used, as JSON.")
+def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, **limits: object) -> None:
+    """Set limits of the running turn of SESSION, each as a whole; those that are not named stay.
+
+    A limit may be lower than before. One that is used up already is refused without --end.
+    """
+    named = {name: value for name, value in limits.items() if value is not None}
+
+    async def main() -> BudgetStatus:
+        async with connected(store=False) as client:
+            return await client.extend(session, turn=turn, end=end, **named)  # type: ignore[arg-type] # checked there
+
+    status = run(main())
+    if as_json:
+        print_json(status.model_dump(mode="json"))
+    else:
+        click.echo(f"session {session}: {', '.join(_limits(status, named))}")
+
+
+def _limits(status: BudgetStatus, named: Mapping[str, object]) -> list[str]:
+    """The new limits with what is used of each."""
+    used = {**dict(status.spent), "max_steps": status.steps}
+    limits = {**dict(status.limits), "max_steps": status.max_steps}
+    return [
+        f"{name} {limits[name]}" + (f" ({used[name]} used)" if name in used else "") for name in limits if name in named
+    ]

@@ -20,7 +20,7 @@ _TYPES = {
 
 @click.command("setup")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def command(*, as_json: bool) -> None:
+def setup_command(*, as_json: bool) -> None:
     """Register perdure's search attributes in the namespace. Doing it again changes nothing.
 
     Temporal Cloud takes them through its own console or command line instead. With --json the object has registered,

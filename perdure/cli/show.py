@@ -1,8 +1,10 @@
-"""``perdure show``: what a session did."""
+"""``perdure show`` and ``perdure artifact``: what a session did, and the outputs and files of it."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -10,18 +12,19 @@ import click
 
 from perdure.cli.asking import request_lines
 from perdure.cli.connection import opened_store, run
+from perdure.cli.errors import MistakeError
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
 from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
 from perdure.cli.waits import known_waits, waits_of
 from perdure.client import ClientError, TurnWait
-from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
+from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.turns import RunState, StopReason
-from perdure.store import NotFoundError, StepRecord, Store, TurnRecord
+from perdure.store import Artifact, NotFoundError, StepRecord, Store, TurnRecord
 
 PAGE = 500
 """Events read at once."""
@@ -42,7 +45,7 @@ SHORT = 100
 @click.option("--short", is_flag=True, help="Each message in one line.")
 @click.option("--traceback", "tracebacks", is_flag=True, help="Below a tool's error, where its code raised it.")
 @click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def command(
+def show_command(
     *, session: str, turn: int | None, as_checkpoints: bool, short: bool, tracebacks: bool, as_json: bool
 ) -> None:
     """Show the turns of SESSION: how each ended, its messages, what each step used, and what waits for a person.
@@ -268,3 +271,51 @@ def _took(seconds: Mapping[object, float], key: object) -> str:
 def _rows(text: str, *, short: bool) -> list[str]:
     rows = clean(text).splitlines()
     return [cut(" ".join(text.split()), SHORT)] if short and rows else rows
+
+
+@click.command("artifact")
+@click.argument("session")
+@click.argument("handle", metavar="ID")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file."
+)
+def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
+    """Write artifact ID of SESSION to standard output, byte for byte; on a terminal, without control characters.
+
+    Tools' images, files and outputs that are too long for the conversation are artifacts; 'perdure show' and the events
+    tool_end have their ids.
+    """
+
+    async def main() -> Artifact:
+        async with opened_store() as store:
+            await store.session(session)
+            try:
+                return await store.artifact(handle, session=session)
+            except NotFoundError as error:
+                raise MistakeError(f"{error}; 'perdure show {session}' tells the ids") from None
+
+    found = run(main())
+    if output is None:
+        _print(found)
+        return
+    try:
+        output.write_bytes(found.data)
+    except OSError as error:
+        raise MistakeError(f"{output} cannot be written: {error.strerror}; name another file") from error
+
+
+def _print(found: Artifact) -> None:
+    """Write the bytes; a terminal gets text only, without the characters that steer it."""
+    if not is_terminal():
+        click.echo(found.data, nl=False)
+    elif found.is_binary:
+        raise MistakeError(
+            f"{found.id} is {found.content_type}, {len(found.data):,} bytes; name a file with --output, or redirect it"
+        )
+    else:
+        click.echo(clean(found.data.decode(errors="replace")), nl=False)
+
+
+def is_terminal() -> bool:
+    """Whether somebody would look at the bytes."""
+    return sys.stdout.isatty()

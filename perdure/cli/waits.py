@@ -9,7 +9,7 @@ import click
 from perdure.cli.render import clean
 from perdure.client import Cause, Client, ClientError, TurnWait
 from perdure.client.connect import connect
-from perdure.client.runs import Runs
+from perdure.client.executions import Runs
 from perdure.client.waits import Waits
 
 MOST = 20

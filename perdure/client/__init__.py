@@ -18,9 +18,9 @@ from perdure.client.errors import (
     UnknownSessionError,
     WrongTurnError,
 )
+from perdure.client.read import ToolMetrics
 from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
 from perdure.client.tasks import Task
-from perdure.client.tool_metrics import ToolMetrics
 from perdure.client.turn import Turn
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.waits import Cause, TurnWait

@@ -3,9 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Unpack
 
-from perdure.client.content import Content, Files, read_content
 from perdure.client.errors import RequestRefusedError, UnknownSessionError
-from perdure.client.requests import ResumeOptions, session_id, turn_request, validate
+from perdure.client.requests import Content, Files, ResumeOptions, read_content, session_id, turn_request, validate
 from perdure.client.turn import Turn
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.turns import TurnRequest

@@ -21,11 +21,9 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client import labels
+from perdure.client import requests
 from perdure.client.checkpoints import Checkpoints
-from perdure.client.closures import closures, list_sessions
 from perdure.client.connect import ConnectOptions, connect, rpc_errors
-from perdure.client.content import Content, Files, keep_files, read_content
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
@@ -36,10 +34,21 @@ from perdure.client.errors import (
     UnknownArtifactError,
     UnknownSessionError,
 )
+from perdure.client.executions import Run, Runs
 from perdure.client.extending import Extending
 from perdure.client.patience import PAUSE
-from perdure.client.requests import SendOptions, TurnOptions, session_id, turn_request, validate
-from perdure.client.runs import Run, Runs
+from perdure.client.read import closures, list_sessions
+from perdure.client.requests import (
+    Content,
+    Files,
+    SendOptions,
+    TurnOptions,
+    keep_files,
+    read_content,
+    session_id,
+    turn_request,
+    validate,
+)
 from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
 from perdure.client.tasks import Tasks
 from perdure.client.turn import Place, Turn
@@ -201,8 +210,8 @@ class Client(Extending, Checkpoints, Tasks):
                         task_queue=self.settings.task_queue,
                         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                         id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                        static_summary=labels.summary(request),
-                        static_details=labels.details(session),
+                        static_summary=requests.summary(request),
+                        static_details=requests.details(session),
                     )
                     return self._turn(session, request.request_id, handle.result_run_id)
                 except WorkflowAlreadyStartedError:
@@ -285,8 +294,8 @@ class Client(Extending, Checkpoints, Tasks):
             task_queue=self.settings.task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=labels.summary(request),
-            static_details=labels.details(session),
+            static_summary=requests.summary(request),
+            static_details=requests.details(session),
         )
         with update_errors():
             try:

@@ -1,26 +1,251 @@
-"""How every process of ours reaches Temporal: one address resolution and one data converter, for both ends."""
+"""How every process of ours reaches Temporal: one address resolution, one data converter, errors that name a fix."""
 
 import asyncio
 import contextlib
 import dataclasses
 import functools
 import os
+import re
+import socket
+import ssl
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import temporalio.client
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
-from temporalio.converter import CompositePayloadConverter, DataConverter
+from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultFailureConverter, PayloadConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
+from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
-from temporalio.service import RPCError, TLSConfig
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
-from perdure.client.errors import ServerUnreachableError, TemporalConfigError
-from perdure.client.failures import PlainFailureConverter
-from perdure.client.server_errors import error_of_call, error_of_connection
+from perdure.client.errors import ClientError, ServerRefusedError, ServerUnreachableError, TemporalConfigError
 from perdure.local_files import DevFile
 from perdure.settings import temporal_file
+
+_AWAY = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
+"""What a call fails with when the server is gone or does not answer."""
+
+_BROKEN_CONNECTION = re.compile(r"transport error|h2 protocol|connection|broken pipe", re.IGNORECASE)
+"""What the SDK says, with the status UNKNOWN, when the server goes while a call is open for some seconds."""
+
+_CREDENTIALS = "set TEMPORAL_API_KEY, or the api_key of the profile, to a key that is valid now"
+_NAMESPACE = "set TEMPORAL_NAMESPACE to one that is there"
+_NOT_TEMPORAL = "set TEMPORAL_ADDRESS to the gRPC port of the server, usually 7233, not to that of its UI"
+
+_STATUS = re.compile(r'Status { code: ([A-Za-z]+)(?:, message: "((?:[^"\\]|\\.)*)")?')
+"""Where the SDK's text of a failed connection holds the status of a call."""
+
+_HTTP_STATUS = re.compile(r"response with status: (\d{3})")
+"""Where the SDK's message holds the status of an HTTP response that is not gRPC."""
+
+_HTTP_REFUSALS = {"401": RPCStatusCode.UNAUTHENTICATED, "403": RPCStatusCode.PERMISSION_DENIED}
+
+_CERTIFICATES = {
+    "InvalidCertificate(UnknownIssuer": (
+        "its certificate is signed by an authority that is not trusted here",
+        "set TEMPORAL_TLS_SERVER_CA_CERT_PATH to the certificate of that authority",
+    ),
+    "InvalidCertificate(NotValidForName": (
+        "its certificate is for another name",
+        "set TEMPORAL_ADDRESS to the name in it, or TEMPORAL_TLS_SERVER_NAME",
+    ),
+    "InvalidCertificate(Expired": ("its certificate has expired", "renew it on the server"),
+    "InvalidCertificate(": ("its certificate cannot be used", "check it on the server"),
+}
+"""What the TLS library says of a server's certificate: the cause, and the fix."""
+
+_CLIENT_CERTIFICATE = "set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH to a valid one"
+
+PROBE_SECONDS = 2.0
+"""How long an address may take to say whether it speaks TLS."""
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How every HTTP/2 connection begins: the magic words, and a frame of settings."""
+
+_FRAME_BYTES, _SETTINGS = 9, 4
+"""The length of a frame's head, and the type in its fourth byte that a server's first frame has."""
+
+Speaks = Literal["nothing", "HTTP/2", "TLS", "TLS with certificates", "something else"]
+
+
+def is_away(error: RPCError) -> bool:
+    """Whether the call failed because the server is gone or does not answer; the same call may succeed later."""
+    if error.status in _AWAY:
+        return True
+    return error.status is RPCStatusCode.UNKNOWN and _BROKEN_CONNECTION.search(error.message) is not None
+
+
+def is_unknown_namespace(error: RPCError) -> bool:
+    """Whether the server does not know the namespace; a NOT_FOUND of anything else is no such error."""
+    return _namespace_of(error) is not None
+
+
+def is_missing(error: RPCError) -> bool:
+    """Whether the server does not know the execution that the call is about."""
+    return error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error)
+
+
+def error_of_call(error: RPCError) -> ClientError:
+    """What the failure of a call means to the caller."""
+    if is_away(error):
+        msg = f"the Temporal server does not answer ({error.message}); check TEMPORAL_ADDRESS and try again"
+        return ServerUnreachableError(msg)
+    namespace = _namespace_of(error)
+    if namespace is not None:
+        create = f"create it with 'temporal operator namespace create --namespace {namespace}'"
+        return ServerRefusedError(f"the Temporal server has no namespace {namespace}; {_NAMESPACE}, or {create}")
+    return _refusal(error.status, error.message)
+
+
+def error_of_connection(error: Exception, address: str, *, with_tls: bool) -> ClientError:
+    """What the failure of the first connection means to the caller; asks the address whether it speaks TLS if need be.
+
+    The SDK raises one class for all of them and says in its text what happened.
+    """
+    text = str(error)
+    about_tls = _tls_error(text, address)
+    if about_tls is not None:
+        return about_tls
+    status = _STATUS.search(text)
+    if status is not None:
+        code, message = _status_named(status[1]), status[2] or ""
+        if code not in {*_AWAY, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL} or _HTTP_STATUS.search(message):
+            return _refusal(code, message)
+        if code not in {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED} and "Timeout" not in message:
+            told = _broken(address, with_tls=with_tls)
+            if told is not None:
+                return told
+    msg = (
+        f"no Temporal server answers at {address}; start one with 'perdure dev', "
+        "or set TEMPORAL_ADDRESS to the address of yours"
+    )
+    return ServerUnreachableError(msg)
+
+
+def _refusal(status: RPCStatusCode, message: str) -> ClientError:
+    said = " ".join(message.split())[:300]
+    http = _HTTP_STATUS.search(said)
+    if http is not None and http[1] not in _HTTP_REFUSALS:
+        return ServerUnreachableError(f"what answers is no Temporal server (HTTP status {http[1]}); {_NOT_TEMPORAL}")
+    if http is not None:
+        status, said = _HTTP_REFUSALS[http[1]], f"HTTP status {http[1]}"
+    if status is RPCStatusCode.UNAUTHENTICATED:
+        return ServerRefusedError(f"the Temporal server did not accept the credentials (401, {said}); {_CREDENTIALS}")
+    if status is RPCStatusCode.PERMISSION_DENIED:
+        fix = f"ask for a role that may use the namespace, {_NAMESPACE}, or TEMPORAL_API_KEY to another key"
+        return ServerRefusedError(f"the Temporal server forbids this to the credentials in use (403, {said}); {fix}")
+    return ServerRefusedError(f"the Temporal server refused the call ({status.name}): {said}")
+
+
+def _tls_error(text: str, address: str) -> ClientError | None:
+    """The error of a TLS handshake that the other end, or its certificate, did not pass."""
+    if "InvalidContentType" in text:
+        fix = "set TEMPORAL_TLS=false, or TEMPORAL_ADDRESS to a port that does; an API key alone turns TLS on"
+        return ServerUnreachableError(f"the server at {address} does not speak TLS, and this client does; {fix}")
+    for said, (cause, fix) in _CERTIFICATES.items():
+        if said in text:
+            return ServerUnreachableError(f"the server at {address} is not trusted: {cause}; {fix}")
+    alert = re.search(r"AlertReceived\((\w+)\)", text)
+    if alert is None:
+        return None
+    if "Certificate" in alert[1]:
+        return _certificate_wanted(address)
+    msg = f"the server at {address} ended the TLS handshake ({alert[1]}); check the TEMPORAL_TLS variables"
+    return ServerUnreachableError(msg)
+
+
+def _broken(address: str, *, with_tls: bool) -> ClientError | None:
+    """The error of a connection that was taken and then broke, by what the address speaks; None of a real server."""
+    spoken = _probe(address)
+    if spoken in {"HTTP/2", "nothing"} or (spoken == "TLS" and with_tls):
+        return None
+    if spoken == "something else":
+        return ServerUnreachableError(f"what answers at {address} is no Temporal server; {_NOT_TEMPORAL}")
+    if with_tls:
+        return _certificate_wanted(address)
+    fix = "set TEMPORAL_TLS=true, or tls in the profile"
+    return ServerUnreachableError(f"the server at {address} speaks TLS, and this client does not; {fix}")
+
+
+def _certificate_wanted(address: str) -> ClientError:
+    msg = f"the server at {address} did not accept the TLS certificate of this client, or wants one"
+    return ServerUnreachableError(f"{msg}; {_CLIENT_CERTIFICATE}")
+
+
+def _probe(address: str) -> Speaks:
+    """What an address speaks, by the beginning of a connection without TLS, and then of one that trusts everybody."""
+    host, _, port = address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    try:
+        with socket.create_connection(place, timeout=PROBE_SECONDS) as plain, contextlib.suppress(OSError):
+            plain.sendall(_PREFACE)
+            head = plain.recv(_FRAME_BYTES)
+            if len(head) == _FRAME_BYTES and head[3] == _SETTINGS:
+                return "HTTP/2"
+        with socket.create_connection(place, timeout=PROBE_SECONDS) as plain:
+            return _probe_tls(plain, place[0])
+    except OSError:
+        return "nothing"
+
+
+def _probe_tls(plain: socket.socket, host: str) -> Speaks:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        secured = context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLError as error:
+        return "TLS with certificates" if "CERTIFICATE" in str(error.reason) else "something else"
+    except OSError:
+        return "something else"
+    with secured:
+        try:  # with TLS 1.3 a server says, or shows by leaving, only now that it wants a certificate
+            return "TLS" if secured.recv(1) else "TLS with certificates"
+        except TimeoutError:
+            return "TLS"
+        except OSError:
+            return "TLS with certificates"
+
+
+def _namespace_of(error: RPCError) -> str | None:
+    """The namespace that the server does not know, by the error's details."""
+    unknown = NamespaceNotFoundFailure()
+    if any(detail.Unpack(unknown) for detail in error.grpc_status.details):
+        return unknown.namespace
+    return None
+
+
+def _status_named(name: str) -> RPCStatusCode:
+    """The status of its name in the SDK's text, such as ``PermissionDenied``."""
+    upper = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+    return RPCStatusCode.__members__.get(upper, RPCStatusCode.UNKNOWN)
+
+
+class PlainFailureConverter(DefaultFailureConverter):
+    """As the SDK writes them; but of a failure that carries its reason, the sentence without a stack trace.
+
+    Such a trace shows how the reason came through Temporal and perdure; in the UI it hides the sentence. What stands
+    behind the failure, such as the exception of a tool, keeps its own.
+    """
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        """Write an exception into a failure."""
+        super().to_failure(exception, payload_converter, failure)
+        if _says_why(exception):
+            failure.ClearField("stack_trace")
+
+
+def _says_why(exception: BaseException) -> bool:
+    """Whether its detail has a reason code, and that is its type; the sandbox has classes of its own for details."""
+    if not isinstance(exception, ApplicationError) or exception.type is None:
+        return False
+    return any(getattr(detail, "code", None) == exception.type for detail in exception.details)
+
 
 DEFAULT_ADDRESS = "localhost:7233"
 """Where Temporal's own tools look for a server."""

@@ -3,8 +3,8 @@
 from typing import Unpack
 
 from perdure.client.errors import NoWorkerError
-from perdure.client.limits import extend_request, sent
 from perdure.client.replies import Replies
+from perdure.client.updates import extend_request, sent
 from perdure.contracts.budgets import Limits
 from perdure.contracts.turns import BudgetStatus
 

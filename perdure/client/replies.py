@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 import temporalio.client
 
 from perdure.agents.files import File, Image
-from perdure.client.closures import closures
 from perdure.client.connect import rpc_errors
-from perdure.client.content import Files
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
-from perdure.client.requests import turn_request, validate
-from perdure.client.runs import Runs
+from perdure.client.executions import Runs
+from perdure.client.read import closures
+from perdure.client.requests import Files, turn_request, validate
 from perdure.client.turn import Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode

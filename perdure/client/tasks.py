@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Unpack
 
-from perdure.client.content import Content
 from perdure.client.errors import ClientError, NoWorkerError
-from perdure.client.requests import TaskOptions, TurnOptions, session_id
-from perdure.client.trajectories import Trajectories, end_of
+from perdure.client.read import Trajectories, end_of
+from perdure.client.requests import Content, TaskOptions, TurnOptions, session_id
 from perdure.client.turn import Turn
 from perdure.contracts.turns import TurnResult
 from perdure.store.errors import StoreError

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Unpack
 
 from perdure.client.errors import TurnClosedError, WrongTurnError
-from perdure.client.limits import extend_request, sent
+from perdure.client.executions import Close, Runs
+from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.client.requests import validate
-from perdure.client.runs import Close, Runs
 from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
-from perdure.client.tool_metrics import ToolMetrics, read_tool_metrics
+from perdure.client.updates import extend_request, sent
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
 from perdure.contracts.errors import ReasonCode

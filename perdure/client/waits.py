@@ -35,10 +35,9 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.service import RPCError
 
-from perdure.client.connect import rpc_errors
+from perdure.client.connect import is_missing, rpc_errors
 from perdure.client.errors import ClientError
-from perdure.client.runs import POLLER_AGE, Runs
-from perdure.client.server_errors import is_missing
+from perdure.client.executions import POLLER_AGE, Runs
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute

@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
 from perdure.client.connect import rpc_errors
 from perdure.client.errors import ClientError, StoreMismatchError
-from perdure.client.runs import POLLER_AGE
+from perdure.client.executions import POLLER_AGE
 from perdure.store import Store
 
 PATIENCE_SECONDS = 2.0

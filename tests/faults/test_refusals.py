@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from temporalio.service import RPCStatusCode
 
 from perdure.cli.main import cli
-from perdure.client import Client, NoWorkerError, ServerRefusedError, ServerUnreachableError, limits
+from perdure.client import Client, NoWorkerError, ServerRefusedError, ServerUnreachableError, updates
 from perdure.client.connect import connect
 from perdure.settings import Settings
 from perdure.store import Store
@@ -226,5 +226,5 @@ async def test_a_server_that_leaves_while_an_update_is_delivered_cancels_nobody(
         user.setattr("perdure.client.updates.ATTEMPTS", 2)
         async with await Client.connect(Settings()) as client:
             with pytest.raises(NoWorkerError, match="no worker took the limits"):
-                await limits.sent(client.temporal, "job", limits.extend_request(turn=1, end=False, max_steps=5))
+                await updates.sent(client.temporal, "job", updates.extend_request(turn=1, end=False, max_steps=5))
     assert server.calls.count("UpdateWorkflowExecution") == 2

@@ -195,7 +195,7 @@ async def test_without_a_worker_a_cancel_of_a_turn_is_left_for_the_next_one(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-57: nobody can say whether that turn runs; the request waits in the history."""
-    monkeypatch.setattr("perdure.client.runs.CANCEL_TIMEOUT", 0.2)
+    monkeypatch.setattr("perdure.client.executions.CANCEL_TIMEOUT", 0.2)
     body = Body()
     async with ScriptedProvider(HELD) as provider:
         house.use(provider)

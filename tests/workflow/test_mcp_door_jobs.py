@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 
-from perdure.cli.jobs import TRANSCRIPT_CHARACTERS
+from perdure.cli.mcp import TRANSCRIPT_CHARACTERS
 from perdure.testing import ScriptedProvider, say
 from tests.house import House
 from tests.workflow.test_mcp_door import AGENT, did, host, refused, serving_http, told_url

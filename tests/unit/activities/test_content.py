@@ -8,7 +8,7 @@ import pytest
 from perdure.activities.content import Contents, most_tokens, with_content, without_places
 from perdure.activities.conversations import wire
 from perdure.activities.cost_ceiling import NotAffordableError, ceiling
-from perdure.client.content import keep_files
+from perdure.client.requests import keep_files
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import FilePart
 from perdure.contracts.messages import UserMessage

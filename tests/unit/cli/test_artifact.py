@@ -54,7 +54,7 @@ def test_an_artifact_goes_to_a_file(tmp_path: Path) -> None:
 
 
 def test_a_terminal_is_spared_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.cli.artifact.is_terminal", lambda: True)
+    monkeypatch.setattr("perdure.cli.show.is_terminal", lambda: True)
     assert_one_line(
         perdure("artifact", SESSION, "art_c1_1"), 2, "art_c1_1 is image/png, 7 bytes; name a file with --output"
     )
@@ -64,7 +64,7 @@ def test_a_terminal_is_spared_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -
 def test_a_terminal_is_not_steered_by_what_a_tool_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pipe the bytes are what the tool gave."""
     assert perdure("artifact", SESSION, "art_c1_2").stdout_bytes == STEERING.encode()
-    monkeypatch.setattr("perdure.cli.artifact.is_terminal", lambda: True)
+    monkeypatch.setattr("perdure.cli.show.is_terminal", lambda: True)
     assert perdure("artifact", SESSION, "art_c1_2").stdout_bytes == "[31mred]0;x\nü\t".encode()
 
 

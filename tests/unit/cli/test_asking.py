@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perdure.cli import answer, asking
+from perdure.cli import asking, reply
 from perdure.cli.asking import Asking, Terminal, command_for, prompt_for, say_what_waits
 from perdure.cli.errors import CliError
 from perdure.cli.live import Printer
@@ -122,7 +122,7 @@ async def test_a_question_that_others_have_answered_is_taken_back_and_the_next_o
 def test_the_command_that_is_printed_gives_the_option(option: str) -> None:
     """Also one that looks like an option of the command."""
     printed = command_for("s", question(options=(option, "no")))
-    context = answer.command.make_context("answer", shlex.split(printed)[2:])
+    context = reply.answer_command.make_context("answer", shlex.split(printed)[2:])
     assert (context.params["request"], context.params["value"]) == ("call_1", option)
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli import child
+from perdure.cli import worker
 from perdure.cli.main import VERBS, module
 from perdure.cli.server import free_port
 from tests.contract.repository import ROOT
 from tests.unit.cli.invoked import assert_one_line, perdure
+
+MODULES = dict.fromkeys(map(module, VERBS)).keys()
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +51,13 @@ def test_the_help_lists_every_verb_without_loading_any() -> None:
         "except SystemExit as end:\n    assert end.code == 0"
     )
     assert not {"temporalio", "sqlalchemy", "alembic", "litellm", "mcp"} & loaded
-    assert not {module(verb) for verb in VERBS} & loaded
+    assert not MODULES & loaded
 
 
 @pytest.fixture(scope="module")
 def loaded_with() -> dict[str, set[str]]:
     """What the module of each verb loads, in one process: what an earlier one has loaded, that one is charged with."""
-    names = [*map(module, VERBS), "perdure.cli.failures"]
+    names = [*MODULES, "perdure.cli.connection"]
     done = python(
         "-c",
         f"import importlib, json, sys\nfound = {{}}\nfor name in {names!r}:\n"
@@ -66,7 +68,7 @@ def loaded_with() -> dict[str, set[str]]:
     return {name: set(loaded) for name, loaded in json.loads(done.stdout).items()}
 
 
-@pytest.mark.parametrize("name", [*map(module, VERBS), "perdure.cli.failures"])
+@pytest.mark.parametrize("name", [*MODULES, "perdure.cli.connection"])
 def test_no_verb_ever_loads_the_workers_code(loaded_with: dict[str, set[str]], name: str) -> None:
     application = {"perdure.workflows", "perdure.activities", "perdure.worker"}
     assert not ({"litellm", "mcp", "perdure.testing"} | application) & loaded_with[name]
@@ -127,14 +129,14 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("verb", ["worker", "dev"])
 def test_an_installation_without_the_extra_says_what_to_install(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "NEEDED", (*child.NEEDED, "absent_module"))
+    monkeypatch.setattr(worker, "NEEDED", (*worker.NEEDED, "absent_module"))
     assert_one_line(perdure(verb), 2, "client only (there is no absent_module)", "pip install 'perdure[worker]'")
 
 
 @pytest.mark.parametrize("verb", ["worker", "dev"])
 def test_a_checkout_without_its_links_says_how_to_make_them(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Git makes files of symbolic links where it may not make links, as on some Windows machines."""
-    monkeypatch.setattr(child, "WORKER", "perdure.absent")
+    monkeypatch.setattr(worker, "WORKER", "perdure.absent")
     assert_one_line(perdure(verb), 2, "its symbolic links were not made", "core.symlinks=true")
 
 
@@ -150,7 +152,7 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
         "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
         "sys.exit(5)\n"
     )
-    monkeypatch.setattr(child, "WORKER", "stand_in")
+    monkeypatch.setattr(worker, "WORKER", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(root))
     monkeypatch.syspath_prepend(str(root))
     result = perdure(
@@ -165,5 +167,5 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
 
 
 def test_a_signalled_child_ends_with_the_code_a_shell_shows() -> None:
-    assert child.exit_code(-15) == 143
-    assert child.exit_code(3) == 3
+    assert worker.exit_code(-15) == 143
+    assert worker.exit_code(3) == 3

@@ -45,7 +45,7 @@ Dev = subprocess.Popen[str]
 def command(tmp_path: Path) -> list[str]:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "stand_in.py").write_text(STAND_IN)
-    code = "from perdure.cli import child, main\nchild.WORKER = 'stand_in'\nmain()"
+    code = "from perdure.cli import main, worker\nworker.WORKER = 'stand_in'\nmain()"
     return [sys.executable, "-c", code, "dev", "--headless", "--port", str(free_port())]
 
 

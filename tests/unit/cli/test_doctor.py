@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure import Agent
-from perdure.cli import checks, doctor
-from perdure.cli.checks import Finding, look_at_agents
+from perdure.cli import doctor
+from perdure.cli.doctor import Finding, look_at_agents
 from perdure.cli.errors import ExitCode
+from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.main import cli
-from perdure.cli.provider_keys import USUAL_KEYS
 from perdure.cli.server import EmbeddedServer, free_port
 from perdure.client.errors import ServerUnreachableError
 from perdure.contracts.agents import AgentDefinition
@@ -302,7 +302,7 @@ def test_a_bug_in_a_check_does_not_look_like_health() -> None:
 def test_what_the_other_end_said_is_shown() -> None:
     error = ServerUnreachableError("no Temporal server answers at a:1; start one")
     error.__cause__ = RuntimeError('Failed: Status { code: PermissionDenied, message: "Request unauthorized." }')
-    finding = checks._no_connection(error)
+    finding = doctor._no_connection(error)
     assert finding.text == "no Temporal server answers at a:1 (Request unauthorized.)"
     assert (finding.fix, finding.code) == ("start one", ExitCode.UNREACHABLE)
 

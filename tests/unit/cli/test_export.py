@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from perdure.cli.export import added
 from perdure.cli.main import cli
-from perdure.client import trajectories
+from perdure.client import read
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import CallSummary, GenerationContent, NewEvent
 from perdure.contracts.messages import AssistantMessage, ToolCall, UserMessage
@@ -139,7 +139,7 @@ def test_turns_are_a_row_for_each_answer_with_what_came_before_it() -> None:
 
 
 def test_events_are_the_whole_log_also_when_it_has_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectories, "PAGE", 2)
+    monkeypatch.setattr(read, "PAGE", 2)
     events = exported("events")
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert [event["type"] for event in events] == [

@@ -5,9 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from perdure.cli.progress import MOST_ROWS, Progress
+from perdure.cli.progress import MOST_ROWS, Progress, erasing
 from perdure.cli.render import cut, duration, table, width_of
-from perdure.cli.screen import erasing
 from perdure.contracts import events
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import ValidationError
 
-from perdure.cli import child
+from perdure.cli import worker
 from perdure.cli.main import cli
 from perdure.contracts.turns import TurnRequest
 from perdure.settings import Settings, SettingsError, load_settings, prepare_recordings
@@ -32,7 +32,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "seen = [os.environ.get('PERDURE_RECORDINGS'), os.environ.get('PERDURE_RECORDING_MODE')]\n"
         "pathlib.Path('seen.json').write_text(json.dumps(seen))\n"
     )
-    monkeypatch.setattr(child, "WORKER", "stand_in")
+    monkeypatch.setattr(worker, "WORKER", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(root))
     monkeypatch.syspath_prepend(str(root))
     return tmp_path / "seen.json"

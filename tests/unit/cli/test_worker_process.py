@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.worker_process import MemoryKills, WorkerProcess, cause_of_death, plain_line, wait_before_start
+from perdure.cli.worker import MemoryKills, WorkerProcess, cause_of_death, plain_line, wait_before_start
 
 NONE = MemoryKills(0, 0)
 

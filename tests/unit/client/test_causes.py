@@ -3,7 +3,7 @@
 import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError
 
-from perdure.client.runs import _cause
+from perdure.client.executions import _cause
 
 
 def activity_error(cause: Exception | None) -> FailureError:

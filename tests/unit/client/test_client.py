@@ -25,8 +25,8 @@ from perdure.client import (
 from perdure.client import (
     client as client_module,
 )
+from perdure.client.executions import Close
 from perdure.client.requests import turn_request
-from perdure.client.runs import Close
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.settings import Settings
 

@@ -11,8 +11,7 @@ import pytest
 
 from perdure import File, Image
 from perdure.client import RequestRefusedError
-from perdure.client.content import keep_files, read_content
-from perdure.client.requests import turn_request
+from perdure.client.requests import keep_files, read_content, turn_request
 from perdure.contracts.files import MAX_IMAGE_BYTES, MAX_PARTS, MAX_TEXT_BYTES, media_type_of, part_of
 from perdure.contracts.messages import ToolMessage, UserMessage
 from perdure.store import NotFoundError, Store

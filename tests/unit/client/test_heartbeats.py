@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure.client import Client, RequestRefusedError
-from perdure.client.heartbeats import with_heartbeats
+from perdure.client.stream import with_heartbeats
 from perdure.contracts.events import Envelope, Heartbeat, UserMessageReceived
 from perdure.store import StoreUnavailableError
 

@@ -4,7 +4,7 @@ import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import ServerRefusedError, ServerUnreachableError
-from perdure.client.server_errors import error_of_call, is_away
+from perdure.client.connect import error_of_call, is_away
 
 
 @pytest.mark.parametrize(

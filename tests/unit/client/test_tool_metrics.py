@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from perdure.client.tool_metrics import ToolMetrics, tool_metrics
+from perdure.client.read import ToolMetrics, tool_metrics
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Envelope, Event, ToolEnd, ToolError, ToolStart
 

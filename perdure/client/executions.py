@@ -32,7 +32,7 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.connect import rpc_errors
+from perdure.client.connect import is_away, is_missing, rpc_errors
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
@@ -42,7 +42,6 @@ from perdure.client.errors import (
     WrongTurnError,
 )
 from perdure.client.patience import PAUSE, SERVER, patiently
-from perdure.client.server_errors import is_away, is_missing
 from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update

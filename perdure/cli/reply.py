@@ -1,0 +1,171 @@
+"""``perdure inbox``, ``answer``, ``approve`` and ``deny``: what waits for people, and what they say."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import click
+
+from perdure.cli.asking import command_for, person, what_waits
+from perdure.cli.connection import connected, run
+from perdure.cli.errors import MistakeError
+from perdure.cli.live import print_json, print_table, show
+from perdure.cli.render import Line, Tone, clean, duration
+from perdure.client import Client
+from perdure.contracts.input_requests import InputReceipt, InputRequest, Need, OpenRequest
+
+
+@click.command("inbox")
+@click.option("--session", metavar="ID", help="Only what this session waits for.")
+@click.option("--agent", metavar="A", help="Only turns of this agent.")
+@click.option("--tenant", metavar="T", help="Only turns of this tenant; by the search attribute PerdureTenant.")
+@click.option("--json", "as_json", is_flag=True, help="One request a line, as JSON.")
+def inbox_command(*, session: str | None, agent: str | None, tenant: str | None, as_json: bool) -> None:
+    """List what waits for people over all sessions, the oldest request first, with the commands that reply.
+
+    With --json each line has session, turn, agent, asked_at, request_id, needs (answer or approval), tool, arguments,
+    question, options, digest and expires_at. Turns that Temporal has ended, and approvals whose time is over, are left
+    out.
+    """
+
+    async def main() -> list[OpenRequest]:
+        async with connected() as client:
+            return await client.inbox(session, agent=agent, tenant=tenant)
+
+    found = run(main())
+    if as_json:
+        for request in found:
+            print_json(request.model_dump(mode="json"))
+        return
+    if not found:
+        click.echo("nothing waits for a person")
+        return
+    now = datetime.now(UTC)
+    rows = [
+        (duration((now - request.asked_at).total_seconds()), request.session, request.agent, what_waits(request))
+        for request in found
+    ]
+    print_table(("waits", "session", "agent", "for"), rows)
+    show(Line(""))
+    for request in found:
+        show(Line(command_for(request.session, request), Tone.QUIET))
+
+
+by = click.option("--by", metavar="NAME", help="Who decides; the user of this machine by default.")
+"""The option that names the person."""
+
+as_json = click.option("--json", "as_json", is_flag=True, help="The receipt, as JSON.")
+
+which = click.argument("request", required=False)
+"""The request's id, which may be left out where only one waits."""
+
+
+def reply(
+    session: str,
+    request: str | None,
+    send: Callable[[Client, str, str], Awaitable[InputReceipt]],
+    *,
+    needs: Need | None = None,
+    as_json: bool,
+) -> None:
+    """Send a reply and print its receipt; without the request's id, to the only request that waits.
+
+    ``send`` gets the client, the request's id, and its digest if it was looked up.
+    """
+
+    async def main() -> tuple[InputReceipt, str]:
+        async with connected() as client:
+            if request is not None:
+                return await send(client, request, ""), ""
+            found = only_request(session, await client.inbox(session), needs)
+            return await send(client, found.request_id, found.digest), f" · {what_waits(found)}"
+
+    receipt, what = run(main())
+    if as_json:
+        print_json(receipt.model_dump(mode="json"))
+    else:
+        who = f" by {receipt.by}" if receipt.by else ""
+        shown = f"{receipt.request_id} {receipt.decision}{who}{what}; 'perdure follow {session}' shows how it goes on"
+        click.echo(clean(shown))
+
+
+def only_request(session: str, waiting: list[OpenRequest], needs: Need | None) -> InputRequest:
+    """The only request that the session waits for, of that need if one is given.
+
+    Raises:
+        MistakeError: It waits for none, or for several, which are printed.
+    """
+    fitting = [request for request in waiting if needs in {None, request.needs}]
+    if len(fitting) == 1:
+        return fitting[0]
+    what = {"answer": "answer", "approval": "approval", None: "reply"}[needs]
+    if not fitting:
+        fix = (
+            f"it waits for this: {command_for(session, waiting[0])}" if waiting else "'perdure inbox' lists what waits"
+        )
+        raise MistakeError(f"session {session!r} waits for no {what}; {fix}")
+    for request in fitting:
+        click.echo(clean(f"{request.request_id}  {what_waits(request)}"), err=True)
+    raise MistakeError(f"session {session!r} waits for {len(fitting)} replies; add the id of the one you mean")
+
+
+@click.command("answer")
+@click.argument("session")
+@click.argument("request", metavar="[REQUEST]")
+@click.argument("value", metavar="VALUE", required=False)
+@by
+@as_json
+def answer_command(*, session: str, request: str, value: str | None, by: str | None, as_json: bool) -> None:
+    """Answer REQUEST, a question of SESSION, with VALUE: the model reads it as the result of its call.
+
+    REQUEST may be left out if SESSION waits for one answer only; several are listed. A question with options takes one
+    of them; a tool whose answer is no text takes JSON, such as 3 or true. A session that has stopped for the question
+    goes on. The same answer twice is harmless.
+    """
+    said = request if value is None else value
+
+    async def send(client: Client, found: str, _: str) -> InputReceipt:
+        if value is None and found == said:
+            msg = f"{said!r} is the request, and the VALUE is missing"
+            raise click.UsageError(msg)
+        return await client.answer(session, found, said, by=person(by))
+
+    reply(session, None if value is None else request, send, needs="answer", as_json=as_json)
+
+
+@click.command("approve")
+@click.argument("session")
+@which
+@by
+@click.option("--digest", default="", metavar="HEX", help="Only if the request still has this digest.")
+@as_json
+def approve_command(*, session: str, request: str | None, by: str | None, digest: str, as_json: bool) -> None:
+    """Approve REQUEST, a tool call of SESSION that waits for it: the tool runs.
+
+    REQUEST may be left out if SESSION waits for one approval only; several are listed.
+    """
+    reply(
+        session,
+        request,
+        lambda client, found, seen: client.approve(session, found, by=person(by), digest=digest or seen),
+        needs="approval",
+        as_json=as_json,
+    )
+
+
+@click.command("deny")
+@click.argument("session")
+@which
+@click.option("--reason", default="", metavar="TEXT", help="Why; the model reads it.")
+@by
+@as_json
+def deny_command(*, session: str, request: str | None, reason: str, by: str | None, as_json: bool) -> None:
+    """Deny REQUEST of SESSION: a tool call does not run, a question gets no answer; the model is told so.
+
+    REQUEST may be left out if SESSION waits for one reply only; several are listed.
+    """
+    reply(
+        session,
+        request,
+        lambda client, found, _: client.deny(session, found, by=person(by), reason=reason),
+        as_json=as_json,
+    )

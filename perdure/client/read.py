@@ -1,0 +1,334 @@
+"""What is read of sessions: lists, transcripts, trajectories, tool metrics; a turn that Temporal ended counts as ended.
+
+A workflow that was terminated, has failed or timed out cannot end its turn in the store. Nobody else does before the
+session's next message: an operator may reset the workflow, and its turn then goes on.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Unpack
+
+import temporalio.client
+from pydantic import Field, computed_field
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+
+from perdure.client.connect import rpc_errors
+from perdure.client.errors import UnknownSessionError
+from perdure.client.stream import EventReader
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import Envelope, ToolEnd, ToolError, ToolStart
+from perdure.contracts.messages import Message
+from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.turns import RunState, StopReason, TurnResult
+from perdure.contracts.values import JsonValue, Value
+from perdure.llm.openai_format import openai_tools
+from perdure.store import SessionRecord, Store, TurnRecord
+from perdure.store.errors import NotFoundError
+from perdure.store.records import Closure, PeopleWaitedFor, SessionFilter, StepRecord
+from perdure.trajectory import Trajectory, TrajectoryStep
+
+PAGE = 500
+"""Events read at once."""
+
+ENDED = ("stop_reason", "reason_code", "error", "stopped_by")
+"""What is known of how a turn ended."""
+
+
+class Trajectories(ABC):
+    """The part of the client that reads conversations."""
+
+    @abstractmethod
+    async def store(self) -> Store:
+        """The transcript store."""
+
+    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
+        """The conversation as it is now, or as it was at the end of a turn.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        """
+        store = await self.store()
+        try:
+            return list(await store.transcript(session, turn=turn))
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+    async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
+        """What a session came to so far, or what one turn of it did, as one value.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        """
+        try:
+            return await read_trajectory(await self.store(), session, turn)
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+
+async def read_trajectory(store: Store, session: str, turn: int | None = None) -> Trajectory:
+    """What the session came to so far, or what one turn of it did.
+
+    Raises:
+        NotFoundError: There is no such session or turn.
+    """
+    now = await store.session(session)
+    last = await store.turn(session, turn or now.turn)
+    definition = await store.definition(last.definition)
+    end = (last.last_step if turn is not None else None) or now.tip or now.head
+    steps = [step for step in await _path(store, session, end) if _is_of(step, session, turn)]
+    events = [one async for one in read_events(store, session) if turn in {None, one.turn}]
+    return Trajectory(
+        session=session,
+        turn=turn,
+        agent=last.agent,
+        model=definition.model,
+        system_prompt=definition.instructions,
+        tools=tuple(openai_tools(definition.tools)),
+        steps=tuple(
+            TrajectoryStep(
+                turn=step.turn,
+                step=step.step,
+                messages=step.added,
+                finish_reason=step.finish_reason,
+                usage=step.usage,
+                cost_usd=step.cost_usd,
+                session="" if step.session == session else step.session,
+            )
+            for step in steps
+        ),
+        events=tuple(events),
+        metadata={**_called(definition), **end_of(last.result)},
+        result=last.result,
+    )
+
+
+def _called(definition: AgentDefinition) -> dict[str, JsonValue]:
+    """What the author calls the agent beside its name."""
+    called: dict[str, JsonValue] = {"label": definition.label, "tags": [*definition.tags]}
+    return {name: value for name, value in called.items() if value}
+
+
+async def read_events(store: Store, session: str) -> AsyncIterator[Envelope]:
+    """The event log from its beginning."""
+    after = 0
+    while page := await store.events(session, after=after, limit=PAGE):
+        for envelope in page:
+            yield envelope
+        after = page[-1].seq
+
+
+async def _path(store: Store, session: str, tip: str | None) -> list[StepRecord]:
+    """The steps from the root to the tip; the first ones may be another session's, of which this one is a fork."""
+    known = {step.id: step for step in await store.steps(session)}
+    backwards: list[StepRecord] = []
+    while tip is not None:
+        if tip not in known:
+            step = await store.step(tip)
+            if step is None:
+                break
+            known |= {one.id: one for one in await store.steps(step.session)}
+        backwards.append(known[tip])
+        tip = known[tip].parent
+    return backwards[::-1]
+
+
+def _is_of(step: StepRecord, session: str, turn: int | None) -> bool:
+    return turn is None or (step.session, step.turn) == (session, turn)
+
+
+def end_of(result: TurnResult | None) -> dict[str, JsonValue]:
+    """What is known of how a turn ended, as a trajectory's metadata."""
+    if result is None:
+        return dict.fromkeys(ENDED)
+    known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(ENDED))
+    return {name: known[name] for name in ENDED}
+
+
+class ToolMetrics(Value):
+    """Calls that have a result, errors among them.
+
+    Attributes:
+        count: How many calls.
+        errors: Those whose result is an error, also of calls that never ran.
+        seconds: Time spent in the tools.
+        tools: The same of each tool, by name, if it was asked for.
+    """
+
+    count: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    tools: "dict[str, ToolMetrics]" = Field(default_factory=dict)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own form
+    @property
+    def success_rate(self) -> float | None:
+        """The share of calls that succeeded, from 0 to 1; None without a call."""
+        return (self.count - self.errors) / self.count if self.count else None
+
+
+def tool_metrics(envelopes: Iterable[Envelope], *, detailed: bool = False) -> ToolMetrics:
+    """The metrics of the calls in these events; ``detailed`` counts each tool apart too."""
+    began: dict[str, datetime] = {}
+    ended: dict[str, tuple[str, bool, float]] = {}
+    for envelope in envelopes:
+        event = envelope.event
+        if isinstance(event, ToolStart):
+            began[event.call_id] = envelope.at
+        elif isinstance(event, ToolEnd):
+            ended[event.call_id] = (event.tool, event.error is not None, event.seconds)
+        elif isinstance(event, ToolError):  # such a call has no end of its own, or never began
+            seconds = (envelope.at - began.get(event.call_id, envelope.at)).total_seconds()
+            ended.setdefault(event.call_id, (event.tool, True, seconds))
+    names = sorted({tool for tool, _, _ in ended.values()}) if detailed else ()
+    each = {name: _of([one for one in ended.values() if one[0] == name]) for name in names}
+    return _of(list(ended.values())).model_copy(update={"tools": each})
+
+
+async def read_tool_metrics(store: Store, session: str, turn: int | None, *, detailed: bool = False) -> ToolMetrics:
+    """The metrics of a session, or of one of its turns, as far as the log has come."""
+    reader = EventReader(store, session, 0)
+    last = await reader.begin()
+    if turn is not None:
+        await reader.skip_to(turn)
+    envelopes: list[Envelope] = []
+    while reader.after < last and (page := await reader.read()):
+        envelopes += [one for one in page if turn in {None, one.turn}]
+        if turn is not None and page[-1].turn > turn:
+            break
+    return tool_metrics(envelopes, detailed=detailed)
+
+
+def _of(calls: list[tuple[str, bool, float]]) -> ToolMetrics:
+    return ToolMetrics(
+        count=len(calls),
+        errors=sum(failed for _, failed, _ in calls),
+        seconds=round(sum(seconds for _, _, seconds in calls), 3),
+    )
+
+
+MOST = 10_000
+"""Ended workflows that are looked at."""
+
+AT_ONCE = 100
+"""Workflow ids in one query."""
+
+_HOW = {
+    WorkflowExecutionStatus.TERMINATED: "was terminated",
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.TIMED_OUT: "timed out",
+}
+
+Listed = tuple[SessionRecord, TurnRecord]
+
+Ask = Callable[[Mapping[str, datetime]], Awaitable[Mapping[str, Closure]]]
+"""Says which turns Temporal has ended: :func:`closures`, with a client."""
+
+
+async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datetime]) -> dict[str, Closure]:
+    """How Temporal has ended the workflows of open turns, by session.
+
+    One query, and a second one only if it finds some: visibility is asked, which may be a moment behind.
+
+    Args:
+        temporal: The server.
+        begun: When the first run of each open turn began, by session. Runs of earlier turns had closed by then.
+
+    Raises:
+        ClientError: The server does not answer, or refuses.
+    """
+    if not begun:
+        return {}
+    statuses, earliest = '"Terminated", "Failed", "TimedOut"', min(begun.values()).isoformat()
+    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus IN ({statuses}) AND CloseTime >= "{earliest}"'
+    ended: dict[str, Closure] = {}
+    with rpc_errors():
+        async for run in temporal.list_workflows(query, limit=MOST):
+            first, at = begun.get(run.id), run.close_time
+            if first is None or at is None or at < first:  # of another turn
+                continue
+            if run.id not in ended or ended[run.id].at < at:
+                ended[run.id] = _closure(run, at)
+        for names in (list(ended)[place : place + AT_ONCE] for place in range(0, len(ended), AT_ONCE)):
+            ids = ", ".join(map(json.dumps, names))
+            async for run in temporal.list_workflows(f'WorkflowId IN ({ids}) AND ExecutionStatus = "Running"'):
+                ended.pop(run.id, None)  # it was reset
+    return ended
+
+
+def _closure(run: WorkflowExecution, at: datetime) -> Closure:
+    how = _HOW[run.status or WorkflowExecutionStatus.FAILED]
+    text = f"the turn's workflow {how} before the turn could end; 'perdure send {run.id} …' goes on from its last step"
+    return Closure(at=at, how=how.removeprefix("was "), text=text)
+
+
+async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[SessionFilter]) -> list[Listed]:
+    """Sessions with their last turns, those that began last first; open turns that Temporal has ended are ended.
+
+    Raises:
+        StoreError: The store does not answer.
+    """
+    state = wanted.get("state")
+    if state is not None and state is not RunState.ENDED:
+        return await _still_open(store, ask, limit, wanted)
+    found = [await _with_closures(store, ask, list(await store.sessions(limit=limit, **wanted)))]
+    if state is RunState.ENDED or wanted.get("stop_reason") or wanted.get("reason_code"):
+        found.append(await _closed(store, ask, wanted))
+    merged = sorted((row for rows in found for row in rows), key=lambda row: row[1].started_at, reverse=True)
+    return merged[:limit]
+
+
+async def _still_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter) -> list[Listed]:
+    asked = limit
+    while True:
+        rows = await _with_closures(store, ask, list(await store.sessions(limit=asked, **wanted)))
+        kept = [row for row in rows if row[1].closure is None]
+        if len(kept) >= limit or len(rows) < asked:
+            return kept[:limit]
+        asked *= 2
+
+
+async def _closed(store: Store, ask: Ask, wanted: SessionFilter) -> list[Listed]:
+    """Those of the open turns that are wanted as ended ones."""
+    if wanted.get("stop_reason") not in {None, StopReason.ERROR}:
+        return []
+    if wanted.get("reason_code") not in {None, ReasonCode.RUNTIME_TURN_CLOSED}:
+        return []
+    ended = await ask(await store.open_runs())
+    other: SessionFilter = {**wanted, "state": None, "stop_reason": None, "reason_code": None}
+    rows = await store.sessions(limit=len(ended), only=list(ended), **other) if ended else ()
+    return [listed for row in rows if (listed := _as_ended(row, ended))[1].closure is not None]
+
+
+async def _with_closures(store: Store, ask: Ask, rows: list[Listed]) -> list[Listed]:
+    names = [session.session for session, _ in rows if session.open_turn is not None]
+    if not names:
+        return rows
+    ended = await ask(await store.open_runs(names))
+    return [_as_ended(row, ended) for row in rows]
+
+
+def _as_ended(row: Listed, ended: Mapping[str, Closure]) -> Listed:
+    session, turn = row
+    closure = ended.get(session.session)
+    if closure is None or session.open_turn is None:
+        return row
+    return (
+        session.model_copy(update={"open_turn": None, "waiting": False}),
+        turn.model_copy(update={"closure": closure, "ended_at": closure.at}),
+    )
+
+
+async def people_waited_for(store: Store, ask: Ask) -> PeopleWaitedFor:
+    """How many turns wait for a person now; one that Temporal has ended does not.
+
+    Raises:
+        StoreError: The store does not answer.
+    """
+    waits = await store.people_waited_for()
+    if waits.turns == 0:
+        return waits
+    ended = await ask(await store.open_runs())
+    return await store.people_waited_for(without=list(ended)) if ended else waits
