@@ -67,10 +67,16 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lock = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
     locked = re.findall(r"^([a-zA-Z0-9_.\-]+==[^\s;\\]+(?: ; [^\\\n]+)?)", lock, re.MULTILINE)
     (folder / "constraints.txt").write_text("\n".join(locked), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=120)
-    install = ["-m", "pip", "install", "--quiet", "-c", str(folder / "constraints.txt"), f"{wheel}[worker]"]
+    python = str(folder / "venv/bin/python")
+    # Our own pip installs from outside, and compiles nothing: of 450 MB, a worker imports a part.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=120)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
     done = subprocess.run(
-        [str(folder / "venv/bin/python"), *install], capture_output=True, text=True, check=False, timeout=600
+        [*pip, "-c", str(folder / "constraints.txt"), f"{wheel}[worker]"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     if done.returncode and "No matching distribution" not in done.stderr and "ConnectionError" in done.stderr:
         pytest.skip("no package index can be reached, so nothing can be installed")
