@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
-from perdure.activities.content import most_tokens
 from perdure.activities.conversations import WireMessage
 from perdure.activities.litellm_call import facts_about, mode_of, system_prompt
+from perdure.activities.provider_messages import most_tokens
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
@@ -105,10 +105,8 @@ def first_call(definition: AgentDefinition) -> Decimal | None:
     return price_read * read + price_written * (SMALLEST_ANSWER + _thinking(definition))
 
 
-def with_ceiling(definition: AgentDefinition, tokens: int | None) -> AgentDefinition:
+def with_ceiling(definition: AgentDefinition, tokens: int) -> AgentDefinition:
     """The definition for a call whose answer has at most so many tokens."""
-    if tokens is None:
-        return definition
     name = "max_completion_tokens" if "max_completion_tokens" in definition.generate_params else "max_tokens"
     params: dict[str, JsonValue] = {**definition.generate_params, name: tokens}
     return definition.model_copy(update={"generate_params": params})

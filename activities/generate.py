@@ -1,10 +1,13 @@
-"""The activity ``generate``: read the conversation, call the model, store the answer as a step, return what is new.
+"""The activity ``generate``: read the conversation, call the model, record its answer as a step, return what is new.
+
+A call that fails is judged: it is sent again after a wait, told to the model, or ends the turn.
 
 Safe to run twice: the answer is stored under the key of its input before it is returned, and a second attempt that
 finds it there neither calls the model nor pays again.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -24,13 +27,13 @@ from perdure.activities.record_answer import (
     CONTENT_CHARACTERS,
     answer_in,
     checked,
+    end_events,
     event_of,
-    finished,
+    failure_told,
     generation_of,
     is_answer,
-    starting,
+    start_events,
     step_of,
-    told,
 )
 from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.store_writes import write_until_stored
@@ -49,6 +52,23 @@ LARGE_ANSWER = 100_000
 """Masking the arguments and checking the text of a longer answer takes longer than a blink."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a generation is made from.
+
+    Attributes:
+        request: What the workflow asks for.
+        definition: The agent as the turn froze it, with the model that goes on.
+        conversation: What the model has read and written before, up to the step's parent.
+        new: What it reads now: results of calls, and messages.
+    """
+
+    request: Generate
+    definition: AgentDefinition
+    conversation: list[WireMessage]
+    new: tuple[Message, ...]
 
 
 class GenerateActivity:
@@ -73,83 +93,97 @@ class GenerateActivity:
         self._metrics = metrics
         self._secrets = secrets
 
-    def _output_type(self, definition: AgentDefinition) -> TypeAdapter[Any] | None:
-        """The type of the agent's output schema; None if this worker has none, or not the one that the turn goes by."""
-        agent = self._agents.get(definition.name)
-        if agent is None or agent.output_schema != definition.output_schema:
-            return None
-        return agent.output_type
-
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
         async with beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
-            async with store_failures():
-                await self._store.require(request.store)
-            definition = (await self._definitions.get(request.definition)).using(request.fallback)
-            messages = await self._conversations.read(request.session, request.parent)
-            async with store_failures():
-                begun = await self._store.begin_generation(request, starting(request, definition, len(messages)))
-            if begun.answer is not None:
-                return await self._stored(request, definition, begun.answer)
-            new: tuple[Message, ...] = (
-                *begun.results,
-                *(UserMessage(content=text) for text in request.said),
-                *(UserMessage(content=message.prompt, parts=message.parts) for message in request.steered),
-            )
-            return await self._call(request, definition, messages, new)
+            given, stored = await self._read(request)
+            if stored is not None:
+                return await self._return_stored(given, stored)
+            try:
+                answer, seconds = await self._call(given)
+            except NotAffordableError as error:
+                raise permanent(error.detail, await self._attempts.paid(request)) from None
+            except PromptAssemblyError as error:
+                return await self._judge(given, self._attempts.failed(given.definition, error))
+            except CallFailedError as error:
+                return await self._judge(given, error)
+            try:
+                step, rejected, is_ours = await self._record(given, answer, seconds)
+            except ApplicationError as error:
+                raise await self._refused_by_the_store(given, answer, error) from None
+            except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
+                return await self._judge(given, self._attempts.unkept(given.definition, answer, error))
+            if not is_ours:
+                return await self._return_stored(given, step)
+            return await self._return(given, step, rejected)
 
-    async def _call(
-        self,
-        request: Generate,
-        definition: AgentDefinition,
-        messages: list[WireMessage],
-        new: tuple[Message, ...],
-    ) -> Generation:
-        asked = text_only(definition) if request.text_only else definition
-        try:
-            with assembling():
-                sent = [*system_prompt(asked), *messages, *map(wire, new)]
-            most = await self._ceiling(request, asked, sent, before=len(sent) - len(new))
-            answer, seconds = await self._attempts.call(request, asked, sent, ceiling=most)
-        except NotAffordableError as error:
-            raise permanent(error.detail, await self._attempts.paid(request)) from None
-        except PromptAssemblyError as error:
-            return await self._failed(request, definition, new, self._attempts.failed(definition, error))
-        except CallFailedError as error:
-            return await self._failed(request, definition, new, error)
-        try:
-            stored, rejected, is_ours = await self._keep(request, definition, new, answer, seconds)
-        except ApplicationError as error:
-            raise await self._refused_by_the_store(request, definition, answer, error) from None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
-            failed = self._attempts.unkept(definition, answer, error)
-            return await self._failed(request, definition, new, failed)
-        if not is_ours:
-            return await self._stored(request, definition, stored)
-        return await self._observed(request, definition, stored, rejected)
+    async def _read(self, request: Generate) -> tuple[Given, StepRecord | None]:
+        """What the model is to read; and the step that an earlier attempt has stored, if one has."""
+        async with store_failures():
+            await self._store.require(request.store)
+        definition = (await self._definitions.get(request.definition)).using(request.fallback)
+        conversation = await self._conversations.read(request.session, request.parent)
+        async with store_failures():
+            begun = await self._store.begin_generation(request, start_events(request, definition, len(conversation)))
+        new: tuple[Message, ...] = (
+            *begun.results,
+            *(UserMessage(content=text) for text in request.said),
+            *(UserMessage(content=message.prompt, parts=message.parts) for message in request.steered),
+        )
+        return Given(request, definition, conversation, new), begun.answer
 
-    async def _keep(
-        self,
-        request: Generate,
-        definition: AgentDefinition,
-        new: tuple[Message, ...],
-        answer: Answer,
-        seconds: float,
+    async def _call(self, given: Given) -> tuple[Answer, float]:
+        """The model's answer, and the seconds it took.
+
+        Raises:
+            NotAffordableError: Nothing is sent: it could cost more than is left.
+            PromptAssemblyError: Nothing is sent: there is no request.
+            CallFailedError: The call failed.
+        """
+        request = given.request
+        asked = text_only(given.definition) if request.text_only else given.definition
+        with assembling():
+            sent = [*system_prompt(asked), *given.conversation, *map(wire, given.new)]
+        most = None
+        if request.cost_left is not None:
+            left = request.cost_left - (await self._attempts.paid(request)).cost_usd
+            async with store_failures():
+                parent = await self._store.step(request.parent)
+            most = ceiling(asked, sent, left, _counted(request, parent, len(sent) - len(given.new)))
+        return await self._attempts.call(request, asked, sent, ceiling=most)
+
+    async def _judge(self, given: Given, error: CallFailedError) -> Generation:
+        """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.
+
+        Under ``on_retry: tell_model`` the failure becomes a step of its own instead. A context that is too long is no
+        end yet: the workflow has the conversation compacted, once for each step.
+        """
+        request, definition = given.request, given.definition
+        tells = definition.retry.on_retry == "tell_model"
+        failure = await self._attempts.judge(request, definition, error, request.failures if tells else None)
+        if failure.detail.code == ReasonCode.LLM_CONTEXT_OVERFLOW and not request.compacted:
+            raise permanent(failure.detail) from None
+        if failure.retry is not None and tells:
+            return await self._record_failure(given, failure.retry)
+        if failure.retry is None and error.unkept:
+            content = GenerationContent(content=error.unkept[:CONTENT_CHARACTERS])
+            await self._attempts.record(request, "content", content)
+        raise await self._attempts.ended(request, failure) from None
+
+    async def _record(
+        self, given: Given, answer: Answer, seconds: float
     ) -> tuple[StepRecord, ErrorDetail | None, bool]:
         """Store the answer: the step, what the output schema says of it, and whether no other attempt was first."""
-        made = await _off_the_loop_if_slow(
-            definition,
-            answer,
-            lambda: _made(
-                request,
-                definition,
-                step_of(request, definition, new, answer, self._secrets),
-                self._output_type(definition),
-            ),
-        )
-        step, ledger, rejected = made
-        events = finished(request, definition, step, seconds, rejected, recorded=answer.recorded)
+        request, definition = given.request, given.definition
+
+        def make() -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
+            made, ledger = step_of(request, definition, given.new, answer, self._secrets)
+            step, rejected = checked(request, definition, made, self._output_type(definition))
+            return step, ledger, rejected
+
+        step, ledger, rejected = await _off_the_loop_if_slow(definition, answer, make)
+        events = end_events(request, definition, step, seconds, rejected, recorded=answer.recorded)
         stored = await write_until_stored(lambda: self._store.finish_generation(step, ledger, events))
         if stored is not step:
             return stored, None, False
@@ -157,84 +191,16 @@ class GenerateActivity:
         self._metrics.steps.labels(definition.name).inc()
         return stored, rejected, True
 
-    async def _refused_by_the_store(
-        self, request: Generate, definition: AgentDefinition, answer: Answer, error: ApplicationError
-    ) -> ApplicationError:
-        """The failure with the step and the model it is of, and with what was paid; any other one as it is."""
-        if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
-            return error
-        paid = (await self._attempts.paid(request)).plus(answer.usage, answer.cost_usd)
-        advice = REASONS[ReasonCode.RUNTIME_STORE_REFUSED].advice.replace("SESSION", request.session)
-        message = f"step {request.step}, {definition.model}: the answer could not be stored: {error.message}; {advice}"
-        return permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, message), paid)
-
-    async def _ceiling(
-        self, request: Generate, definition: AgentDefinition, sent: list[WireMessage], *, before: int
-    ) -> int | None:
-        """The longest answer that is affordable after this step's earlier tries; None if no bound is needed.
-
-        Raises:
-            NotAffordableError: None is.
-        """
-        if request.cost_left is None:
-            return None
-        left = request.cost_left - (await self._attempts.paid(request)).cost_usd
-        async with store_failures():
-            parent = await self._store.step(request.parent)
-        return ceiling(definition, sent, left, _counted(request, parent, before))
-
-    async def _stored(self, request: Generate, definition: AgentDefinition, step: StepRecord) -> Generation:
-        """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
-        if is_answer(step):
-            _, rejected = await off_the_loop(lambda: checked(request, definition, step, self._output_type(definition)))
-            return await self._observed(request, definition, step, rejected)
-        retries = await self._attempts.retries(request)
-        return told(step, retries[-1].wait_seconds if retries else 0.0)
-
-    async def _observed(
-        self, request: Generate, definition: AgentDefinition, step: StepRecord, rejected: ErrorDetail | None
-    ) -> Generation:
-        """The answer as the workflow knows it, with what stop conditions look for in it."""
-        matched, problem = await matches(definition, None, answer_in(step).content)
-        if problem is not None:
-            raise permanent(problem)
-        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(definition.conditions))
-        retries = await self._attempts.count_retries(request) if counts else 0
-        tried = activity.info().attempt > 1 or request.cost_left is not None
-        paid = await self._attempts.paid(request) if tried else Paid()
-        return generation_of(step, rejected, matched=matched, retries=retries, failed=paid)
-
-    async def _failed(
-        self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], error: CallFailedError
-    ) -> Generation:
-        """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.
-
-        Under ``on_retry: tell_model`` the failure becomes a step of its own instead. A context that is too long is no
-        end yet: the workflow has the conversation compacted, once for each step.
-        """
-        tells = definition.retry.on_retry == "tell_model"
-        failure = await self._attempts.judge(request, definition, error, request.failures if tells else None)
-        if failure.detail.code == ReasonCode.LLM_CONTEXT_OVERFLOW and not request.compacted:
-            raise permanent(failure.detail) from None
-        if failure.retry is not None and tells:
-            return await self._tell(request, definition, new, failure.retry)
-        if failure.retry is None and error.unkept:
-            content = GenerationContent(content=error.unkept[:CONTENT_CHARACTERS])
-            await self._attempts.record(request, "content", content)
-        raise await self._attempts.ended(request, failure) from None
-
-    async def _tell(
-        self, request: Generate, definition: AgentDefinition, new: tuple[Message, ...], retry: GenerationRetry
-    ) -> Generation:
+    async def _record_failure(self, given: Given, retry: GenerationRetry) -> Generation:
         """Store the failure as the step's last message: the model reads it with its next call."""
-        failure = UserMessage(content=f"{retry.error_type}: {retry.error_message}")
+        request = given.request
         step = StepRecord(
             id=request.step_id(),
             session=request.session,
             turn=request.turn,
             step=request.step,
             parent=request.parent,
-            messages=(*new, failure),
+            messages=(*given.new, UserMessage(content=f"{retry.error_type}: {retry.error_message}")),
             finish_reason="error",
             usage=retry.usage,
             cost_usd=retry.cost_usd,
@@ -245,9 +211,48 @@ class GenerateActivity:
         ]
         stored = await write_until_stored(lambda: self._store.finish_generation(step, [], events))
         if stored is not step:
-            return await self._stored(request, definition, stored)
+            return await self._return_stored(given, stored)
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
-        return told(stored, retry.wait_seconds)
+        return failure_told(stored, retry.wait_seconds)
+
+    async def _refused_by_the_store(self, given: Given, answer: Answer, error: ApplicationError) -> ApplicationError:
+        """The failure with the step and the model it is of, and with what was paid; any other one as it is."""
+        if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
+            return error
+        request = given.request
+        paid = (await self._attempts.paid(request)).plus(answer.usage, answer.cost_usd)
+        advice = REASONS[ReasonCode.RUNTIME_STORE_REFUSED].advice.replace("SESSION", request.session)
+        place = f"step {request.step}, {given.definition.model}"
+        message = f"{place}: the answer could not be stored: {error.message}; {advice}"
+        return permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, message), paid)
+
+    async def _return_stored(self, given: Given, step: StepRecord) -> Generation:
+        """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
+        request, definition = given.request, given.definition
+        if is_answer(step):
+            _, rejected = await off_the_loop(lambda: checked(request, definition, step, self._output_type(definition)))
+            return await self._return(given, step, rejected)
+        retries = await self._attempts.retries(request)
+        return failure_told(step, retries[-1].wait_seconds if retries else 0.0)
+
+    async def _return(self, given: Given, step: StepRecord, rejected: ErrorDetail | None) -> Generation:
+        """The answer as the workflow knows it, with what stop conditions look for in it."""
+        request, conditions = given.request, given.definition.conditions
+        matched, problem = await matches(given.definition, None, answer_in(step).content) if conditions else ((), None)
+        if problem is not None:
+            raise permanent(problem)
+        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(conditions))
+        retries = await self._attempts.count_retries(request) if counts else 0
+        tried = activity.info().attempt > 1 or request.cost_left is not None
+        paid = await self._attempts.paid(request) if tried else Paid()
+        return generation_of(step, rejected, matched=matched, retries=retries, failed=paid)
+
+    def _output_type(self, definition: AgentDefinition) -> TypeAdapter[Any] | None:
+        """The type of the agent's output schema; None if this worker has none, or not the one that the turn goes by."""
+        agent = self._agents.get(definition.name) if definition.output_schema is not None else None
+        if agent is None or agent.output_schema != definition.output_schema:
+            return None
+        return agent.output_type
 
 
 def _counted(request: Generate, parent: StepRecord | None, before: int) -> Counted:
@@ -258,16 +263,6 @@ def _counted(request: Generate, parent: StepRecord | None, before: int) -> Count
         return Counted()
     place = next(at for at, one in enumerate(parent.messages) if isinstance(one, AssistantMessage))
     return Counted(messages=before - (len(parent.messages) - place), tokens=parent.usage.input_tokens)
-
-
-def _made(
-    request: Generate,
-    definition: AgentDefinition,
-    made: tuple[StepRecord, list[LedgerCall]],
-    output_type: TypeAdapter[Any] | None,
-) -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
-    step, rejected = checked(request, definition, made[0], output_type)
-    return step, made[1], rejected
 
 
 async def _off_the_loop_if_slow(definition: AgentDefinition, answer: Answer, work: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NoReturn, cast
 
@@ -37,24 +38,23 @@ from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[repor
 from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities import provider_http
-from perdure.activities.content import with_content
 from perdure.activities.conversations import WireMessage
-from perdure.activities.failures import cause_chain
-from perdure.activities.provider_replies import (
+from perdure.activities.failures import cause_chain, facts_of
+from perdure.activities.provider_http import (
     MOST_TOKENS,
     InvalidReplyError,
     RedirectedError,
     UnusableAnswerError,
     UnusableReplyError,
 )
-from perdure.activities.providers import marked, reasoning_of, with_reasoning
-from perdure.activities.tool_limits import ToolLimits
+from perdure.activities.provider_messages import marked, reasoning_of, with_content, with_reasoning
 from perdure.contracts.agents import AgentDefinition, ToolMode, filled_for_call, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
+from perdure.llm.failures import classify
 from perdure.llm.openai_format import openai_tools
 from perdure.llm.structured_output import is_strict
 from perdure.llm.text_tools import as_text, calls_in, offered
@@ -275,7 +275,8 @@ def mode_of(definition: AgentDefinition) -> ToolMode:
 
 def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
     """The first message of each request, if there is anything to say."""
-    told = offered(mode_of(definition), definition.tools)
+    mode = mode_of(definition) if definition.tools else "api"
+    told = offered(mode, definition.tools) if mode != "api" else ""
     text = "\n\n".join(part for part in (definition.instructions, told, output_instructions(definition)) if part)
     return [{"role": "system", "content": text}] if text else []
 
@@ -310,6 +311,35 @@ def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
         return {}
     form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
     return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+class ToolLimits:
+    """The least number of tools that each model has refused, by the address it is asked at.
+
+    A refusal costs nothing but its round trip, and a worker that has not met it meets it again. So it stands in no
+    store: a turn that goes on with another worker is none the worse for it.
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[tuple[str, str], int] = {}
+
+    def are_exceeded(self, definition: AgentDefinition) -> bool:
+        """Whether the agent's model is known to refuse as many tools as it has."""
+        refused = self._refused.get(_place(definition))
+        return refused is not None and len(definition.tools) >= refused
+
+    def learn(self, definition: AgentDefinition, error: BaseException) -> bool:
+        """Whether the call failed because the agent has too many tools, which is then remembered."""
+        if classify(facts_of(error, datetime.now(UTC))) != ReasonCode.LLM_TOO_MANY_TOOLS:
+            return False
+        place, count = _place(definition), len(definition.tools)
+        self._refused[place] = min(count, self._refused.get(place, count))
+        return True
+
+
+def _place(definition: AgentDefinition) -> tuple[str, str]:
+    params = definition.generate_params
+    return definition.model, str(params.get("api_base") or params.get("base_url") or "")
 
 
 _TOOL_LIMITS = ToolLimits()

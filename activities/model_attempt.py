@@ -12,7 +12,6 @@ from decimal import Decimal
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.content import Contents, without_places
 from perdure.activities.conversations import WireMessage
 from perdure.activities.cost_ceiling import with_ceiling
 from perdure.activities.errors import permanent, store_failures, transient
@@ -21,7 +20,8 @@ from perdure.activities.heartbeat import note
 from perdure.activities.litellm_call import Answer, complete, facts_about
 from perdure.activities.metrics import Metrics
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
-from perdure.activities.provider_replies import UnusableAnswerError
+from perdure.activities.provider_http import UnusableAnswerError
+from perdure.activities.provider_messages import Contents, without_places
 from perdure.activities.record_answer import event_of
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import values_of
@@ -123,16 +123,19 @@ class Attempts:
         Raises:
             CallFailedError: Whatever the provider or its library did.
         """
-        gate, entered = self._gates.of(definition), time.monotonic()
-        filled = messages
-        if self._recordings.mode != "replay":
+        gate, entered, replays = self._gates.of(definition), time.monotonic(), self._recordings.mode == "replay"
+        filled, sent = messages, None
+        if not replays:
             filled = await self._contents.fill(request.session, facts_about(definition.model), messages)
-        sent = None if self._recordings.mode == "replay" else await self._turn_at(gate, request, definition)
-        waited = time.monotonic() - entered
+            sent = await self._turn_at(gate, request, definition)
         began = time.monotonic()
+        waited = began - entered
         try:
-            asked = without_places(messages)
-            answer = await self._recordings.answer(definition, asked, lambda: _called(definition, filled, ceiling))
+            if definition.recording or replays:
+                asked = without_places(messages)
+                answer = await self._recordings.answer(definition, asked, lambda: _called(definition, filled, ceiling))
+            else:
+                answer = await _called(definition, filled, ceiling)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             failure = self.failed(definition, error, time.monotonic() - began, waited=waited)
             if sent is not None:
@@ -198,7 +201,8 @@ class Attempts:
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
-        return self._secrets | values_of(names_of_call(definition.generate_params, secrets=True), os.environ)
+        names = names_of_call(definition.generate_params, secrets=True)
+        return self._secrets | values_of(names, os.environ) if names else self._secrets
 
     def _count_paid(self, definition: AgentDefinition, usage: Usage, cost_usd: Decimal | None) -> None:
         """Count what a call has cost as soon as it is known, whatever becomes of the answer."""
@@ -336,7 +340,7 @@ def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> None:
 
 
 async def _called(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:
-    bounded = with_ceiling(definition, ceiling)
+    bounded = definition if ceiling is None else with_ceiling(definition, ceiling)
     call = complete(bounded, messages, may_be_cut=ceiling is not None)
     answer = await _within(definition.generation_timeout, call)
     _check_calls(answer)

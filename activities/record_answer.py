@@ -67,7 +67,7 @@ def event_of(request: StepRequest, key: str, event: Event) -> NewEvent:
     )
 
 
-def starting(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
+def start_events(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
     """What is written before the call: the messages that were steered in, and that the generation starts."""
     said = len(request.said) + len(request.steered)
     count = known + len(request.call_ids) + said + bool(definition.instructions)
@@ -110,8 +110,10 @@ def step_of(
         if tool is not None:
             check = schema_checks.problem if tool.remote is not None else None
             plan = considered(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
-            plan = builtins.planned(tool, plan, shown)
-            plan = delegates.planned(tool, plan, call.arguments)
+            if tool.builtin is not None:
+                plan = builtins.planned(tool, plan, shown)
+            if tool.delegate is not None:
+                plan = delegates.planned(tool, plan, call.arguments)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
         masks.append(masked)
@@ -218,7 +220,7 @@ def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:
     )
 
 
-def finished(
+def end_events(
     request: Generate,
     definition: AgentDefinition,
     step: StepRecord,
@@ -280,7 +282,7 @@ def generation_of(
     ).sparse()
 
 
-def told(step: StepRecord, wait: float) -> Generation:
+def failure_told(step: StepRecord, wait: float) -> Generation:
     """What the workflow needs to know of a failure of which the model is told."""
     paid = Paid(usage=step.usage, cost_usd=step.cost_usd or Decimal(0))
     return Generation(

@@ -189,7 +189,7 @@ class Compaction(Authored):
 
 
 CacheMode = Literal["latest", "off"]
-"""Which messages a provider is asked to keep for the next call: see ``perdure.activities.providers``."""
+"""Which messages a provider is asked to keep for the next call: see ``perdure.activities.provider_messages``."""
 
 
 class CompactionPolicy(Value):

@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Agent, tool
 from perdure.activities import litellm_call
-from perdure.activities.tool_limits import ToolLimits
+from perdure.activities.litellm_call import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
 from perdure.testing import Reply, Script, ScriptedProvider, call_in_text, faults, say

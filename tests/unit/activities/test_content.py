@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.content import Contents, most_tokens, with_content, without_places
 from perdure.activities.conversations import wire
 from perdure.activities.cost_ceiling import NotAffordableError, ceiling
+from perdure.activities.provider_messages import Contents, most_tokens, with_content, without_places
 from perdure.client.requests import keep_files
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import FilePart

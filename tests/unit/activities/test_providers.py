@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.litellm_call import complete
-from perdure.activities.providers import marked
+from perdure.activities.provider_messages import marked
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, say
 

@@ -8,7 +8,7 @@ from aiohttp import web
 from perdure.activities import litellm_call
 from perdure.activities.conversations import wire
 from perdure.activities.litellm_call import Answer
-from perdure.activities.providers import MOST_BYTES
+from perdure.activities.provider_messages import MOST_BYTES
 from perdure.activities.record_answer import step_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.generations import Generate
