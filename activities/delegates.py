@@ -14,7 +14,6 @@ from perdure.activities.conditions import matches
 from perdure.activities.cost_ceiling import first_call
 from perdure.activities.errors import permanent, runtime_error, store_failures
 from perdure.activities.heartbeat import beating
-from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.store_writes import write_until_stored
 from perdure.activities.tool_output import Call, approved, call_event, ended, reading_tool, whole_output
 from perdure.agents.agent import Agent
@@ -38,6 +37,7 @@ from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.delegates import failure_of, within
 from perdure.engine.spawning import spawned
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_known
 from perdure.store import Artifact, Committed, NotFoundError, Store

@@ -35,7 +35,6 @@ from perdure.activities.record_answer import (
     start_events,
     step_of,
 )
-from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.store_writes import write_until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
@@ -46,6 +45,7 @@ from perdure.contracts.events import GenerationContent, GenerationRetry, Generat
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
+from perdure.schema_checks import off_the_loop
 from perdure.store import LedgerCall, StepRecord, Store
 
 LARGE_ANSWER = 100_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from perdure.activities import schema_checks
+from perdure import schema_checks
 from perdure.activities.litellm_call import Answer
 from perdure.agents.settings import problem_of
 from perdure.contracts.agents import AgentDefinition

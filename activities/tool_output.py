@@ -9,7 +9,6 @@ import base64
 import contextlib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -28,8 +27,15 @@ from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.recordings import ToolFixture
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
-from perdure.llm import tool_output
-from perdure.llm.tool_output import Attachment, whole_characters
+from perdure.llm.tool_output import (
+    Attachment,
+    CallResult,
+    attachment_id,
+    attachments_of,
+    output_id,
+    parts_of,
+    whole_characters,
+)
 from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
 from perdure.store.records import BASE64
@@ -137,32 +143,6 @@ _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 """How a secret may be written in binary data."""
 
 
-@dataclass(frozen=True)
-class CallResult:
-    """What a call gave: the text for the model, what becomes artifacts, and why the tool asked the turn to end."""
-
-    text: str
-    attachments: tuple[Attachment, ...] = ()
-    stop: str | None = None
-
-
-def output_id(call_id: str) -> str:
-    """The artifact of a call's text that is too long for the conversation."""
-    return f"art_{call_id}"
-
-
-def attachment_id(call_id: str, number: int) -> str:
-    """The artifact of a call's image or file, from 1."""
-    return f"{output_id(call_id)}_{number}"
-
-
-class Attachments(tool_output.Attachments):
-    """The images and files of one call. Each leaves a line in the text: what it is, its media type, size and handle."""
-
-    def __init__(self, call_id: str) -> None:
-        super().__init__(lambda number: f": artifact {attachment_id(call_id, number)}")
-
-
 async def read(value: object, call_id: str, annotated: ReturnValue | None = None) -> CallResult:
     """What a body returned. A list or tuple with images or files in it is read part by part, each on a line.
 
@@ -177,8 +157,8 @@ async def read(value: object, call_id: str, annotated: ReturnValue | None = None
 
 
 def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallResult:
-    attachments = Attachments(call_id)
-    text = "\n".join(part.text for part in tool_output.parts_of(value, attachments, annotated))
+    attachments = attachments_of(call_id)
+    text = "\n".join(part.text for part in parts_of(value, attachments, annotated))
     return CallResult(text, attachments.checked())
 
 

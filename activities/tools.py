@@ -25,11 +25,9 @@ from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import FixtureMissingError, Recordings
-from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.store_writes import write_until_stored
 from perdure.activities.tool_claims import Attempt, Body, Claims, RunningCalls, hidden_of
 from perdure.activities.tool_output import (
-    CallResult,
     NotApprovedError,
     ToolTimeoutError,
     aborted,
@@ -41,7 +39,6 @@ from perdure.activities.tool_output import (
     finder,
     is_caught,
     outcome,
-    output_id,
     read,
     reading_tool,
     recorded,
@@ -62,7 +59,8 @@ from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.waits import MissingVersion
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, CallResult, head_and_tail, offloaded, output_id
+from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_hidden, without_known
 from perdure.store import Artifact, Store

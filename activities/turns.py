@@ -22,7 +22,6 @@ from perdure.activities.mcp.failures import McpError, last_lines, shortened
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
-from perdure.activities.schema_checks import off_the_loop
 from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
@@ -46,6 +45,7 @@ from perdure.contracts.turns import (
 )
 from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.people import ReplyError, check_time, checked
+from perdure.schema_checks import off_the_loop
 from perdure.store import NotFoundError, Store
 from perdure.store.records import artifact_of
 

@@ -41,7 +41,7 @@ async def measured(folder: str) -> int:
         bare = await milliseconds(lambda: client.call_tool("echo", {"text": "hi"}))
     config = StdioServerConfig(name="peer", command=sys.executable, args=(str(PEER),))
     agent = Agent(name="bench", model="openai/none", mcp_servers=[config])
-    servers = McpServers([agent], {"PATH": "/usr/bin:/bin", "PERDURE_MCP_FOLDER": folder})
+    servers = McpServers([agent], frozenset(), {"PATH": "/usr/bin:/bin", "PERDURE_MCP_FOLDER": folder})
     tools = {tool.name: tool for tool in await servers.declarations(agent)}
 
     def call(name: str, **arguments: str | float) -> Awaitable[object]:

@@ -72,7 +72,7 @@ class House:
     session: str
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     processes: list[Forked | subprocess.Popen[bytes]] = field(default_factory=list)
-    mcp: McpServers = field(default_factory=McpServers)
+    mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
 
     @classmethod
     @asynccontextmanager
@@ -121,7 +121,7 @@ class House:
         await self.store.register_agents([agent.definition for agent in agents])
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
-        self.mcp = McpServers(agents)
+        self.mcp = McpServers(agents, secret_values(agents, os.environ))
         parts = Parts(
             store=self.store,
             agents={agent.name: agent for agent in agents},

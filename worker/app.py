@@ -79,7 +79,7 @@ class Parts:
     secrets: frozenset[str]
     search_attributes: bool
     fail_workflows: bool = False
-    mcp: McpServers = field(default_factory=McpServers)
+    mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
     inline: InlineAgents | None = None
     """What is made of agents in start requests; None refuses them."""
 
@@ -276,7 +276,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         await store.register_agents([agent.definition for agent in agents.values()])
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)
-        mcp = McpServers(agents.values())
+        secrets = secret_values(agents.values(), os.environ)
+        mcp = McpServers(agents.values(), secrets)
         stack.push_async_callback(mcp.close)
         health.notes = mcp.troubles
         parts = Parts(
@@ -284,7 +285,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             agents=agents,
             metrics=metrics,
             bodies=bodies,
-            secrets=secret_values(agents.values(), os.environ),
+            secrets=secrets,
             search_attributes=settings.search_attributes == "on",
             fail_workflows=settings.fail_workflows,
             mcp=mcp,

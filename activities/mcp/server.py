@@ -40,15 +40,14 @@ from perdure.activities.mcp.failures import (
     told,
 )
 from perdure.activities.mcp.session_state import Caller, Reliance, Use
-from perdure.activities.schema_checks import first_error, off_the_loop
-from perdure.activities.tool_output import Attachments, CallResult
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.llm.tool_output import whole_characters
+from perdure.llm.tool_output import Attachments, CallResult, attachments_of, whole_characters
+from perdure.schema_checks import first_error, off_the_loop
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
@@ -387,7 +386,7 @@ def read(result: CallToolResult, call_id: str) -> CallResult:
     Raises:
         McpError: The server says that the call failed, or an image or a file cannot be taken.
     """
-    attachments = Attachments(call_id)
+    attachments = attachments_of(call_id)
     parts = [_part(block, attachments) for block in result.content]
     if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
         parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())

@@ -9,22 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from mcp_types import Tool
 from pydantic_core import to_json
 
-from perdure.activities.failures import redact
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.activities.mcp.process import LONGEST_LINE
 from perdure.activities.mcp.references import own_folder
 from perdure.activities.mcp.server import McpServer, Report, Surroundings, read
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.mcp.transports import server_of
-from perdure.activities.secrets import secret_values
-from perdure.activities.tool_output import CallResult
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
 from perdure.contracts.tools import MCP_REFERENCE, ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue
 from perdure.llm.recorded_calls import without_secrets
-from perdure.security.redaction import without_known
+from perdure.llm.tool_output import CallResult, whole_characters
+from perdure.security.redaction import redact_text, without_known
 
 MOST_TOOLS = 500
 """Tools of one server that an agent may use. Models take some hundred, and the workflow carries a line for each."""
@@ -44,12 +42,16 @@ logger = logging.getLogger("perdure.mcp")
 class McpServers:
     """The servers of a worker's agents. Equal configurations are one server, connected when it is first needed."""
 
-    def __init__(self, agents: Iterable[Agent] = (), environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, agents: Iterable[Agent], secrets: frozenset[str], environment: Mapping[str, str] = os.environ
+    ) -> None:
         agents = tuple(agents)
-        self._secrets = secrets = secret_values(agents, environment)
-        self._around = Surroundings(
-            environment, own_folder(environment), lambda text, more: redact(text, secrets | more, LONGEST_LINE)
-        )
+        self._secrets = secrets
+
+        def clean(text: str, unspoken: frozenset[str]) -> str:
+            return redact_text(whole_characters(text[:LONGEST_LINE]), secrets | unspoken)
+
+        self._around = Surroundings(environment, own_folder(environment), clean)
         self._servers: dict[str, McpServer] = {}
         self.queue: str | None = None
         """The task queue that only this worker polls, for servers that hold state."""

@@ -218,3 +218,27 @@ def _cause(error: Exception) -> str:
     for wrapper in _WRAPPED:
         text = text.removeprefix(wrapper)
     return f"{text}; return perdure.Image or perdure.File for bytes" if "utf-8 sequence" in text else text
+
+
+def output_id(call_id: str) -> str:
+    """The artifact of a call's text that is too long for the conversation."""
+    return f"art_{call_id}"
+
+
+def attachment_id(call_id: str, number: int) -> str:
+    """The artifact of a call's image or file, from 1."""
+    return f"{output_id(call_id)}_{number}"
+
+
+def attachments_of(call_id: str) -> Attachments:
+    """No images and files of a call yet; the line of each says which artifact it becomes."""
+    return Attachments(lambda number: f": artifact {attachment_id(call_id, number)}")
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a call gave: the text for the model, what becomes artifacts, and why the tool asked the turn to end."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+    stop: str | None = None

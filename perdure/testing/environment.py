@@ -191,7 +191,8 @@ async def _worker(
     check_needs(loaded.agents.values(), settings.task_queue, os.environ)
     await store.register_agents([agent.definition for agent in loaded.agents.values()])
     async with AsyncExitStack() as stack:
-        bodies, mcp = Bodies(settings.tool_threads), McpServers(loaded.agents.values())
+        secrets = secret_values(loaded.agents.values(), os.environ)
+        bodies, mcp = Bodies(settings.tool_threads), McpServers(loaded.agents.values(), secrets)
         stack.callback(bodies.close)
         stack.push_async_callback(mcp.close)
         parts = Parts(
@@ -199,7 +200,7 @@ async def _worker(
             agents=loaded.agents,
             metrics=Metrics(registry()),
             bodies=bodies,
-            secrets=secret_values(loaded.agents.values(), os.environ),
+            secrets=secrets,
             search_attributes=True,
             fail_workflows=settings.fail_workflows,
             mcp=mcp,

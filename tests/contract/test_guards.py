@@ -29,6 +29,12 @@ FORBIDDEN_IMPORTS = [
     ("workflows/{}.py", "import perdure.activities", "perdure.workflows.{} -> perdure.activities"),
     ("workflows/{}.py", "import perdure.store", "perdure.workflows.{} -> perdure.store"),
     ("activities/{}.py", "import perdure.worker", "perdure.activities.{} -> perdure.worker"),
+    (
+        "activities/mcp/{}.py",
+        "import perdure.activities.tools",
+        "perdure.activities.mcp.{} -> perdure.activities.tools",
+    ),
+    ("activities/{}.py", "", "- perdure.activities.{}\n"),
     ("worker/{}.py", "import mcp", "perdure.worker.{} -> mcp"),
 ]
 

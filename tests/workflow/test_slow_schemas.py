@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent
-from perdure.activities import schema_checks
+from perdure import Agent, schema_checks
 from perdure.testing import Reply, ScriptedProvider, say
 from perdure.testing.script import ChatRequest
 from tests.house import House

@@ -9,8 +9,9 @@ from typing import Any
 from perdure import Agent, HttpServerConfig, StdioServerConfig
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
-from perdure.activities.tool_output import CallResult
+from perdure.activities.secrets import secret_values
 from perdure.contracts.tools import ToolDeclaration
+from perdure.llm.tool_output import CallResult
 
 PEER = Path(__file__).parents[2] / "mcp_peer.py"
 
@@ -31,7 +32,7 @@ class Connected:
 
     def __init__(self, using: Agent, environment: dict[str, str]) -> None:
         self.agent = using
-        self.servers = McpServers([using], environment)
+        self.servers = McpServers([using], secret_values([using], environment), environment)
         self.tools: dict[str, ToolDeclaration] = {}
         self.progress: list[tuple[float, float | None, str]] = []
 

@@ -15,11 +15,11 @@ import pytest
 from pydantic import BaseModel
 
 from perdure import File, Image
-from perdure.activities.tool_output import CallResult, artifacts_of, read
+from perdure.activities.tool_output import artifacts_of, read
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool
-from perdure.llm.tool_output import MAX_ALL_BYTES
+from perdure.llm.tool_output import MAX_ALL_BYTES, CallResult
 
 PNG = b"\x89PNG\r\n"
 CALL = CallTool(session="s", turn=1, step=1, call_id="c1", definition="d")

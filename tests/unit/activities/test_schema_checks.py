@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult, Tool
 
-from perdure.activities import schema_checks
+from perdure import schema_checks
 from perdure.activities.litellm_call import Answer, WireCall
 from perdure.activities.mcp.server import check_output
 from perdure.activities.record_answer import step_of
-from perdure.activities.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
+from perdure.schema_checks import off_the_loop, problem, under_a_clock
 from perdure.security.approvals import fits
 
 LEVELS = 60
