@@ -3,7 +3,6 @@
 Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
 """
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
@@ -12,84 +11,78 @@ from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
 
 import temporalio.client
-from temporalio.client import (
-    WithStartWorkflowOperation,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-    WorkflowUpdateStage,
-)
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client import requests
-from perdure.client.checkpoints import Checkpoints
-from perdure.client.connect import ConnectOptions, connect, rpc_errors
+from perdure.agents.files import File, Image
+from perdure.client.connect import ConnectOptions, connect
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
     SessionBusyError,
     SessionIdleError,
     TurnClosedError,
-    UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
 )
-from perdure.client.executions import Run, Runs
-from perdure.client.extending import Extending
-from perdure.client.patience import PAUSE
-from perdure.client.read import closures, list_sessions
+from perdure.client.executions import Run
+from perdure.client.read import closures, list_sessions, read_trajectory
+from perdure.client.replies import Replies
 from perdure.client.requests import (
     Content,
-    Files,
+    ResumeOptions,
     SendOptions,
+    TaskOptions,
     TurnOptions,
-    keep_files,
     read_content,
     session_id,
     turn_request,
     validate,
 )
+from perdure.client.sessions import Sessions, no_session
 from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
-from perdure.client.tasks import Tasks
-from perdure.client.turn import Place, Turn
-from perdure.client.updates import ATTEMPTS, TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
+from perdure.client.tasks import Task
+from perdure.client.turn import Turn
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, extend_request, sent
 from perdure.client.waits import Waits
-from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.budgets import Limits
+from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.events import Envelope
-from perdure.contracts.files import FilePart
-from perdure.contracts.names import AGENT_TURN, Update
+from perdure.contracts.input_requests import (
+    AnswerRequest,
+    ApproveRequest,
+    DenyRequest,
+    InputReceipt,
+    OpenRequest,
+)
+from perdure.contracts.messages import Message
+from perdure.contracts.names import Update
 from perdure.contracts.turns import (
+    BudgetStatus,
     CancelRequest,
-    SendReceipt,
     SendRequest,
-    TurnRequest,
     TurnStatus,
 )
+from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
-from perdure.store.errors import NotFoundError, StoreError
+from perdure.store.errors import NotFoundError
 from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
-
-CLOSING_TIMEOUT = timedelta(seconds=30)
-"""How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
+from perdure.trajectory import Trajectory
 
 GUIDANCE = "what matters for the work ahead"
 """What a summary keeps in mind when the person who asks for it names nothing."""
 
 
-class Client(Extending, Checkpoints, Tasks):
+class Client:
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
     def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:
         self.temporal = temporal
         self.settings = settings
-        self._runs = Runs(temporal)
+        self._sessions = Sessions(temporal, settings)
+        self._runs = self._sessions.runs
+        self._replies = Replies(self._sessions)
         self._waits = Waits(self._runs)
-        self._store: Store | None = None
-        self._opening = asyncio.Lock()
-        self._known_agents: set[str] = set()
 
     @classmethod
     async def connect(cls, settings: Settings | None = None, **options: Unpack[ConnectOptions]) -> Self:
@@ -117,9 +110,7 @@ class Client(Extending, Checkpoints, Tasks):
 
     async def close(self) -> None:
         """Close the store. The connection to Temporal needs no closing."""
-        store, self._store = self._store, None
-        if store is not None:
-            await store.close()
+        await self._sessions.close()
 
     async def store(self) -> Store:
         """The transcript store, opened at the first call: sessions, turns, events and transcripts, also old ones.
@@ -129,17 +120,7 @@ class Client(Extending, Checkpoints, Tasks):
             StoreVersionError: It was written by a release with another schema.
             StoreMismatchError: The workers of the task queue use another one.
         """
-        async with self._opening:
-            if self._store is None:
-                queue = self.settings.task_queue
-                store = await Store.open(self.settings.store_url)
-                try:
-                    check_stores(WorkerStore.of(store), await worker_stores(self.temporal, queue), queue)
-                except BaseException:
-                    await store.close()
-                    raise
-                self._store = store
-            return self._store
+        return await self._sessions.store()
 
     async def start(
         self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
@@ -160,27 +141,8 @@ class Client(Extending, Checkpoints, Tasks):
         text, files = await read_content(prompt)
         request = turn_request(session, {"agent": agent, "prompt": text, **options})
         if request.definition is None:
-            await self._check_agent(agent, None if new else session)
-        return await self._start(session, request, files)
-
-    async def _check_agent(self, agent: str, session: str | None) -> None:
-        """See that the agent is registered or the session's own; a store that cannot be read is not asked."""
-        if agent in self._known_agents:
-            return
-        try:
-            self._known_agents.update(registered.name for registered in await self.agents())
-            if session is not None:
-                with contextlib.suppress(NotFoundError):
-                    self._known_agents.add((await (await self.store()).session(session)).agent)
-        except StoreError:
-            return
-        known, queue = self._known_agents, self.settings.task_queue
-        if known and agent not in known and await self._runs.has_worker(queue):
-            msg = (
-                f"no worker has an agent {agent!r}; there are: {', '.join(sorted(known))}; correct the name, "
-                "or start a worker that has it first: 'perdure worker --agents MODULE'"
-            )
-            raise UnknownAgentError(msg)
+            await self._sessions.check_agent(agent, None if new else session)
+        return await self._sessions.start(session, request, files)
 
     async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:
         """Have an idle session's conversation summarised: a turn that generates nothing else.
@@ -195,57 +157,71 @@ class Client(Extending, Checkpoints, Tasks):
         """
         request = turn_request(session, {"prompt": guidance or GUIDANCE, "request_id": request_id, "compact": True})
         if await self._runs.newest(session) is None:
-            await self._known_to_the_store(session)
-        return await self._start(session, request)
+            await self._sessions.check_known(session)
+        return await self._sessions.start(session, request)
 
-    async def _start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
-        request = request.model_copy(update=await self._kept(session, files))
-        for _ in range(ATTEMPTS):
-            with rpc_errors():
-                try:
-                    handle = await self.temporal.start_workflow(
-                        AGENT_TURN,
-                        request,
-                        id=session,
-                        task_queue=self.settings.task_queue,
-                        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                        static_summary=requests.summary(request),
-                        static_details=requests.details(session),
-                    )
-                    return self._turn(session, request.request_id, handle.result_run_id)
-                except WorkflowAlreadyStartedError:
-                    newest = await self._runs.newest(session)
-                    if newest is not None and newest.running:
-                        running = await self._running(session, newest, request.request_id)
-                        if running is None:
-                            continue
-                        return running
-                except RPCError as error:
-                    # A server may refuse a second run of one id within a second of the first.
-                    if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
-                        raise
-            await asyncio.sleep(PAUSE.total_seconds())
-        msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
-        raise SessionBusyError(msg)
+    async def resume(
+        self,
+        session: str,
+        prompt: Content = "",
+        *,
+        at: int | None = None,
+        turn: int | None = None,
+        **options: Unpack[ResumeOptions],
+    ) -> Turn:
+        """Go on with an idle session: from its end, from the end of a turn, or from step ``at`` of a turn.
 
-    async def _running(self, session: str, run: Run, request_id: str) -> Turn | None:
-        """The running turn if it is the one asked for; None if its turn had ended, and the run has closed by now."""
-        if run.request_id == request_id:
-            return self._turn(session, request_id, run.run_id)
-        with contextlib.suppress(StoreError, TimeoutError):
-            turn = await self._asked_before(session, run.request_id)
-            if turn is not None and turn.result is not None:
-                async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
-                    await self._runs.close(session, run.run_id)
-                return None
-        status = await self._runs.status(session)
-        number = f"turn {status.turn}" if status is not None else "another turn"
-        msg = (
-            f"session {session!r} is running {number}; "
-            f"send to it with client.send or 'perdure send {session} …', or cancel it first"
-        )
-        raise SessionBusyError(msg)
+        From an earlier place it is a rewind: what came after stays stored, and leaves the conversation. Without a
+        prompt nothing is added, and the model answers what stands at the end: a message, or results of calls.
+
+        Args:
+            session: The session.
+            prompt: What to go on with; as for :meth:`Client.start`, it may hold images and files.
+            at: The step, by its number; its calls have their results, and never run again.
+            turn: The turn of the step; None is the last. 0 is before the first message.
+            options: As for a turn that is started.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            SessionBusyError: A turn of the session runs.
+            ServerUnreachableError: The server does not answer.
+        """
+        origin = validate(ResumeFrom, {"turn": turn, "step": at})
+        text, files = await read_content(prompt)
+        request = turn_request(session, {"resume_from": origin, "prompt": text, **options})
+        await self._sessions.check_known(session)
+        return await self._sessions.start(session, request, files)
+
+    async def fork(
+        self,
+        session: str,
+        prompt: Content = "",
+        *,
+        at: int | None = None,
+        turn: int | None = None,
+        into: str | None = None,
+        **options: Unpack[ResumeOptions],
+    ) -> Turn:
+        """Begin a new session from a step of another one, which stays as it is and may even run.
+
+        Nothing is copied, so a fork costs the same wherever it begins. ``into`` is the new session's id; the other
+        arguments are those of :meth:`resume`.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            RequestRefusedError: The new session is to have the name of the old one.
+            SessionBusyError: The new session exists, and a turn of it runs.
+            ServerUnreachableError: The server does not answer.
+        """
+        if into == session:
+            msg = f"session {session!r} cannot be forked into itself; resume it there, or name another id"
+            raise RequestRefusedError(msg)
+        origin = validate(ResumeFrom, {"session": session, "turn": turn, "step": at})
+        new = session_id(session) if into is None else into
+        text, files = await read_content(prompt)
+        request = turn_request(new, {"resume_from": origin, "prompt": text, **options})
+        await self._sessions.check_known(session)
+        return await self._sessions.start(new, request, files)
 
     async def send(self, session: str, prompt: Content, *, steer: bool = False, **options: Unpack[SendOptions]) -> Turn:
         """Send a message to a session: into the next turn, or with ``steer`` into the one that runs.
@@ -262,17 +238,20 @@ class Client(Extending, Checkpoints, Tasks):
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
         newest = await self._runs.newest(session)
         if newest is None:
-            await self._known_to_the_store(session)
-        if request_id is not None and (earlier := await self._asked_before(session, request_id)) is not None:
-            return self._turn(session, request_id, newest.run_id if newest else None, earlier.turn)
-        parts = await self._kept(session, files)
+            await self._sessions.check_known(session)
+        if (
+            request_id is not None
+            and (earlier := await self._sessions.turn_asked_before(session, request_id)) is not None
+        ):
+            return self._sessions.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
+        parts = await self._sessions.keep_files(session, files)
         request = request.model_copy(update=parts)
         said = {"request_id": request.request_id, "steer": steer, "context": request.context, "by": request.by}
         message = validate(SendRequest, {"prompt": text, **said}).model_copy(update=parts)
         try:
-            return await deliver(lambda: self._hand_over(session, request, message))
+            return await deliver(lambda: self._sessions.hand_over(session, request, message))
         except UpdateRefusedError as error:
-            return await self._refused(session, message.request_id, error)
+            return await self._sessions.turn_of_refused(session, message.request_id, error)
         except NotTakenError as error:
             msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
             raise SessionBusyError(msg) from error
@@ -281,54 +260,67 @@ class Client(Extending, Checkpoints, Tasks):
             msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
-    async def _kept(self, session: str, files: Files) -> dict[str, tuple[FilePart, ...]]:
-        """The field of a request with what stands for its images and files; no field without any."""
-        return {"parts": await keep_files(await self.store(), session, files)} if files else {}
+    async def answer(self, session: str, request: str, value: JsonValue, *, by: str = "") -> InputReceipt:
+        """Answer a question: the value becomes the result of the call that asks.
 
-    async def _hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
-        """Give the message to the running turn, or start the turn that takes it."""
-        start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
-            AGENT_TURN,
-            request,
-            id=session,
-            task_queue=self.settings.task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=requests.summary(request),
-            static_details=requests.details(session),
-        )
-        with update_errors():
-            try:
-                update = await self.temporal.start_update_with_start_workflow(
-                    Update.SEND,
-                    message,
-                    start_workflow_operation=start,
-                    wait_for_stage=WorkflowUpdateStage.COMPLETED,
-                    id=message.request_id,
-                    result_type=SendReceipt,
-                )
-            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-                # The SDK has put the error into the handle's future too, and asyncio prints what nobody looks at.
-                with contextlib.suppress(RPCError, asyncio.CancelledError):
-                    await start.workflow_handle()
-                raise
-            receipt: SendReceipt = await update.result()
-        return self._turn(session, message.request_id, update.workflow_run_id, receipt.turn)
-
-    async def _refused(self, session: str, request_id: str, refused: UpdateRefusedError) -> Turn:
-        """The turn of a message that was carried out before.
+        Text that does not fit is taken for JSON if that does. A session that has stopped for the question goes on with
+        its next turn.
 
         Raises:
+            RequestRefusedError: Nothing waits for this answer, it does not fit, or another one was given before.
             UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The workflow refused the message for another reason.
+            NoWorkerError: No worker took the answer.
         """
-        if refused.code == ReasonCode.REQUEST_UNKNOWN_SESSION:
-            raise UnknownSessionError(_no_session(session)) from refused
-        if refused.code == ReasonCode.REQUEST_INVALID:
-            with contextlib.suppress(StoreError):
-                if (earlier := await self._asked_before(session, request_id)) is not None:
-                    return self._turn(session, request_id, None, earlier.turn)
-        raise RequestRefusedError(f"session {session!r} refused the message: {refused}") from refused
+        if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
+            msg = (
+                "an answer is text or JSON; send images and files before it, with client.send(session, […], steer=True)"
+            )
+            raise RequestRefusedError(msg)
+        return await self._replies.reply(
+            session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by}
+        )
+
+    async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
+        """Let a tool call run; with the request's ``digest``, only if its arguments are what it was made of.
+
+        Raises:
+            RequestRefusedError: Nothing waits for it, it expired, is for other arguments, or was denied before.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the approval.
+        """
+        return await self._replies.reply(
+            session, Update.APPROVE, ApproveRequest, {"request": request, "by": by, "digest": digest}
+        )
+
+    async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
+        """Refuse a tool call, or to answer a question: the model gets an error result with the reason.
+
+        Raises:
+            RequestRefusedError: Nothing waits for it, or something else was decided before.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the denial.
+        """
+        return await self._replies.reply(
+            session, Update.DENY, DenyRequest, {"request": request, "by": by, "reason": reason}
+        )
+
+    async def inbox(
+        self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
+    ) -> list[OpenRequest]:
+        """What waits for people now, the oldest request first: over all sessions, or of one.
+
+        Left out are turns whose workflow Temporal has ended, and approvals whose time is over.
+
+        Args:
+            session: Only what this session waits for.
+            agent: Only turns of this agent.
+            tenant: Only turns of this tenant; by the search attribute ``PerdureTenant``.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+            StoreError: The store does not answer.
+        """
+        return await self._replies.open_requests(session, agent=agent, tenant=tenant)
 
     async def attach(self, session: str, turn: int | None = None) -> Turn:
         """A turn of a session by its number; without one, the turn that runs or else the last.
@@ -339,20 +331,20 @@ class Client(Extending, Checkpoints, Tasks):
         """
         newest = await self._runs.newest(session)
         if turn is None and newest is not None and newest.running:
-            return self._turn(session, newest.request_id, newest.run_id)
+            return self._sessions.turn(session, newest.request_id, newest.run_id)
         try:
             store = await self.store()
             record = await store.session(session)
         except NotFoundError:
             if newest is None:
-                raise UnknownSessionError(_no_session(session)) from None
-            return self._turn(session, newest.request_id, newest.run_id, turn)
+                raise UnknownSessionError(no_session(session)) from None
+            return self._sessions.turn(session, newest.request_id, newest.run_id, turn)
         run_id = newest.run_id if newest is not None else None
         ahead = newest is not None and newest.running
         if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
             msg = f"session {session!r} has no turn {turn}; its last is {record.turn}"
             raise UnknownSessionError(msg)
-        return self._turn(session, "", run_id, turn or record.turn)
+        return self._sessions.turn(session, "", run_id, turn or record.turn)
 
     async def events(
         self,
@@ -415,7 +407,9 @@ class Client(Extending, Checkpoints, Tasks):
         number: int | None = None
         with contextlib.suppress(NotFoundError):
             number = (await (await self.store()).session(session)).turn
-        return self._turn(session, newest.request_id if newest else "", newest.run_id if newest else None, number)
+        return self._sessions.turn(
+            session, newest.request_id if newest else "", newest.run_id if newest else None, number
+        )
 
     async def cancel(
         self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
@@ -438,8 +432,42 @@ class Client(Extending, Checkpoints, Tasks):
         if await self._runs.cancel(session, request):
             return True
         if await self._runs.newest(session) is None:
-            await self._known_to_the_store(session)
+            await self._sessions.check_known(session)
         return False
+
+    async def budget(self, session: str) -> BudgetStatus | None:
+        """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""
+        return await self._runs.budget(session)
+
+    async def extend(
+        self, session: str, *, turn: int | None = None, end: bool = False, **limits: Unpack[Limits]
+    ) -> BudgetStatus:
+        """Set limits of the running turn, each as a whole; those that are not named stay. The same twice is harmless.
+
+        Args:
+            session: The session.
+            turn: Only if this turn is the one that runs.
+            end: Whether a limit may be one that is used up already, so that the turn ends.
+            limits: ``max_steps``, ``cost_usd``, ``llm_calls``, ``tool_calls``, ``behavior_calls``, ``events``,
+                ``seconds``, ``patches``, ``depth``.
+
+        Returns:
+            All limits of the turn, and what counts against them.
+
+        Raises:
+            RequestRefusedError: A limit cannot be set; the message says why.
+            SessionIdleError: No turn of the session runs.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the limits.
+        """
+        request = extend_request(turn=turn, end=end, **limits)
+        if await self._runs.newest(session) is None:
+            await self._sessions.check_known(session)
+        try:
+            return await sent(self.temporal, session, request)
+        except NoWorkerError:
+            await self.check_worker()
+            raise
 
     async def status(self, session: str) -> TurnStatus:
         """Where the running turn stands, asked of the worker that runs it; ``waits_for`` says why if it stands still.
@@ -450,7 +478,7 @@ class Client(Extending, Checkpoints, Tasks):
         """
         newest = await self._runs.newest(session)
         if newest is None:
-            await self._known_to_the_store(session)
+            await self._sessions.check_known(session)
         if newest is None or not newest.running:
             msg = f"no turn of session {session!r} runs; 'perdure show {session}' tells what its last turn did"
             raise SessionIdleError(msg)
@@ -495,8 +523,43 @@ class Client(Extending, Checkpoints, Tasks):
         Raises:
             UnknownSessionError: There is no session of that id in the store.
         """
-        await self._known_to_the_store(session)
+        await self._sessions.check_known(session)
         return list(await (await self.store()).turns(session))
+
+    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
+        """The conversation as it is now, or as it was at the end of a turn.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        """
+        store = await self.store()
+        try:
+            return list(await store.transcript(session, turn=turn))
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+    async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
+        """What a session came to so far, or what one turn of it did, as one value.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        """
+        try:
+            return await read_trajectory(await self.store(), session, turn)
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+
+    async def checkpoints(self, session: str) -> list[Checkpoint]:
+        """Every step of the session as a place to go on from, in order; also those that a rewind left behind.
+
+        Raises:
+            UnknownSessionError: There is no session of that id in the store.
+        """
+        store = await self.store()
+        try:
+            return list(await store.checkpoints(session))
+        except NotFoundError as error:
+            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
         """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.
@@ -513,38 +576,20 @@ class Client(Extending, Checkpoints, Tasks):
         """The agents that workers have registered."""
         return list(await (await self.store()).agents())
 
+    def task(self, agent: str, *, name: str | None = None, **options: Unpack[TaskOptions]) -> "Task":
+        """The agent as a function: ``await client.task("clerk")("goal")`` gives a trajectory.
+
+        Args:
+            agent: Its name.
+            name: What an evaluation calls it; by default the agent's name.
+            options: As for a turn that is started, the same for each goal.
+        """
+        return Task(client=self, agent=agent, name=name or agent, options=options)
+
     async def check_worker(self) -> None:
         """See that a worker polls the task queue.
 
         Raises:
             NoWorkerError: None has for a minute; what is started now waits until one does.
         """
-        queue = self.settings.task_queue
-        if not await self._runs.has_worker(queue):
-            msg = (
-                f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
-                "or set PERDURE_TASK_QUEUE to the queue of yours"
-            )
-            raise NoWorkerError(msg)
-
-    async def _known_to_the_store(self, session: str) -> None:
-        store = await self.store()
-        try:
-            await store.session(session)
-        except NotFoundError:
-            raise UnknownSessionError(_no_session(session)) from None
-
-    async def _asked_before(self, session: str, request_id: str) -> TurnRecord | None:
-        store = await self.store()
-        try:
-            return await store.turn_by_request(session, request_id)
-        except NotFoundError:
-            return None
-
-    def _turn(self, session: str, request_id: str, run_id: str | None, turn: int | None = None) -> Turn:
-        place = Place(session=session, request_id=request_id, run_id=run_id, turn=turn)
-        return Turn(place, self._runs, self.store)
-
-
-def _no_session(session: str) -> str:
-    return f"there is no session {session!r}; 'perdure list' names those there are"
+        await self._sessions.check_worker()

@@ -5,7 +5,6 @@ session's next message: an operator may reset the workflow, and its turn then go
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Unpack
@@ -15,18 +14,15 @@ from pydantic import Field, computed_field
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from perdure.client.connect import rpc_errors
-from perdure.client.errors import UnknownSessionError
 from perdure.client.stream import EventReader
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope, ToolEnd, ToolError, ToolStart
-from perdure.contracts.messages import Message
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, Value
 from perdure.llm.openai_format import openai_tools
 from perdure.store import SessionRecord, Store, TurnRecord
-from perdure.store.errors import NotFoundError
 from perdure.store.records import Closure, PeopleWaitedFor, SessionFilter, StepRecord
 from perdure.trajectory import Trajectory, TrajectoryStep
 
@@ -35,37 +31,6 @@ PAGE = 500
 
 ENDED = ("stop_reason", "reason_code", "error", "stopped_by")
 """What is known of how a turn ended."""
-
-
-class Trajectories(ABC):
-    """The part of the client that reads conversations."""
-
-    @abstractmethod
-    async def store(self) -> Store:
-        """The transcript store."""
-
-    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
-        """The conversation as it is now, or as it was at the end of a turn.
-
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
-        """
-        store = await self.store()
-        try:
-            return list(await store.transcript(session, turn=turn))
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
-
-    async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
-        """What a session came to so far, or what one turn of it did, as one value.
-
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
-        """
-        try:
-            return await read_trajectory(await self.store(), session, turn)
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
 
 
 async def read_trajectory(store: Store, session: str, turn: int | None = None) -> Trajectory:

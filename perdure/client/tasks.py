@@ -2,54 +2,26 @@
 
 import asyncio
 import contextlib
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Unpack
+from typing import TYPE_CHECKING
 
 from perdure.client.errors import ClientError, NoWorkerError
-from perdure.client.read import Trajectories, end_of
-from perdure.client.requests import Content, TaskOptions, TurnOptions, session_id
+from perdure.client.read import end_of
+from perdure.client.requests import Content, TaskOptions, session_id
 from perdure.client.turn import Turn
 from perdure.contracts.turns import TurnResult
 from perdure.store.errors import StoreError
 from perdure.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from perdure.client.client import Client
 
 CANCEL_WAIT = timedelta(seconds=5)
 """How long a call that is cancelled waits until its job was told so."""
 
 WORKER_WAIT = timedelta(seconds=30)
 """A job that has not ended for so long may have no worker, which is then looked for once."""
-
-
-class Tasks(Trajectories):
-    """The part of the client that makes functions of agents."""
-
-    @abstractmethod
-    async def start(
-        self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
-    ) -> Turn:
-        """Start a turn."""
-
-    @abstractmethod
-    async def cancel(
-        self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
-    ) -> bool:
-        """Ask the running turn to stop."""
-
-    @abstractmethod
-    async def check_worker(self) -> None:
-        """See that a worker polls the task queue."""
-
-    def task(self, agent: str, *, name: str | None = None, **options: Unpack[TaskOptions]) -> "Task":
-        """The agent as a function: ``await client.task("clerk")("goal")`` gives a trajectory.
-
-        Args:
-            agent: Its name.
-            name: What an evaluation calls it; by default the agent's name.
-            options: As for a turn that is started, the same for each goal.
-        """
-        return Task(client=self, agent=agent, name=name or agent, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +36,7 @@ class Task:
 
     name: str
     agent: str
-    client: Tasks = field(repr=False)
+    client: "Client" = field(repr=False)
     options: TaskOptions = field(default_factory=TaskOptions, repr=False)
 
     async def __call__(self, goal: Content) -> Trajectory:

@@ -23,7 +23,7 @@ from perdure.client import (
     updates,
 )
 from perdure.client import (
-    client as client_module,
+    sessions as client_sessions,
 )
 from perdure.client.executions import Close
 from perdure.client.requests import turn_request
@@ -119,7 +119,7 @@ async def test_a_turn_starts_behind_one_that_has_ended_and_runs_its_last_hooks(
 async def test_a_turn_whose_last_hooks_do_not_end_counts_as_running(
     client: Client, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CLOSING_TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(client_sessions, "CLOSING_TIMEOUT", timedelta(seconds=0.2))
     first = await client.start("writer", "linger", session=session)
     assert (await types(first))[-1] == "agent_end"
     with pytest.raises(SessionBusyError, match=f"perdure send {session}"):

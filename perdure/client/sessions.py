@@ -1,0 +1,245 @@
+"""The sessions behind the client: their store, and turns that are started, given a message, and found."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+import temporalio.client
+from temporalio.client import (
+    WithStartWorkflowOperation,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client import requests
+from perdure.client.connect import rpc_errors
+from perdure.client.errors import (
+    NoWorkerError,
+    RequestRefusedError,
+    SessionBusyError,
+    UnknownAgentError,
+    UnknownSessionError,
+)
+from perdure.client.executions import Run, Runs
+from perdure.client.patience import PAUSE
+from perdure.client.requests import (
+    Files,
+    keep_files,
+)
+from perdure.client.turn import Place, Turn
+from perdure.client.updates import ATTEMPTS, UpdateRefusedError, update_errors
+from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.files import FilePart
+from perdure.contracts.names import AGENT_TURN, Update
+from perdure.contracts.turns import (
+    SendReceipt,
+    SendRequest,
+    TurnRequest,
+)
+from perdure.settings import Settings
+from perdure.store import Store
+from perdure.store.errors import NotFoundError, StoreError
+from perdure.store.records import TurnRecord
+
+CLOSING_TIMEOUT = timedelta(seconds=30)
+"""How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
+
+
+class Sessions:
+    """What the client does with sessions, whichever of its methods is called."""
+
+    def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:
+        self.temporal = temporal
+        self.settings = settings
+        self.runs = Runs(temporal)
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+        self._known_agents: set[str] = set()
+
+    async def store(self) -> Store:
+        """The transcript store, opened at the first call: sessions, turns, events and transcripts, also old ones.
+
+        Raises:
+            StoreUnavailableError: It cannot be reached.
+            StoreVersionError: It was written by a release with another schema.
+            StoreMismatchError: The workers of the task queue use another one.
+        """
+        async with self._opening:
+            if self._store is None:
+                queue = self.settings.task_queue
+                store = await Store.open(self.settings.store_url)
+                try:
+                    check_stores(WorkerStore.of(store), await worker_stores(self.temporal, queue), queue)
+                except BaseException:
+                    await store.close()
+                    raise
+                self._store = store
+            return self._store
+
+    async def close(self) -> None:
+        """Close the store. The connection to Temporal needs no closing."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def check_agent(self, agent: str, session: str | None) -> None:
+        """See that the agent is registered or the session's own; a store that cannot be read is not asked."""
+        if agent in self._known_agents:
+            return
+        try:
+            self._known_agents.update(registered.name for registered in await (await self.store()).agents())
+            if session is not None:
+                with contextlib.suppress(NotFoundError):
+                    self._known_agents.add((await (await self.store()).session(session)).agent)
+        except StoreError:
+            return
+        known, queue = self._known_agents, self.settings.task_queue
+        if known and agent not in known and await self.runs.has_worker(queue):
+            msg = (
+                f"no worker has an agent {agent!r}; there are: {', '.join(sorted(known))}; correct the name, "
+                "or start a worker that has it first: 'perdure worker --agents MODULE'"
+            )
+            raise UnknownAgentError(msg)
+
+    async def start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
+        """Start a turn of the session; with the request of the turn that runs, give that turn."""
+        request = request.model_copy(update=await self.keep_files(session, files))
+        for _ in range(ATTEMPTS):
+            with rpc_errors():
+                try:
+                    handle = await self.temporal.start_workflow(
+                        AGENT_TURN,
+                        request,
+                        id=session,
+                        task_queue=self.settings.task_queue,
+                        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                        static_summary=requests.summary(request),
+                        static_details=requests.details(session),
+                    )
+                    return self.turn(session, request.request_id, handle.result_run_id)
+                except WorkflowAlreadyStartedError:
+                    newest = await self.runs.newest(session)
+                    if newest is not None and newest.running:
+                        running = await self._running(session, newest, request.request_id)
+                        if running is None:
+                            continue
+                        return running
+                except RPCError as error:
+                    # A server may refuse a second run of one id within a second of the first.
+                    if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
+                        raise
+            await asyncio.sleep(PAUSE.total_seconds())
+        msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
+        raise SessionBusyError(msg)
+
+    async def _running(self, session: str, run: Run, request_id: str) -> Turn | None:
+        """The running turn if it is the one asked for; None if its turn had ended, and the run has closed by now."""
+        if run.request_id == request_id:
+            return self.turn(session, request_id, run.run_id)
+        with contextlib.suppress(StoreError, TimeoutError):
+            turn = await self.turn_asked_before(session, run.request_id)
+            if turn is not None and turn.result is not None:
+                async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
+                    await self.runs.close(session, run.run_id)
+                return None
+        status = await self.runs.status(session)
+        number = f"turn {status.turn}" if status is not None else "another turn"
+        msg = (
+            f"session {session!r} is running {number}; "
+            f"send to it with client.send or 'perdure send {session} …', or cancel it first"
+        )
+        raise SessionBusyError(msg)
+
+    async def keep_files(self, session: str, files: Files) -> dict[str, tuple[FilePart, ...]]:
+        """The field of a request with what stands for its images and files; no field without any."""
+        return {"parts": await keep_files(await self.store(), session, files)} if files else {}
+
+    async def hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
+        """Give the message to the running turn, or start the turn that takes it."""
+        start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
+            AGENT_TURN,
+            request,
+            id=session,
+            task_queue=self.settings.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=requests.summary(request),
+            static_details=requests.details(session),
+        )
+        with update_errors():
+            try:
+                update = await self.temporal.start_update_with_start_workflow(
+                    Update.SEND,
+                    message,
+                    start_workflow_operation=start,
+                    wait_for_stage=WorkflowUpdateStage.COMPLETED,
+                    id=message.request_id,
+                    result_type=SendReceipt,
+                )
+            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+                # The SDK has put the error into the handle's future too, and asyncio prints what nobody looks at.
+                with contextlib.suppress(RPCError, asyncio.CancelledError):
+                    await start.workflow_handle()
+                raise
+            receipt: SendReceipt = await update.result()
+        return self.turn(session, message.request_id, update.workflow_run_id, receipt.turn)
+
+    async def turn_of_refused(self, session: str, request_id: str, refused: UpdateRefusedError) -> Turn:
+        """The turn of a message that was carried out before.
+
+        Raises:
+            UnknownSessionError: There is no session of that id.
+            RequestRefusedError: The workflow refused the message for another reason.
+        """
+        if refused.code == ReasonCode.REQUEST_UNKNOWN_SESSION:
+            raise UnknownSessionError(no_session(session)) from refused
+        if refused.code == ReasonCode.REQUEST_INVALID:
+            with contextlib.suppress(StoreError):
+                if (earlier := await self.turn_asked_before(session, request_id)) is not None:
+                    return self.turn(session, request_id, None, earlier.turn)
+        raise RequestRefusedError(f"session {session!r} refused the message: {refused}") from refused
+
+    async def check_worker(self) -> None:
+        """See that a worker polls the task queue.
+
+        Raises:
+            NoWorkerError: None has for a minute; what is started now waits until one does.
+        """
+        queue = self.settings.task_queue
+        if not await self.runs.has_worker(queue):
+            msg = (
+                f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
+                "or set PERDURE_TASK_QUEUE to the queue of yours"
+            )
+            raise NoWorkerError(msg)
+
+    async def check_known(self, session: str) -> None:
+        """See that the store has the session."""
+        store = await self.store()
+        try:
+            await store.session(session)
+        except NotFoundError:
+            raise UnknownSessionError(no_session(session)) from None
+
+    async def turn_asked_before(self, session: str, request_id: str) -> TurnRecord | None:
+        """The turn that a request has started before."""
+        store = await self.store()
+        try:
+            return await store.turn_by_request(session, request_id)
+        except NotFoundError:
+            return None
+
+    def turn(self, session: str, request_id: str, run_id: str | None, turn: int | None = None) -> Turn:
+        """A turn of the session, by its request or its number."""
+        place = Place(session=session, request_id=request_id, run_id=run_id, turn=turn)
+        return Turn(place, self.runs, self.store)
+
+
+def no_session(session: str) -> str:
+    """The line for a session that is nowhere."""
+    return f"there is no session {session!r}; 'perdure list' names those there are"
