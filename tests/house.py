@@ -31,8 +31,8 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
 from perdure.worker.app import Parts, build_pinned_worker, build_worker
-from perdure.worker.sandbox import strict_runner
 from tests.forked import Forked, forked_worker
+from tests.sandbox import strict_runner
 
 WAIT_SECONDS = 120.0
 """Upper bound of every wait in tests; none of them is a measurement."""
