@@ -208,6 +208,8 @@ async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datet
         return {}
     statuses, earliest = '"Terminated", "Failed", "TimedOut"', min(begun.values()).isoformat()
     query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus IN ({statuses}) AND CloseTime >= "{earliest}"'
+    if len(begun) <= AT_ONCE:  # others may have failed in any number
+        query += f" AND WorkflowId IN ({_quoted(begun)})"
     ended: dict[str, Closure] = {}
     with rpc_errors():
         async for run in temporal.list_workflows(query, limit=MOST):
@@ -217,10 +219,14 @@ async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datet
             if run.id not in ended or ended[run.id].at < at:
                 ended[run.id] = _closure(run, at)
         for names in (list(ended)[place : place + AT_ONCE] for place in range(0, len(ended), AT_ONCE)):
-            ids = ", ".join(map(json.dumps, names))
-            async for run in temporal.list_workflows(f'WorkflowId IN ({ids}) AND ExecutionStatus = "Running"'):
+            still = f'WorkflowId IN ({_quoted(names)}) AND ExecutionStatus = "Running"'
+            async for run in temporal.list_workflows(still):
                 ended.pop(run.id, None)  # it was reset
     return ended
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(json.dumps, names))
 
 
 def _closure(run: WorkflowExecution, at: datetime) -> Closure:

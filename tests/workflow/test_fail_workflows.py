@@ -14,6 +14,8 @@ from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, Delegate
 from perdure.activities.turns import close_as_canceled
+from perdure.client.read import closures
+from perdure.contracts.names import TURN_CANCELLED
 from perdure.contracts.turns import TurnResult
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
@@ -21,6 +23,8 @@ from tests.workflow.backgrounds import awaiting, starts, steps
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, children, played, query_of, results_in
 from tests.workflow.delegating import agent as named
+from tests.workflow.killing import AGENTS
+from tests.workflow.test_command_line import perdure
 from tests.workflow.test_stock_cli import start, temporal, workflow
 
 Handle = WorkflowHandle[Any, Any]
@@ -299,3 +303,77 @@ async def test_a_caller_reads_of_its_delegates_what_it_always_reads(house: House
     assert (result["stop_reason"], result["delegated_steps"], len(read)) == ("finished", 0, 5)
     assert closes == ["COMPLETED"] * 3
     assert closes_then == ["CANCELED", "FAILED", "FAILED"]
+
+
+async def test_workers_that_die_before_the_close_change_nothing_of_it(house: House) -> None:
+    """S-80: one dies once the store has the end, the next once Temporal has the cancel; the third closes the turn."""
+    async with ScriptedProvider(always=faults.hang()) as provider:
+        house.use(provider)
+        dying = {"main": "tests.workflow.worker_that_dies", "DIE_AFTER": "commit_turn"}
+        first = house.spawn_worker(AGENTS, PERDURE_FAIL_WORKFLOWS="1", **dying)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        await handle.signal("cancel", {"reason": "no longer needed"})
+        assert await asyncio.to_thread(first.process.wait, WAIT_SECONDS) == -9
+        # The turn keeps what it was opened with: these have another setting.
+        second = house.spawn_worker(AGENTS, main="tests.workflow.worker_that_cancels")
+        assert await asyncio.to_thread(second.process.wait, WAIT_SECONDS) == -9
+        third = house.spawn_worker(AGENTS)
+        status, _ = await closed(house)
+        await third.stop()
+    assert status is WorkflowExecutionStatus.CANCELED
+    result = await stored(house)
+    assert (result.stop_reason, result.error) == ("cancelled", "Operation aborted: no longer needed")
+    assert len(await house.events("agent_end")) == 1
+    requests = [
+        event.workflow_execution_cancel_requested_event_attributes.cause
+        for event in (await handle.fetch_history()).events
+        if event.HasField("workflow_execution_cancel_requested_event_attributes")
+    ]
+    assert requests == [TURN_CANCELLED]
+
+
+async def test_the_command_line_shows_such_turns_as_ever(house: House) -> None:
+    """S-60: their exit codes are those of the stop reasons, and no closed workflow is taken for a lost turn."""
+    script = Script(replies=(call(("held", {})), say("no").after(REFUSED_KEY)))
+    body = Body()
+    async with ScriptedProvider(script) as provider, house.worker(agent(body.held()), fail_workflows=True):
+        house.use(provider)
+        await busy(house, body)
+        assert await perdure("cancel", house.session) == (0, [{"session": house.session, "sent": True}])
+        assert (await closed(house))[0] is WorkflowExecutionStatus.CANCELED
+        code, followed = await perdure("follow", house.session)
+        assert (code, followed[-1]["type"], followed[-1]["stop_reason"]) == (6, "agent_end", "cancelled")
+        code, failed = await perdure("send", house.session, "and now?")
+        assert (code, failed[-1]["stop_reason"], failed[-1]["reason_code"]) == (1, "error", "llm.auth_error")
+        assert (await closed(house))[0] is WorkflowExecutionStatus.FAILED
+        await found(house, "Failed")
+        await found(house, "Canceled")
+        code, (listed,) = await perdure("list")
+        code, shown = await perdure("show", house.session)
+    assert (listed["turn"], listed["state"], listed["reason_code"]) == (2, "ended", "llm.auth_error")
+    assert [turn["result"]["stop_reason"] for turn in shown[0]["turns"]] == ["cancelled", "error"]
+    assert await closures(house.temporal, await house.store.open_runs()) == {}
+
+
+async def test_a_lost_turn_is_found_among_failures_of_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-60: a few open turns are asked for by name, however many have failed since; many are looked for in all."""
+    monkeypatch.setattr("perdure.client.read.AT_ONCE", 1)
+    lost = house.session
+    async with ScriptedProvider(always=faults.hang()) as provider, house.worker(agent()):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(1)
+        await handle.terminate()
+        await found(house, "Terminated")
+    house.session = f"{lost}-failed"
+    async with ScriptedProvider(always=REFUSED_KEY) as provider, house.worker(agent(), fail_workflows=True):
+        house.use(provider)
+        await house.start()
+        assert (await closed(house))[0] is WorkflowExecutionStatus.FAILED
+        await found(house, "Failed")
+    begun = await house.store.open_runs()
+    several = {**begun, f"{lost}-other": begun[lost]}
+    assert list(await closures(house.temporal, several)) == [lost]
+    monkeypatch.setattr("perdure.client.read.MOST", 1)
+    assert list(await closures(house.temporal, begun)) == [lost]

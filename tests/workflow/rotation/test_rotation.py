@@ -3,10 +3,13 @@
 from datetime import timedelta
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from perdure import Agent, ask_user, tool
 from perdure.client.connect import DATA_CONVERTER
+from perdure.contracts.turns import TurnResult
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, refusal, update, waiting
@@ -236,3 +239,27 @@ async def test_what_people_decided_is_remembered_after_a_rotation(house: House) 
         await update(house, "answer", request=second["request_id"], value="blue")
         result = await house.temporal.get_workflow_handle(house.session).result()
     assert (result["stop_reason"], result["steps"]) == ("finished", 9)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_turn_closes_as_the_worker_has_it_that_opened_it(house: House, fails: bool) -> None:
+    """S-46: a rolling deployment of ``PERDURE_FAIL_WORKFLOWS`` changes no turn that runs, rotated or replayed."""
+    body = Body()
+    script = Script(replies=(*steps(1, 8), call(("held", {})), say("no").after(faults.bad_key())))
+    async with ScriptedProvider(script) as provider:
+        house.use(provider)
+        async with house.worker(agent(body.held()), fail_workflows=fails):
+            handle = await house.start()
+            await happened(body.started)
+            body.released.set()
+        async with house.worker(agent(body.held()), fail_workflows=not fails):
+            result = await (await house.client.attach(house.session)).result()
+            *earlier, last = await runs(house)
+    assert (result.stop_reason, result.reason_code) == ("error", "llm.auth_error")
+    assert set(earlier) == {WorkflowExecutionStatus.CONTINUED_AS_NEW}
+    assert last is (WorkflowExecutionStatus.FAILED if fails else WorkflowExecutionStatus.COMPLETED)
+    if fails:
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert TurnResult.model_validate(failed.value.cause.details[0]) == result
