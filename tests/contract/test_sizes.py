@@ -1,17 +1,22 @@
-"""A file holds one subject and a function tells one story: how long each may be, counted."""
+"""A file holds one subject and a function tells one story: how long each may be, and how short a file, counted."""
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.contract.repository import PACKAGES, ROOT, sources
+from tests.contract.repository import PACKAGES, ROOT, in_the_package, modules, sources
 
 LONGEST_FILE = 600
 LONG_FILE = 450
 REASON = "Long, because"
 """Starts the sentence in the module docstring of a longer file that says why it is not two."""
 LONGEST_FUNCTION = 90
+SHORT_FILE = 40
+"""A shorter module is part of the one that imports it, if only one does."""
+STANDING = {"perdure.engine.fallbacks", "perdure.engine.unknown_tools", "perdure.workflows.reacting"}
+"""Parts of the machine that the story of a turn replaces; nothing may join them."""
 
 
 def oversized(name: str, text: str) -> Iterator[str]:
@@ -26,6 +31,46 @@ def oversized(name: str, text: str) -> Iterator[str]:
             length = node.end_lineno - node.lineno + 1
             if length > LONGEST_FUNCTION:
                 yield f"{name}: {node.name} has {length} lines"
+
+
+def imported(text: str) -> set[str]:
+    """Every dotted name that a file may mean by its imports: of modules, and of what is in them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def undersized(texts: Mapping[str, str]) -> list[str]:
+    """The short modules that only one other imports, given the text of each module."""
+    importers = Counter(name for text in texts.values() for name in imported(text))
+    return [name for name, text in texts.items() if len(text.splitlines()) < SHORT_FILE and importers[name] == 1]
+
+
+def test_no_module_is_too_short_to_stand_alone() -> None:
+    known = set(modules(*PACKAGES))
+    texts = {
+        ".".join(in_the_package(path).with_suffix("").parts): (ROOT / path).read_text(encoding="utf-8")
+        for path in sources(*PACKAGES)
+    }
+    found = undersized(texts)
+    assert not {name for name in found if name in known} - STANDING
+
+
+def test_a_short_module_with_one_importer_is_named() -> None:
+    texts = {
+        "a": "from pkg import short\n",
+        "b": "import pkg.shared\n",
+        "c": "from pkg.shared import x\n",
+        "pkg.short": "X = 1\n",
+        "pkg.shared": "x = 1\n",
+        "pkg.long": "pass\n" * SHORT_FILE,
+        "d": "import pkg.long\n",
+    }
+    assert undersized(texts) == ["pkg.short"]
 
 
 def test_no_file_and_no_function_is_too_long() -> None:
