@@ -1,6 +1,7 @@
 """What the architecture page says of the cost of a turn, counted in recorded histories."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,16 @@ def test_a_close_as_failed_costs_nothing_and_one_as_canceled_an_activity_a_reque
         *("WORKFLOW_EXECUTION_CANCEL_REQUESTED", "WORKFLOW_PROPERTIES_MODIFIED"),
     }
     assert "| 0; 8 to 11: the activity `close_as_canceled`" in PAGE
+
+
+HOUSE = PAGE.split("## The house")[1].split("\n## ")[0]
+ROOMS = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", HOUSE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("room", "files"), ROOMS, ids=[room for room, _ in ROOMS])
+def test_the_page_names_the_files_of_each_room(room: str, files: str) -> None:
+    """The two rooms of the story are told, and not listed."""
+    named, there = set(re.findall(r"`(\w+)`", files)), {path.stem for path in (ROOT / room).glob("*.py")}
+    assert named <= there
+    if room not in {"perdure/engine", "workflows"}:
+        assert {name for name in there if not name.startswith("__")} == named
