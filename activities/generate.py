@@ -134,13 +134,7 @@ class GenerateActivity:
         return Given(request, definition, conversation, new), begun.answer
 
     async def _call(self, given: Given) -> tuple[Answer, float]:
-        """The model's answer, and the seconds it took.
-
-        Raises:
-            NotAffordableError: Nothing is sent: it could cost more than is left.
-            PromptAssemblyError: Nothing is sent: there is no request.
-            CallFailedError: The call failed.
-        """
+        """The model's answer, and the seconds it took."""
         request = given.request
         asked = text_only(given.definition) if request.text_only else given.definition
         with assembling():

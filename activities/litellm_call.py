@@ -406,11 +406,7 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
 
 
 def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireMessage]) -> dict[str, Any]:
-    """The arguments of litellm's call.
-
-    Raises:
-        PromptAssemblyError: The agent's generate_params set one of perdure's own.
-    """
+    """The arguments of litellm's call."""
     tools = openai_tools(definition.tools) if mode == "api" else []
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     own: dict[str, Any] = {

@@ -271,12 +271,7 @@ def _check_message(reply: Object) -> bool:
 
 
 def _check_end(place: Object, name: str, reply: Object) -> bool:
-    """Refuse an answer whose end is none; whether the reason was replaced by one that litellm knows.
-
-    Raises:
-        BrokenOffReplyError: The provider broke it off.
-        InvalidReplyError: Nobody knows the reason.
-    """
+    """Refuse an answer whose end is none; whether the reason was replaced by one that litellm knows."""
     reason = place.get(name)
     if not reason:
         return False
@@ -436,12 +431,7 @@ def _transport(
 
 
 async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
-    """The reply to a request, whole, bounded and checked.
-
-    Raises:
-        RedirectedError: The provider's address sends the request somewhere else; it is not followed.
-        InvalidReplyError: The reply is larger than any answer, or has not the shape of one.
-    """
+    """The reply to a request, whole, bounded and checked."""
     exchange = _running.get()
     if exchange is None:
         return await send(request)
@@ -476,11 +466,7 @@ def _origin(asked: httpx.URL, location: str) -> str:
 
 
 async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
-    """The body, unpacked; what lies behind the bound is left out, or no answer has it.
-
-    Raises:
-        InvalidReplyError: It is larger, and not to be cut.
-    """
+    """The body, unpacked; what lies behind the bound is left out, or no answer has it."""
     body = bytearray()
     async with aclosing(_unpacked(response, most + 1)) as pieces:
         async for piece in pieces:

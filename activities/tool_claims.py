@@ -306,11 +306,7 @@ class Claims:
         return effect, ""
 
     async def _asked(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
-        """The reconciler's answer, within its time.
-
-        Raises:
-            Exception: Whatever it raises, or there is no answer in time, or none that is one.
-        """
+        """The reconciler's answer, within its time."""
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
         context = await self._contexts.of_call(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()

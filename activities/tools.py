@@ -179,7 +179,7 @@ class ToolActivities:
         agent = self._roster.of(definition)
         if declaration is None:
             return None
-        if is_skill_tool(declaration):
+        if definition.skills and is_skill_tool(declaration):
             return skill_tool(definition.skills, agent.skills if agent is not None else ())
         if agent is None:
             return None
@@ -219,11 +219,7 @@ class ToolActivities:
         return outcome(end.message)
 
     async def _check(self, attempt: Attempt) -> None:
-        """Hold the call to the agent's rules once more, where it is about to run.
-
-        Raises:
-            NotApprovedError: A rule denies it, or it is not what somebody approved.
-        """
+        """Hold the call to the agent's rules once more, where it is about to run."""
         definition, declaration, raw = attempt.definition, attempt.declaration, attempt.raw_arguments
         digest = attempt.call.approval.digest if attempt.call.approval is not None else None
         if definition.approvals.rules:
@@ -317,7 +313,7 @@ class ToolActivities:
             whole = whole_output(call, text)
             content = offloaded(text, whole.id, reading_tool(definition))
             artifacts = [whole, *artifacts]
-        matched, problem = await matches(definition, declaration.name, text)
+        matched, problem = await matches(definition, declaration.name, text) if definition.conditions else ((), None)
         message = ToolMessage(
             call_id=call.call_id,
             name=declaration.name,
