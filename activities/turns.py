@@ -101,7 +101,7 @@ class TurnActivities:
         try:
             return await self._open_turn(opening)
         except ApplicationError as error:
-            if self._fail_workflows and error.non_retryable:  # the workflow learns by nothing else how it is to close
+            if error.non_retryable and self._fail_workflows:  # the workflow learns by nothing else how it is to close
                 raise refusal(error, Refusal(fails_workflow=True)) from error.__cause__
             raise
 
