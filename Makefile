@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas docs lock clean
+.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas release docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -83,6 +83,9 @@ promises: $(STAMP) ## list what perdure promises, and the tests of each promise
 schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/errors.md
 	$(PYTHON) -m tests.contract.schema_snapshots
 	$(PYTHON) -m tests.contract.errors_page
+
+release: $(STAMP) ## say whether version, changelog and histories are ready for a release
+	$(PYTHON) -m tests.contract.release
 
 docs: $(STAMP) ## build the site of docs/ into build/site; a link that leads nowhere fails
 	test -x $(VENV)-docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)-docs
