@@ -118,5 +118,5 @@ def describe(error: Exception) -> CliError | None:
 def _store_hint() -> str:
     found = find()
     if found is None or is_set("store_url"):
-        return "see PERDURE_STORE_URL"
+        return "see PERDURE_STORE_URL; running turns wait for it, as 'perdure doctor' says"
     return f"its address comes from {found.path}, which holds no password; set PERDURE_STORE_URL"

@@ -6,12 +6,12 @@ has a deadline for both.
 
 import asyncio
 import contextlib
-import json
 import os
 import platform
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -28,21 +28,18 @@ from perdure.cli.live import print_json, show
 from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.render import Line, Tone, clean
 from perdure.cli.setup import missing_attributes
+from perdure.cli.waits import running_turns
 from perdure.client import Client, ClientError
 from perdure.client.connect import CONNECT_TIMEOUT, address_source, load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
 from perdure.client.read import closures
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
-from perdure.contracts.names import AGENT_TURN
 from perdure.security.redaction import redact_text
 from perdure.settings import PREFIX, Settings, folder_settings, known_secrets
 from perdure.store.database import BUSY_TIMEOUT, Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
 from perdure.store.schema import REVISION
-
-LOOKED_AT = 200
-"""Running turns that Temporal is asked about, those that began last."""
 
 SHOWN_TURNS = 5
 """Turns that one line names."""
@@ -144,7 +141,7 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         if (turns := await _closed_turns(client)) is not None:
             yield turns
     with contextlib.suppress(ClientError):
-        for finding in await _stuck_turns(client):
+        for finding in await _standing_turns(client):
             yield finding
 
 
@@ -259,22 +256,25 @@ async def _closed_turns(client: Client) -> Finding | None:
     return Finding(check="turns", ok=None, text=text, fix=fix)
 
 
-async def _stuck_turns(client: Client) -> list[Finding]:
-    """The turns of the queue that stand still until somebody acts, also those that no worker has opened yet."""
-    queue = json.dumps(client.settings.task_queue)
-    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = {queue}'
-    with rpc_errors():
-        sessions = [run.id async for run in client.temporal.list_workflows(query, limit=LOOKED_AT)]
-    waits = await client.waits(sessions)
+async def _standing_turns(client: Client) -> list[Finding]:
+    """The turns of the queue that stand still until somebody acts, and how many others wait, for what."""
+    waits = await client.waits(await running_turns(client.temporal, client.settings.task_queue))
     stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
+    # A caller that waits for one of these delegates has nothing to add.
+    shown = {session: wait for session, wait in stuck.items() if wait.session == session or wait.session not in stuck}
     now = datetime.now(UTC)
     found = [
         Finding(check="turns", ok=False, text=f"{session} {wait.facts(now)}", fix=wait.advice)
-        for session, wait in list(stuck.items())[:SHOWN_TURNS]
+        for session, wait in list(shown.items())[:SHOWN_TURNS]
     ]
-    if len(stuck) > SHOWN_TURNS:
-        text = f"{len(stuck) - SHOWN_TURNS} more turns stand still"
+    if len(shown) > SHOWN_TURNS:
+        text = f"{len(shown) - SHOWN_TURNS} more turns stand still"
         found.append(Finding(check="turns", ok=False, text=text, fix="'perdure list --stuck' names them"))
+    others = Counter(wait.cause.value for session, wait in waits.items() if session not in stuck)
+    if others:
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(others.items()))
+        fix = "'perdure list' says for what, 'perdure inbox' what people are asked"
+        found.append(Finding(check="turns", ok=None, text=f"waiting as they may: {causes}", fix=fix))
     return found
 
 

@@ -5,28 +5,37 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import click
 
 from perdure.cli.connection import opened_store, run
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration
-from perdure.cli.waits import MOST, waits_of
+from perdure.cli.waits import MOST, running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.connect import connect
 from perdure.client.read import Listed, closures, list_sessions
+from perdure.client.waits import wait_for_person
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
+from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import STUCK
-from perdure.store import SessionRecord, TurnRecord
+from perdure.settings import load_settings
+from perdure.store import SessionRecord, Store, TurnRecord
 from perdure.store.records import Closure, RegisteredAgent, TurnGlance
 
 HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
 MOST_LOOKED_AT = 500
 """Running turns that the server is asked about for ``--stuck`` and ``--needs-version``."""
+
+_NOTHING = dict.fromkeys(
+    ("session", "agent", "turn", "created_at", "updated_at", "state", "job_status", "started_at", "ended_at")
+)
+"""What a line of JSON says of a turn that no worker has opened yet."""
 
 _ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 """What a line of JSON says of the end of a turn; null while it runs."""
@@ -96,13 +105,14 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
     reason_code, error, stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has
     ended is listed as ended by error (runtime.turn_closed), without steps and cost. waits_for says why a running turn
     stands still: cause, text, advice, since, next_at and missing (the version that no worker has); null if it goes on.
+    A turn that no worker has opened yet has session, state and waits_for only.
     Temporal is asked about the first 20 running turns of the list, and with --stuck and --needs-version about the 500
     running turns that began last.
     """
     _check_code(reason_code)
     only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
-    async def main() -> tuple[Sequence[Listed], Mapping[str, TurnGlance], Mapping[str, TurnWait]]:
+    async def main() -> Found:
         async with opened_store() as store:
             found = await list_sessions(
                 store,
@@ -116,26 +126,59 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
                 delegates=not no_delegates,
                 limit=limit if only is None else MOST_LOOKED_AT,
             )
-            waits = await _waits(found, only)
+            waits = await _waits(store, found, only)
             if only is not None:
                 found = [row for row in found if row[0].session in waits][:limit]
+            is_any = state in {None, RunState.RUNNING} and not (stop_reason or reason_code or agent or since or caller)
+            unopened: Mapping[str, TurnWait] = await _unopened(store, only) if is_any else {}
             turns = {session.session: last.turn for session, last in found}
-            return found, {} if as_json else await store.glances(turns), waits
+            return Found(found, {} if as_json else await store.glances(turns), waits, unopened)
 
-    sessions, glances, waits = run(main())
+    sessions, glances, waits, unopened = run(main())
     for session, last in sessions if as_json else ():
         wait = waits.get(session.session)
         print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
+    for name, wait in unopened.items() if as_json else ():
+        print_json(
+            {
+                **_NOTHING,
+                **dict.fromkeys(_ENDED),
+                "session": name,
+                "state": RunState.RUNNING,
+                "waits_for": wait.model_dump(mode="json"),
+            }
+        )
     if sessions and not as_json:
         now, nothing = datetime.now(UTC), TurnGlance()
         rows = [_row(session, last, glances.get(session.session, nothing), now) for session, last in sessions]
         tones = [Tone.BAD if row[2].startswith(StopReason.ERROR) else Tone.PLAIN for row in rows]
         print_table(HEADS, rows, tones)
         for name, wait in waits.items():
-            show(Line(f"{name}: {wait.sentence(now)}", Tone.BAD))
-    if not sessions and not as_json:
+            show(Line(f"{name}: {wait.sentence(now)}", _tone(wait)))
+    for name, wait in unopened.items() if not as_json else ():
+        show(Line(f"{name}: not opened yet, {wait.sentence(datetime.now(UTC))}", _tone(wait)))
+    if not sessions and not unopened and not as_json:
         filtered = only or any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
+
+
+class Found(NamedTuple):
+    """What is listed.
+
+    Attributes:
+        glances: The steps and prompts of the last turns.
+        waits: Why turns stand still, by their sessions.
+        unopened: The same of turns that no worker has opened yet: the store knows nothing of them.
+    """
+
+    sessions: Sequence[Listed]
+    glances: Mapping[str, TurnGlance]
+    waits: Mapping[str, TurnWait]
+    unopened: Mapping[str, TurnWait]
+
+
+def _tone(wait: TurnWait) -> Tone:
+    return Tone.BAD if wait.is_stuck else Tone.WARNING
 
 
 async def _closures(begun: Mapping[str, datetime]) -> Mapping[str, Closure]:
@@ -180,13 +223,30 @@ def _state(session: SessionRecord) -> RunState:
     return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
 
 
-async def _waits(found: Sequence[Listed], only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
-    """Why running turns stand still: of the first of a list, or of all for these causes."""
-    running = [session.session for session, last in found if _state(session) is RunState.RUNNING and not last.closure]
+async def _waits(store: Store, found: Sequence[Listed], only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+    """Why turns stand still: the first of a list and those that ask people, or all that do for these causes."""
+    open_turns = [session for session, last in found if not last.closure]
+    running = [session.session for session in open_turns if _state(session) is RunState.RUNNING]
     if only is not None:
         return {name: wait for name, wait in (await waits_of(running)).items() if wait.cause in only}
+    asking = {session.session for session in open_turns if _state(session) is RunState.WAITING_FOR_INPUT}
+    asked: dict[str, list[OpenRequest]] = {}
+    for request in await store.open_requests() if asking else ():
+        if request.session in asking:
+            asked.setdefault(request.session, []).append(request)
+    people = {name: wait_for_person(name, those, min(one.asked_at for one in those)) for name, those in asked.items()}
     with contextlib.suppress(ClientError):  # which the look for closures has told
-        return await waits_of(running[:MOST])
+        return {**await waits_of(running[:MOST]), **people}
+    return people
+
+
+async def _unopened(store: Store, only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+    """Why running turns that the store knows nothing of stand still."""
+    with contextlib.suppress(ClientError):  # as above
+        known = await store.open_runs()
+        running = await running_turns(await connect(), load_settings().task_queue)
+        waits = await waits_of([name for name in running if name not in known][:MOST])
+        return {name: wait for name, wait in waits.items() if only is None or wait.cause in only}
     return {}
 
 

@@ -164,7 +164,7 @@ class Progress:
 
     def rows(self, now: datetime) -> list[str]:
         """The live status: what goes on, since when, and what is spent; nothing while a person is asked."""
-        if self._asked or (self._doing is None and not self._calls and self.waits is None):
+        if self.waits is None and (self._asked or (self._doing is None and not self._calls)):
             return []
         calls = list(self._calls.values())
         doing: list[str] = []

@@ -223,7 +223,8 @@ def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
     if event.error is None:
         preview = " ".join(event.result.split())
         shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
-        yield Line(f"✓ {event.tool} {duration(event.seconds)} {shown}".rstrip(), Tone.GOOD)
+        parts = [f"✓ {event.tool}", duration(event.seconds), *([shown] if shown else [])]
+        yield Line(" · ".join(parts), Tone.GOOD)
     else:
         yield from error_lines(event.error)
 

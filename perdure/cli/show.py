@@ -12,12 +12,14 @@ import click
 
 from perdure.cli.asking import request_lines
 from perdure.cli.connection import opened_store, run
-from perdure.cli.errors import MistakeError
+from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
 from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
 from perdure.cli.waits import known_waits, waits_of
 from perdure.client import ClientError, TurnWait
+from perdure.client.connect import connect
+from perdure.client.executions import Runs
 from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
@@ -114,6 +116,7 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             with contextlib.suppress(ClientError):
                 if turn is None and (wait := (await waits_of([session])).get(session)) is not None:
                     return Shown(session=session, turns=(), steps=(), wait=wait)
+                await _check_refused(session)
             raise
         # In this order: a turn that begins meanwhile is left out whole.
         turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
@@ -132,6 +135,19 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             seconds={} if as_json else await _seconds(store, session),
             tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
         )
+
+
+async def _check_refused(session: str) -> None:
+    """Say why the session's request was refused, if that is all there is of it.
+
+    Raises:
+        CliError: It was.
+    """
+    runs = Runs(await connect())
+    run = await runs.newest(session)
+    close = await runs.close(session, run.run_id) if run is not None and not run.running else None
+    if close is not None and close.result is not None and close.result.error:
+        raise CliError(clean(f"no turn of session {session!r} was opened: {close.result.error}"), ExitCode.ERROR)
 
 
 async def _tracebacks(store: Store, session: str, steps: Sequence[StepRecord]) -> dict[str, str]:

@@ -1,22 +1,28 @@
 """What running turns wait for, for the verbs that show turns: asked of Temporal, and never in the way of the verb."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
+from temporalio.client import Client as TemporalClient
 
 from perdure.cli.render import clean
 from perdure.client import Cause, Client, ClientError, TurnWait
-from perdure.client.connect import connect
+from perdure.client.connect import connect, rpc_errors
 from perdure.client.executions import Runs
-from perdure.client.waits import Waits
+from perdure.client.waits import NEEDS_A_WORKER, Waits
+from perdure.contracts.names import AGENT_TURN
 
 MOST = 20
 """Running turns of a page that the server is asked about."""
 
 PATIENCE = timedelta(seconds=5)
 """How long a verb waits for what the server says of them."""
+
+LOOKED_AT = 200
+"""Running turns that Temporal is asked about, those that began last."""
 
 SLOWEST = 10
 """Turns a second that a slow server still says something of."""
@@ -47,6 +53,18 @@ async def waits_of(sessions: Sequence[str]) -> dict[str, TurnWait]:
         return {}
 
 
+async def running_turns(temporal: TemporalClient, queue: str) -> list[str]:
+    """The sessions of the queue's running turns, those that began last, also of those that no worker has opened yet.
+
+    Raises:
+        ClientError: The server does not answer.
+    """
+    name = json.dumps(queue)
+    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = {name}'
+    with rpc_errors():
+        return [run.id async for run in temporal.list_workflows(query, limit=LOOKED_AT)]
+
+
 async def known_waits(sessions: Sequence[str]) -> dict[str, TurnWait]:
     """The same of at most 20 turns; a server that cannot be asked is a line on stderr."""
     try:
@@ -75,8 +93,9 @@ class Watch:
             self._told = None
             return None
         wait = (await self._client.waits([self._session])).get(self._session)
-        is_asked = wait is not None and wait.cause is Cause.PERSON and wait.session == self._session
-        return None if is_asked else wait  # who follows is asked
+        if wait is None or wait.cause is not Cause.PERSON or wait.session != self._session:
+            return wait
+        return wait if wait.text == NEEDS_A_WORKER else None  # who follows is asked
 
     def tell(self, wait: TurnWait) -> str | None:
         """What is to be told of it now: the same wait more and more rarely, and but once where live rows stay."""

@@ -9,7 +9,7 @@ Long, because every cause has its own sentence and its own advice, and one place
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -75,6 +75,9 @@ MOST_DELEGATES = 3
 
 MOST_SAID = 600
 """Characters of a failure's message that are shown."""
+
+NEEDS_A_WORKER = "a person's reply, which needs a worker to take it"
+"""What a turn waits for that asks a person while no worker can say what."""
 
 ENDS = "perdure cancel {} ends the turn"
 _A_DELEGATE = "delegate "
@@ -408,14 +411,13 @@ def _of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWa
     session, status = _session(described), seen.status
     since = _time(seen.events[0].event_time) if seen.events else None
     if status is not None and status.requests:
-        return _of_person(session, status.requests, since)
+        return wait_for_person(session, status.requests, since)
     delegates = [child.workflow_id for child in described.pending_children]
     if delegates:
         return _of_delegates(session, delegates, since, seen)
     if status is None and _state(described) == RunState.WAITING_FOR_INPUT:
-        text = "a person's reply, which needs a worker to take it"
         advice = f"start a worker; perdure show {session} has the request"
-        return TurnWait(session=session, cause=Cause.PERSON, text=text, advice=advice, since=since)
+        return TurnWait(session=session, cause=Cause.PERSON, text=NEEDS_A_WORKER, advice=advice, since=since)
     if status is not None and status.activity.startswith(Activity.GENERATE):
         return TurnWait(
             session=session,
@@ -438,7 +440,8 @@ def _timer_ends(seen: Seen) -> datetime | None:
     return ends if ends > seen.now else None
 
 
-def _of_person(session: str, requests: tuple[InputRequest, ...], since: datetime | None) -> TurnWait:
+def wait_for_person(session: str, requests: Sequence[InputRequest], since: datetime | None) -> TurnWait:
+    """The wait for a reply, with the command that gives it."""
     first, more = requests[0], f" and {len(requests) - 1} more" if len(requests) > 1 else ""
     if first.needs == "answer":
         text, advice = f"an answer to {first.question!r}", f"perdure answer {session} {first.request_id} VALUE"

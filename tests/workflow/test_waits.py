@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import sqlite3
 from datetime import timedelta
 from typing import Any
@@ -14,10 +15,11 @@ from perdure import Agent, Delegate, RetryPolicy, tool
 from perdure.cli.live import Printer, follow
 from perdure.cli.main import cli
 from perdure.client import Cause, SessionIdleError, TurnWait
+from perdure.contracts.names import AGENT_TURN
 from perdure.store import Store
 from perdure.testing import ScriptedProvider, call, faults, say
 from tests.house import House, eventually
-from tests.workflow.asking import PAY, asker
+from tests.workflow.asking import PAY, asker, waiting
 from tests.workflow.delegating import agent, asks, played
 
 
@@ -207,3 +209,40 @@ async def test_a_turn_that_is_not_in_the_store_yet_is_shown_and_diagnosed(house:
     diagnosis = await told("doctor")
     assert f"✗ turns: {house.session} waits since" in diagnosis
     assert wait.text in diagnosis
+    for flags in ((), ("--stuck",)):
+        assert f"{house.session}: not opened yet, waits since" in await told("list", *flags)
+    line = json.loads(await told("list", "--json"))
+    assert (line["session"], line["turn"], line["waits_for"]["cause"]) == (house.session, None, "worker")
+    assert "not opened yet" not in await told("list", "--agent", "tester")
+
+
+async def test_the_verbs_say_what_a_person_is_asked_also_without_a_worker(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of a request that never became a turn, why it was refused."""
+    async with ScriptedProvider(lambda _: PAY) as provider, house.worker(asker()):
+        house.use(provider)
+        handle = await house.start()
+        (request,) = await waiting(house)
+        queue, unknown = house.settings.task_queue, {"agent": "nobody", "prompt": "go"}
+        refused = f"{house.session}-refused"
+        await house.temporal.execute_workflow(AGENT_TURN, unknown, id=refused, task_queue=queue)
+        wait = await standing(house, Cause.PERSON)
+        assert "· turns: waiting as they may: person 1" in await told("doctor")
+        assert f"no turn of session {refused!r} was opened: " in await told("show", refused)
+    reply = f"perdure approve {house.session} {request['request_id']}"
+    for session in (wait, json.loads(await told("list", "--json"))["waits_for"]):
+        advice = session.advice if isinstance(session, TurnWait) else session["advice"]
+        assert advice.startswith(reply)
+    assert f"waits since 0 s: {wait.text}; {reply}" in re.sub(r"since \d+ s", "since 0 s", await told("list"))
+    assert reply in await told("show", house.session)
+    monkeypatch.setattr("perdure.cli.live.LOOK", timedelta(milliseconds=200))
+    notes: list[str] = []
+    monkeypatch.setattr(Printer, "note", lambda _, text: notes.append(text))
+    turn = await house.client.attach(house.session)
+    following = asyncio.create_task(follow(turn, Printer(as_json=False), cancels=False, client=house.client))
+    await eventually(lambda: seen(notes))
+    assert notes[0].endswith(f"; start a worker; perdure show {house.session} has the request")
+    await handle.terminate()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)

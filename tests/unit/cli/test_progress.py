@@ -79,7 +79,7 @@ def test_parallel_calls_of_one_tool_are_told_apart_in_rows_and_lines() -> None:
     ]
     assert told.rows(5) == ["step 3 · 2 calls · 5s · 0 tokens", "  read · 5s", "  read #2 · 3 of 10 pages · 4s"]
     assert told.lines(events.ToolEnd(call_id="b", tool="read", result="x", error=BROKEN, seconds=1))[0] == "✗ read #2"
-    assert told.lines(events.ToolEnd(call_id="a", tool="read", result="text", seconds=75)) == ["✓ read 1m 15s text"]
+    assert told.lines(events.ToolEnd(call_id="a", tool="read", result="text", seconds=75)) == ["✓ read · 1m 15s · text"]
     assert told.rows(5) == []
     assert told.lines(start("c"), step=4) == ["→ read {}"]
 

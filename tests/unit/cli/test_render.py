@@ -57,7 +57,7 @@ def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
     start = events.ToolStart(call_id="c", tool="read_file", arguments='{"path":\n "a"}')
     done = events.ToolEnd(call_id="c", tool="read_file", result="text", seconds=0.12)
     assert shown(start) == ['→ read_file {"path": "a"}']
-    assert shown(done) == ["✓ read_file 0.1s text"]
+    assert shown(done) == ["✓ read_file · 0.1s · text"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_turn_that_a_tool_ended_says_so() -> None:
 
 def test_the_line_of_a_tool_shows_the_beginning_of_its_result() -> None:
     done = events.ToolEnd(call_id="c", tool="read_file", result="one\n\ntwo " + 99 * "x", seconds=3)
-    assert shown(done) == ["✓ read_file 3.0s one two " + 91 * "x" + "…"]
+    assert shown(done) == ["✓ read_file · 3.0s · one two " + 91 * "x" + "…"]
 
 
 def test_a_share_of_a_budget_that_is_used_up_is_a_line() -> None:
