@@ -1,4 +1,4 @@
-"""What the README says is so."""
+"""What the README says is so, and what the pages say to which it leads for the reference."""
 
 import re
 from datetime import timedelta
@@ -27,6 +27,10 @@ from perdure.worker.agents import load_agents
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CLI, FAILURES, SETTINGS, COSTS, UI = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("cli", "failures", "settings", "costs", "temporal-ui")
+)
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -43,24 +47,24 @@ def test_every_python_block_compiles(block: str) -> None:
 
 def test_every_verb_and_option_it_shows_exists() -> None:
     context = click.Context(cli)
-    shown = set(re.findall(r"`perdure ([a-z]+)", README))
+    shown = set(re.findall(r"`perdure ([a-z]+)", CLI))
     assert shown == set(cli.list_commands(context))
     run = cli.get_command(context, "run")
     assert run is not None
     options = {option for parameter in run.params for option in parameter.opts}
-    row = next(line for line in README.splitlines() if line.startswith("| `perdure run"))
+    row = next(line for line in CLI.splitlines() if line.startswith("| `perdure run"))
     assert set(re.findall(r"`(--[a-z-]+)`", row)) <= options
 
 
 def test_the_exit_codes_are_the_ones_of_the_code() -> None:
-    shown = {int(code): text for code, text in re.findall(r"^\| (\d+) \| (\w+)", README, re.MULTILINE)}
+    shown = {int(code): text for code, text in re.findall(r"^\| (\d+) \| (\w+)", CLI, re.MULTILINE)}
     assert set(shown) == {code.value for code in ExitCode}
     for reason in StopReason:
         assert shown[EXIT_CODES[reason].value] == reason
 
 
 def test_the_settings_are_the_ones_of_the_code_with_their_defaults() -> None:
-    shown = dict(re.findall(r"^\| `(PERDURE_\w+)` \| (?:`([^`]*)`)? ?\|", README, re.MULTILINE))
+    shown = dict(re.findall(r"^\| `(PERDURE_\w+)` \| (?:`([^`]*)`)? ?\|", SETTINGS, re.MULTILINE))
     fields = Settings.model_fields
     assert set(shown) == {PREFIX + name.upper() for name in fields}
     for name, default in shown.items():
@@ -71,7 +75,7 @@ def test_the_settings_are_the_ones_of_the_code_with_their_defaults() -> None:
 
 def test_the_retry_knobs_are_the_ones_of_the_code_with_their_defaults() -> None:
     presets = (RetryPolicy.dreadnode(), RetryPolicy.dawn(), RetryPolicy.activegraph(), RetryPolicy.perstack())
-    rows = re.findall(r"^\| `(\w+)` " + r"\| ([^|]+) " * len(presets) + r"\| [^|]+ \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` " + r"\| ([^|]+) " * len(presets) + r"\| [^|]+ \|$", FAILURES, re.MULTILINE)
     assert {name for name, *_ in rows} == set(RetryPolicy.model_fields)
     for name, *cells in rows:
         assert cells == [in_words(getattr(preset, name)) for preset in presets], name
@@ -86,7 +90,7 @@ def in_words(value: object) -> str:
 
 
 def test_the_limits_are_the_ones_of_the_code() -> None:
-    rows = dict(re.findall(r"^\| ([^|`]+|`output` of a result) \| ([^|]+) \| [^|]+ \|$", README, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([^|`]+|`output` of a result) \| ([^|]+) \| [^|]+ \|$", SETTINGS, re.MULTILINE))
     assert rows["model calls of a turn"] == f"{DEFAULT_MAX_STEPS:,}"
     assert rows["time of a model call"] == in_words(DEFAULT_GENERATION_TIMEOUT)
     assert rows["time of a tool call"] == in_words(DEFAULT_TOOL_TIMEOUT)
@@ -98,16 +102,42 @@ def test_the_limits_are_the_ones_of_the_code() -> None:
 
 
 def test_the_search_attributes_are_the_ones_of_the_code() -> None:
-    assert set(re.findall(r"`(Perdure[A-Z]\w+)`", README)) == set(SearchAttribute)
+    shown = set(re.findall(r"`(Perdure[A-Z]\w+)`", UI))
+    assert shown == set(SearchAttribute)
 
 
 def test_every_target_of_make_it_shows_exists() -> None:
     targets = set(re.findall(r"^(\w+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"(?:^    |`)make (\w+)", README, re.MULTILINE)) <= targets
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for page in (README, COSTS, contributing):
+        shown = set(re.findall(r"(?:^    |`)make (\w+)", page, re.MULTILINE))
+        assert shown
+        assert shown <= targets
+
+
+def test_the_readme_is_a_screen_and_links_and_the_verbs_it_shows_are_of_the_table() -> None:
+    assert len(README.split()) < 1_000
+    verbs = set(re.findall(r"`perdure ([a-z]+)", README))
+    assert verbs <= set(re.findall(r"`perdure ([a-z]+)", CLI))
+
+
+def test_the_index_leads_to_every_page() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert pages - set(re.findall(r"\]\(([\w-]+\.md)", index)) == set()
 
 
 def test_every_link_to_a_file_leads_somewhere() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     for page in pages:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            if heading:
+                assert heading in headings(linked), f"{page.name} links to {target}#{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,21 @@
+"""The files that a stranger's tools look for say what ours do."""
+
+import yaml
+
+from tests.contract.repository import ROOT
+
+
+def test_the_workflow_runs_what_any_machine_runs() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_the_hooks_before_a_commit_are_of_make_check() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tools = {hook["entry"].removesuffix(" --force-exclude").removeprefix(".venv/bin/") for hook in hooks}
+    assert tools == {"ruff format", "ruff check", "mypy"}
+    for tool in tools:
+        assert f"$(VENV)/bin/{tool}" in makefile
