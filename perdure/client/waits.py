@@ -61,6 +61,9 @@ SILENT = timedelta(seconds=6)
 OPENING = timedelta(seconds=5)
 """The store's part of the opening of a turn is done by then."""
 
+LOOKING = timedelta(seconds=2)
+"""A worker knows by then that it lacks a tool: an attempt that runs longer has found it."""
+
 LATEST_EVENTS = 100
 """Events of the history, from its end, among which the beginning of the wait is looked for."""
 
@@ -308,6 +311,9 @@ def _of_running(session: str, pending: PendingActivityInfo, since: datetime | No
         return _of_store(session, note.partition(": ")[2], since, None)
     if code == ReasonCode.RUNTIME_STORE_UNAVAILABLE and name != Activity.GENERATE:
         return _of_store(session, pending.last_failure.message, since, pending.attempt)
+    if code == ReasonCode.RUNTIME_TOOL_MISSING and now - _time(pending.last_started_time) < LOOKING:
+        wait = _of_failure(session, pending, since)  # the attempt before; this one has most likely the same end
+        return None if wait is None else wait.model_copy(update={"next_at": None})
     if note.startswith(WAITS_FOR_ITS_TURN):
         return _of_pace(session, note, since)
     if name == Activity.COMPACT:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
@@ -179,6 +179,20 @@ def test_each_cause_at_an_activity_is_told_apart(activity: dict[str, Any], cause
 )
 def test_a_turn_that_goes_on_waits_for_nothing(activity: dict[str, Any]) -> None:
     assert why(activity) is None
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(0.5, Cause.VERSION), (3, None)])
+def test_a_worker_that_looks_for_a_missing_tool_does_not_hide_that_it_is_missing(
+    seconds: float, cause: Cause | None
+) -> None:
+    """Each attempt runs for a moment; one that runs on has found its tool."""
+    described, now = recorded("version")
+    (pending,) = described.pending_activities
+    pending.state = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    pending.last_started_time.FromDatetime(now - timedelta(seconds=seconds))
+    wait = explain(described, Seen(now=now))
+    assert (wait.cause if wait is not None else None) == cause
+    assert wait is None or wait.next_at is None
 
 
 def test_of_several_causes_the_worst_is_told() -> None:
