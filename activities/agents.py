@@ -31,7 +31,8 @@ from perdure.contracts.turn_context import TurnContext, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue
 from perdure.llm.instructions import PlaceholderError, fill_in
-from perdure.store import NotFoundError, Store
+from perdure.store import Store
+from perdure.store.records import TurnBefore
 
 KEPT_AGENTS = 256
 """Agents of requests that are kept in memory; one is needed for each that has running turns."""
@@ -45,7 +46,8 @@ NOT_ALLOWED = (
 class Roster:
     """Which agent a definition was made of."""
 
-    def __init__(self, agents: Mapping[str, Agent], inline: InlineAgents | None) -> None:
+    def __init__(self, agents: Mapping[str, Agent], inline: InlineAgents | None, definitions: "Definitions") -> None:
+        self._definitions = definitions
         self._agents = agents
         self._inline = inline
         self._made: OrderedDict[str, Agent] = OrderedDict()
@@ -68,8 +70,8 @@ class Roster:
                 self._made.popitem(last=False)
         return made
 
-    def named(self, name: str, before: AgentDefinition | None) -> AgentDefinition:
-        """The definition of an agent as it is now; ``before`` is the one that the session went by last.
+    async def named(self, name: str, source: TurnBefore | None) -> AgentDefinition:
+        """The definition of an agent as it is now; it may have come whole with the turn that the session goes on from.
 
         Raises:
             ApplicationError: There is no such agent.
@@ -77,8 +79,10 @@ class Roster:
         agent = self._agents.get(name)
         if agent is not None:
             return agent.definition
-        if before is not None and before.name == name and before.inline is not None:
-            return self._described(before.inline)
+        if source is not None and source.agent == name:
+            before = await self._definitions.get(source.definition)
+            if before.inline is not None:
+                return self._described(before.inline)
         known = ", ".join(sorted(self._agents)) or "none"
         message = f"no agent is named {name!r}; this worker has: {known}"
         raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
@@ -235,11 +239,15 @@ class TurnContexts:
             context = TurnContext()
             if isinstance(start, AgentStart):
                 context = TurnContext(data=start.context, tenant=start.tenant, by=start.by)
-            self._kept[key] = context
-            while len(self._kept) > KEPT_CONTEXTS:
-                self._kept.popitem(last=False)
+            self.keep(session, turn, context)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def keep(self, session: str, turn: int, context: TurnContext) -> None:
+        """Remember the context of a turn, and forget the one unused for longest."""
+        self._kept[session, turn] = context
+        while len(self._kept) > KEPT_CONTEXTS:
+            self._kept.popitem(last=False)
 
     async def of_call(self, call: CallTool) -> CallContext:
         """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
@@ -252,7 +260,7 @@ class TurnContexts:
         context.data, context.tenant, context.by = self.data_for_code(turn), turn.tenant, turn.by
         return context
 
-    async def of_opening(self, opening: OpenTurn) -> TurnContext:
+    async def of_opening(self, opening: OpenTurn, source: TurnBefore | None) -> TurnContext:
         """The context that a turn is to begin with.
 
         A delegate has its caller's. The turns of a session share data and tenant until a request brings others; who
@@ -261,7 +269,7 @@ class TurnContexts:
         request = opening.request
         if request.delegated is not None:
             return await self.of(request.delegated.session, request.delegated.turn)
-        before = await self._before(opening)
+        before = TurnContext() if source is None else await self.of(source.session, source.turn)
         if request.reply is not None:
             return before
         tenant = request.tenant or before.tenant
@@ -269,16 +277,6 @@ class TurnContexts:
         if data is None:
             data = before.data if tenant == before.tenant else {}
         return TurnContext(data=data, tenant=tenant, by=request.by)
-
-    async def _before(self, opening: OpenTurn) -> TurnContext:
-        """The context of the conversation that the turn goes on with."""
-        origin = opening.request.resume_from
-        session = (origin.session if origin is not None else None) or opening.session
-        try:
-            turn = (origin.turn if origin is not None else None) or (await self._store.session(session)).turn
-        except NotFoundError:
-            return TurnContext()
-        return await self.of(session, turn)
 
     def data_for_code(self, context: TurnContext) -> dict[str, JsonValue]:
         """A copy of the data, with the values of the variables that stand in it.

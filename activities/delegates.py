@@ -41,6 +41,7 @@ from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_known
 from perdure.store import Artifact, Committed, NotFoundError, Store
+from perdure.store.records import TurnBefore
 
 PARTIAL_CHARACTERS = 4_000
 """So much of what a delegate said last is told of one that did not finish."""
@@ -90,14 +91,13 @@ class Delegations:
         agent = self._agents.get(tool.delegate.agent)
         return agent.definition if agent is not None else None
 
-    async def taken(self, opening: OpenTurn) -> tuple[OpenTurn, AgentDefinition | None]:
+    async def taken(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[OpenTurn, AgentDefinition | None]:
         """Claim the call, and give the opening with its query as the prompt; of a clone also its definition."""
         delegated = opening.request.delegated
         if delegated is None:
             return opening, None
-        before = await self._before(opening)
-        if before is not None:
-            return opening, before
+        if begun is not None:  # by an earlier attempt, or a run before a reset
+            return opening, await self._definitions.get(begun.definition)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
         claim = await self._store.claim_call(
@@ -115,14 +115,6 @@ class Delegations:
             message = f"{declaration.name} with these arguments is not approved; it did not run"
             raise permanent(ErrorDetail(code=ReasonCode.TOOL_DENIED, title=declaration.name, message=message))
         return self._asked(opening, delegated, caller, claim.arguments)
-
-    async def _before(self, opening: OpenTurn) -> AgentDefinition | None:
-        """The definition of the turn, if an attempt before, or a run before a reset, has begun it."""
-        try:
-            turn = await self._store.turn_by_request(opening.session, opening.request_id)
-        except NotFoundError:
-            return None
-        return None if turn is None else await self._definitions.get(turn.definition)
 
     def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
         agent = opening.request.agent or ""

@@ -121,7 +121,7 @@ class ToolActivities:
         self._store = store
         self._running = RunningCalls()
         self._claims = Claims(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
-        self._roster = Roster(agents, inline)
+        self._roster = Roster(agents, inline, definitions)
         self._definitions = definitions
         self._contexts = contexts
         self._bodies = bodies

@@ -6,7 +6,7 @@ Long, because an opening looks at all that a request may ask for.
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -32,7 +32,7 @@ from perdure.contracts.files import ContentError, check_parts, part_of
 from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import TURN_CANCELLED, Activity
-from perdure.contracts.tools import PlannedCall, ToolDeclaration
+from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import (
     SESSION_ID_PATTERN,
@@ -47,7 +47,7 @@ from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.people import ReplyError, check_time, checked
 from perdure.schema_checks import off_the_loop
 from perdure.store import NotFoundError, Store
-from perdure.store.records import artifact_of
+from perdure.store.records import SessionBefore, TurnBefore, artifact_of
 
 SHOWN_ID = 200
 """So much of an id that is refused stands in the refusal."""
@@ -58,6 +58,21 @@ MOVED = "Note: this server was started anew for this turn. Nothing is left of wh
 
 def _say_who_is_silent(servers: Sequence[str]) -> None:
     note(f"{WAITS_FOR_SERVERS}: {', '.join(servers)}" if servers else "")
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """A turn that is about to open.
+
+    Attributes:
+        goes_on: Whether it goes on with the definition of the turn it comes from: of a reply, and of a clone.
+    """
+
+    opening: OpenTurn
+    before: SessionBefore
+    definition: AgentDefinition
+    context: TurnContext
+    goes_on: bool
 
 
 class TurnActivities:
@@ -82,7 +97,7 @@ class TurnActivities:
         self._store = store
         self._instructions = Instructions(bodies, secrets)
         self._contexts = contexts
-        self._roster = Roster(agents, inline)
+        self._roster = Roster(agents, inline, definitions)
         self._definitions = definitions
         self._recordings = recordings
         self._recorded = RecordedTurns(recordings)
@@ -109,32 +124,47 @@ class TurnActivities:
         _check_session(opening.session)
         async with beating(), store_failures(), _asking_for_what_is_there(opening):
             await self._store.require(opening.request.store)
-            opening = await self._with_files(opening)
-            before = await self._replied_to(opening)
-            opening, clone = await self.delegations.taken(opening)
-            before = before or clone
-            definition = _with_overrides(before or await self._agent(opening), opening.request)
-            definition = settled(definition, opening)
-            context = await self._contexts.of_opening(opening)
-            if before is None:  # a clone and a reply go on with the text of the turn that they come from
-                definition = await self._instructions.made(definition, self._roster.of(definition), context)
-            definition = definition.model_copy(update={"recording": await self._recording(opening, definition)})
-            if before is None:
-                definition = await self._with_remote_tools(opening, definition)
-            window = definition.compaction.window or context_window(definition.model)
-            opened = await self._store.open_turn(_with(opening, context), definition, context_window=window)
-            if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
-                definition = await self._store.definition(opened.definition)
-            last_turn = opened.turn if opened.ended is None else (await self._store.session(opening.session)).turn
-            going_on = await self._going_on(opening, opened.turn, opened.tip)
-            expires_at = await self._expires_at(opening, opened.turn) if going_on else None
+            before = await self._store.session_before(opening)
+            resolved = await self._resolve(opening, before)
+            frozen = await self._freeze(resolved)
+            return await self._claim(frozen)
+
+    async def _resolve(self, opening: OpenTurn, before: SessionBefore) -> "_Opening":
+        """Which agent the turn is of, with what the request and its caller ask for, and the context it begins with."""
+        opening = await self._with_files(opening)
+        goes_on = await self._replied_to(opening, before)
+        opening, clone = await self.delegations.taken(opening, before.begun)
+        goes_on = goes_on or clone
+        definition = _with_overrides(goes_on or await self._agent(opening, before), opening.request)
+        context = await self._contexts.of_opening(opening, before.source)
+        return _Opening(_with(opening, context), before, settled(definition, opening), context, goes_on is not None)
+
+    async def _freeze(self, resolved: "_Opening") -> "_Opening":
+        """The definition as the turn keeps it: with its instructions, recording and the tools of its MCP servers."""
+        definition, before = resolved.definition, resolved.before
+        if not resolved.goes_on:
+            definition = await self._instructions.made(definition, self._roster.of(definition), resolved.context)
+        recording = await self._recording(resolved.opening, definition, before)
+        definition = definition.model_copy(update={"recording": recording})
+        if not resolved.goes_on:
+            definition = await self._with_remote_tools(resolved.opening, definition, before)
+        return replace(resolved, definition=definition)
+
+    async def _claim(self, frozen: "_Opening") -> OpenedTurn:
+        """Begin the turn in the store, or find the one that an earlier attempt has begun."""
+        opening, before, definition = frozen.opening, frozen.before, frozen.definition
+        window = definition.compaction.window or context_window(definition.model)
+        opened = await self._store.open_turn(opening, definition, context_window=window)
+        if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
+            definition = await self._definitions.get(opened.definition)
         self._definitions.keep(opened.definition, definition)
-        policy = definition.policy(
-            context_window(definition.model), [context_window(one.model) for one in definition.fallback_models]
-        )
         if opened.first:
+            self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name).inc()
+        fallbacks = [context_window(one.model) for one in definition.fallback_models]
+        policy = definition.policy(context_window(definition.model), fallbacks)
+        times = (request.expires_at for request in before.requests if request.expires_at is not None)
         return OpenedTurn(
             turn=opened.turn,
             tip=opened.tip,
@@ -143,15 +173,15 @@ class TurnActivities:
             search_attributes=self._search_attributes,
             fails_workflow=self._fail_workflows,
             ended=_told(opened.ended),
-            last_turn=last_turn,
-            asking=tuple(call for call, is_open in going_on if is_open),
-            call_ids=tuple(call.call_id for call, _ in going_on),
-            expires_at=expires_at,
+            last_turn=max(opened.turn, before.last.turn if before.last is not None else 0),
+            asking=tuple(call for call in before.calls if call.call_id in before.waiting),
+            call_ids=tuple(call.call_id for call in before.calls),
+            expires_at=next(times, None),  # a new turn gives no more time
             todos=opened.todos,
             earlier=opened.earlier,
             said=opened.said,
             store=opened.store,
-            tenant=context.tenant,
+            tenant=frozen.context.tenant,
         )
 
     async def _with_files(self, opening: OpenTurn) -> OpenTurn:
@@ -178,7 +208,7 @@ class TurnActivities:
         await self._store.keep_artifacts([artifact_of(session, part, data) for part, (_, data) in added])
         return opening.model_copy(update={"request": request.model_copy(update={"parts": parts, "files": ()})})
 
-    async def _replied_to(self, opening: OpenTurn) -> AgentDefinition | None:
+    async def _replied_to(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition | None:
         """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""
         reply, session = opening.request.reply, opening.session
         if reply is None:
@@ -188,20 +218,16 @@ class TurnActivities:
                 "compact: a request with a reply goes on with the turn and compacts nothing; send the one or the other"
             )
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
-        try:
-            record = await self._store.session(session)
-        except NotFoundError:
-            raise permanent(
-                runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, f"there is no session {session!r}")
-            ) from None
-        last = await self._store.turn(session, record.turn)
-        if last.request_id == opening.request_id:  # an earlier attempt has checked it
-            return await self._store.definition(last.definition)
-        definition = await self._store.definition(last.definition)
-        going_on = await self._going_on(opening, last.turn, record.head or "")
-        call = next((call for call, is_open in going_on if is_open and call.call_id == reply.request), None)
+        if before.last is None:
+            message = f"there is no session {session!r}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message))
+        if before.begun is not None:  # an earlier attempt has checked it
+            return await self._definitions.get(before.begun.definition)
+        definition = await self._definitions.get(before.last.definition)
+        waiting = (call for call in before.calls if call.call_id in before.waiting)
+        call = next((call for call in waiting if call.call_id == reply.request), None)
         tool = definition.tool(call.tool) if call is not None else None
-        asked = {request.request_id: request for request in last.result.requests} if last.result is not None else {}
+        asked = {request.request_id: request for request in before.requests}
         if call is None or call.call_id not in asked:
             message = f"session {session!r} does not wait for {reply.request!r}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
@@ -212,59 +238,28 @@ class TurnActivities:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
         return definition
 
-    async def _going_on(self, opening: OpenTurn, turn: int, step: str) -> list[tuple[PlannedCall, bool]]:
-        """The calls of the answer that a reply goes on with, and whether each still waits for a person."""
-        stopped_at = await self._store.step(step) if opening.request.reply is not None else None
-        if stopped_at is None:
-            return []
-        calls = [call for call in stopped_at.calls if call.needs is not None]
-        ended = {
-            call.call_id
-            for call in calls
-            if await self._store.result_of_call(opening.session, turn, call.call_id) is not None
-        }
-        return [(call, call.needs is not None and call.call_id not in ended) for call in stopped_at.calls]
-
-    async def _expires_at(self, opening: OpenTurn, turn: int) -> datetime | None:
-        """Until when the approvals that the turn before has asked for can be given: a new turn gives no more time."""
-        before = await self._store.turn(opening.session, turn - 1)
-        requests = before.result.requests if before.result is not None else ()
-        return next((request.expires_at for request in requests if request.expires_at is not None), None)
-
-    async def _agent(self, opening: OpenTurn) -> AgentDefinition:
+    async def _agent(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition:
+        """The agent that the request brings or names, or the one that the conversation goes on with."""
         described = self._roster.described(opening.request)
         if described is not None:
             return described
-        name = opening.request.agent
-        if name is None:
-            name = await self._agent_before(opening)
-        return self._roster.named(name, await self._last_definition(opening))
-
-    async def _last_definition(self, opening: OpenTurn) -> AgentDefinition | None:
-        """The definition of the last turn of the conversation, or of the one that is resumed from, if there is one."""
-        session, origin = _conversation_of(opening), opening.request.resume_from
+        if opening.request.agent is not None:
+            return await self._roster.named(opening.request.agent, before.source)
+        if before.source is not None:
+            return await self._roster.named(before.source.agent, before.source)
+        origin, session = opening.request.resume_from, _conversation_of(opening)
         try:
-            chosen = origin.turn if origin is not None else None
-            last = await self._store.turn(session, chosen or (await self._store.session(session)).turn)
-        except NotFoundError:
-            return None
-        return await self._store.definition(last.definition)
-
-    async def _agent_before(self, opening: OpenTurn) -> str:
-        """The name of the agent that goes on: of the session's last turn, or of the turn that is resumed from."""
-        origin = opening.request.resume_from
-        session = _conversation_of(opening)
-        try:
-            last = (await self._store.session(session)).agent
+            await self._store.session(session)
         except NotFoundError as error:
             hint = "; name an agent to start one" if origin is None else ""
             message = f"there is no session {session!r}{hint}"
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message)) from error
-        if origin is None or not origin.turn:
-            return last
-        return (await self._store.turn(session, origin.turn)).agent
+        number = origin.turn if origin is not None else None
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"session {session!r} has no turn {number}"))
 
-    async def _with_remote_tools(self, opening: OpenTurn, definition: AgentDefinition) -> AgentDefinition:
+    async def _with_remote_tools(
+        self, opening: OpenTurn, definition: AgentDefinition, before: SessionBefore
+    ) -> AgentDefinition:
         """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list.
 
         In a replay it is what they offered then; they need not be there.
@@ -272,14 +267,13 @@ class TurnActivities:
         agent = self._roster.of(definition)
         if agent is None or not agent.mcp_servers:
             return definition
-        turn = await self._number(opening)
         self._mcp.goes_on(opening.session, _conversation_of(opening))
         try:
             if self._recorded.replays:
-                remote = await self._recorded.tools(definition, turn)
+                remote = await self._recorded.tools(definition, before.number)
             else:
-                remote = await self._with_notes(opening, await self._mcp.declarations(agent, _say_who_is_silent))
-                await self._recorded.keep_tools(definition, turn, remote)
+                remote = await self._with_notes(await self._mcp.declarations(agent, _say_who_is_silent), before.source)
+                await self._recorded.keep_tools(definition, before.number, remote)
         except McpError as error:
             told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shortened(str(error), MAX_MESSAGE))
             raise permanent(told, last_lines(str(error))) from None
@@ -291,18 +285,15 @@ class TurnActivities:
             message = f"the tools of its MCP servers cannot be used: {error.errors()[0]['msg']}"
             raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, message)) from None
 
-    async def _with_notes(self, opening: OpenTurn, tools: tuple[ToolDeclaration, ...]) -> tuple[ToolDeclaration, ...]:
+    async def _with_notes(
+        self, tools: tuple[ToolDeclaration, ...], source: TurnBefore | None
+    ) -> tuple[ToolDeclaration, ...]:
         """The tools; a server with state that the session has used on another worker says that it holds none of it."""
         pinned = {tool.name: tool for tool in tools if tool.pinned}
-        if not pinned:
+        if not pinned or source is None:
             return tools
-        try:
-            session = _conversation_of(opening)
-            last = await self._store.turn(session, (await self._store.session(session)).turn)
-            before = await self._store.definition(last.definition)
-            transcript = await self._store.transcript(session)
-        except NotFoundError:
-            return tools
+        before = await self._definitions.get(source.definition)
+        transcript = await self._store.transcript(source.session)
         elsewhere = {tool.name for tool in before.tools if tool.pinned and tool.task_queue != self._mcp.queue}
         used = {message.name for message in transcript if isinstance(message, ToolMessage)} & elsewhere
         servers = {
@@ -315,35 +306,24 @@ class TurnActivities:
             for tool in tools
         )
 
-    async def _number(self, opening: OpenTurn) -> int:
-        """The number that the turn has, or is about to get."""
-        try:
-            before = await self._store.turn_by_request(opening.session, opening.request_id)
-            return before.turn if before is not None else (await self._store.session(opening.session)).turn + 1
-        except NotFoundError:
-            return 1
-
-    async def _recording(self, opening: OpenTurn, definition: AgentDefinition) -> str:
+    async def _recording(self, opening: OpenTurn, definition: AgentDefinition, before: SessionBefore) -> str:
         """The recording that the turn uses: the one it names, the session's so far, or one of the agent's name."""
         name = opening.request.recording
         if name is None and self._recordings.mode == "off":
             return ""
         if opening.request.delegated is not None:
             name = await self._recorded.of_delegate(opening.request.delegated)
-        name = name or await self._last_recording(opening.session, definition.name) or definition.name
+        name = name or await self._last_recording(before.last, definition.name) or definition.name
         try:
             await self._recordings.open(name, definition.name)
         except RecordingError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from error
         return name
 
-    async def _last_recording(self, session: str, agent: str) -> str:
-        try:
-            record = await self._store.session(session)
-            last = await self._store.definition((await self._store.turn(session, record.turn)).definition)
-        except NotFoundError:
+    async def _last_recording(self, last: TurnBefore | None, agent: str) -> str:
+        if last is None or last.agent != agent:
             return ""
-        return last.recording if last.name == agent else ""
+        return (await self._definitions.get(last.definition)).recording
 
     @activity.defn(name=Activity.COMMIT_TURN)
     async def commit_turn(self, commit: CommitTurn) -> TurnResult:

@@ -24,7 +24,7 @@ from perdure.store.accounting import said_before, spent_before, todos_before
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
-from perdure.store.records import Opened, RegisteredAgent, StepRecord
+from perdure.store.records import Opened, RegisteredAgent, SessionBefore, StepRecord, TurnBefore
 from perdure.store.schema import insert_into, load_tool_message, step_id, step_record
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, insert_step
@@ -225,6 +225,7 @@ def _last_message(connection: Connection, messages: Sequence[Message], parent: s
 
 _T = schema.turns
 _BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
+_LAST_TURN = select(_T).where(_T.c.session == bindparam("session")).order_by(_T.c.turn.desc()).limit(1)
 _INSERT_TURN = insert(_T)
 _PROMPT_STEP = select(schema.steps.c.id).where(
     schema.steps.c.session == bindparam("session"),
@@ -233,6 +234,35 @@ _PROMPT_STEP = select(schema.steps.c.id).where(
 )
 _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
 _AGENTS = select(schema.agents).order_by(schema.agents.c.name)
+
+
+def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
+    """Where the session stands, and what the turn goes on from."""
+    session, origin = opening.session, opening.request.resume_from
+    begun = connection.execute(_BY_REQUEST, {"session": session, "request_id": opening.request_id}).one_or_none()
+    last = connection.execute(_LAST_TURN, {"session": session}).one_or_none()
+    source = last
+    if origin is not None and origin.turn:
+        source = find_turn(connection, origin.session or session, origin.turn)
+    elif origin is not None and origin.session is not None:
+        source = connection.execute(_LAST_TURN, {"session": origin.session}).one_or_none()
+    before = SessionBefore(last=_turn_before(last), begun=_turn_before(begun), source=_turn_before(source))
+    stopped = last if begun is None else find_turn(connection, session, begun.turn - 1)
+    if opening.request.reply is None or stopped is None or stopped.result is None:
+        return before
+    result = TurnResult.model_validate_json(stopped.result)
+    step = find_step(connection, stopped.last_step)
+    calls = () if step is None else step.calls
+    keys: dict[str, object] = {"session": session, "call_ids": [call.call_id for call in calls]}
+    ended, _ = _ledger(connection, {**keys, "turn": (begun or stopped).turn})
+    waiting = frozenset(call.call_id for call in calls if call.needs is not None and call.call_id not in ended)
+    return before.model_copy(update={"calls": calls, "waiting": waiting, "requests": result.requests})
+
+
+def _turn_before(row: TurnRow | None) -> TurnBefore | None:
+    if row is None:
+        return None
+    return TurnBefore(session=row.session, turn=row.turn, agent=row.agent, definition=row.definition)
 
 
 def open_turn(

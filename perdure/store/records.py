@@ -9,6 +9,7 @@ from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.files import TEXT, FilePart
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
 from perdure.contracts.tools import PlannedCall, Todo
 from perdure.contracts.turns import RunState, StopReason, TurnResult
@@ -120,6 +121,42 @@ class Opened(Value):
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
     store: str = ""
+
+
+class TurnBefore(Value):
+    """A turn by which another one is opened; ``definition`` is the hash of what it froze."""
+
+    session: str
+    turn: int
+    agent: str
+    definition: str
+
+
+class SessionBefore(Value):
+    """Where a session stands when a turn is about to open, and what that turn goes on from.
+
+    Attributes:
+        last: The session's last turn; None of a new session.
+        begun: The turn that the same request has begun at an earlier attempt.
+        source: The turn whose agent and context the new one goes on with: the last one, or that of a checkpoint.
+        calls: Of a turn that a reply starts: the calls of the answer at which the turn before stopped for people.
+        waiting: The ids of those that still wait for a person.
+        requests: What people were asked there.
+    """
+
+    last: TurnBefore | None = None
+    begun: TurnBefore | None = None
+    source: TurnBefore | None = None
+    calls: tuple[PlannedCall, ...] = ()
+    waiting: frozenset[str] = frozenset()
+    requests: tuple[InputRequest, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The number that the turn has, or is about to get."""
+        if self.begun is not None:
+            return self.begun.turn
+        return 1 if self.last is None else self.last.turn + 1
 
 
 class Committed(Value):

@@ -46,6 +46,7 @@ from perdure.store.records import (
     Opened,
     PeopleWaitedFor,
     RegisteredAgent,
+    SessionBefore,
     SessionFilter,
     SessionRecord,
     StepRecord,
@@ -250,6 +251,10 @@ class Store:
             NotFoundError: No turn was opened with it and no worker has loaded it.
         """
         return await self._read("definition", lambda connection: openings.definition(connection, digest))
+
+    async def session_before(self, opening: OpenTurn) -> SessionBefore:
+        """Where the session stands in which the turn is about to open, and what the turn goes on from."""
+        return await self._read("session_before", lambda connection: openings.session_before(connection, opening))
 
     async def open_turn(
         self, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None

@@ -1,0 +1,65 @@
+"""Opening a turn asks the store as little as it can: what stands there once, then the claim."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from temporalio.testing import ActivityEnvironment
+
+from perdure import Agent
+from perdure.activities.agents import Definitions, TurnContexts
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.metrics import Metrics
+from perdure.activities.recordings import Recordings
+from perdure.activities.tool_runner import Bodies
+from perdure.activities.turns import TurnActivities
+from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.store import Store
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+AGENT = Agent(name="helper", model="openai/scripted", instructions="Help.")
+
+
+def activities(store: Store, bodies: Bodies) -> TurnActivities:
+    return TurnActivities(
+        store=store,
+        agents={"helper": AGENT},
+        inline=None,
+        definitions=Definitions(store),
+        recordings=Recordings(mode="off", folder=None, store=store, secrets=frozenset()),
+        mcp=McpServers([AGENT]),
+        metrics=Metrics(CollectorRegistry()),
+        search_attributes=False,
+        bodies=bodies,
+        contexts=TurnContexts(store, {}),
+        secrets=frozenset(),
+    )
+
+
+async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+    bodies = Bodies(1)
+
+    async def opened(turns: TurnActivities, request_id: str, agent: str | None) -> OpenedTurn:
+        asked.clear()
+        request = OpenTurn(
+            session="s", request=Continuation(agent=agent, prompt="go"), request_id=request_id, run_started_at=NOW
+        )
+        result = await ActivityEnvironment().run(turns.open_turn, request)
+        assert isinstance(result, OpenedTurn)
+        return result
+
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with await Store.open(url, upgrade=True, observe=lambda name, _: asked.update([name])) as store:
+        turns = activities(store, bodies)
+        for number, (request_id, agent) in enumerate([("r1", "helper"), ("r2", "helper"), ("r3", None)], start=1):
+            assert (await opened(turns, request_id, agent)).turn == number
+            assert asked == {"session_before": 1, "open_turn": 1}
+        assert (await opened(turns, "r2", "helper")).turn == 2
+        assert asked == {"session_before": 1, "open_turn": 1}
+
+        elsewhere = activities(store, bodies)  # a worker that has opened none of the session's turns
+        assert (await opened(elsewhere, "r4", None)).turn == 4
+        assert asked == {"session_before": 1, "events_by_key": 1, "open_turn": 1}
+    bodies.close()
