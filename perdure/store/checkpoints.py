@@ -15,8 +15,8 @@ from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, Gene
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import StopReason
-from perdure.store import open_turn as openings
 from perdure.store import schema
+from perdure.store.queries import definition as find_definition
 from perdure.store.queries import session as find_session
 from perdure.store.queries import steps as all_steps
 from perdure.store.queries import turns as all_turns
@@ -81,7 +81,7 @@ class _Calls:
         pending = [call for call in step.calls if call.call_id in rows and rows[call.call_id].state != "ended"]
         if not pending:
             return cls()
-        tools = openings.definition(connection, definition).tools
+        tools = find_definition(connection, definition).tools
         delegates = {tool.name for tool in tools if tool.delegate is not None or tool.builtin == "await_delegate"}
         waits = {_waits_for(call, rows[call.call_id].state, delegates) for call in pending}
         messages = (rows[call.call_id].message for call in step.calls if call not in pending)

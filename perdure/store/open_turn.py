@@ -24,7 +24,7 @@ from perdure.store.accounting import said_before, spent_before, todos_before
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
-from perdure.store.records import Opened, RegisteredAgent, SessionBefore, StepRecord, TurnBefore
+from perdure.store.records import Opened, SessionBefore, StepRecord, TurnBefore
 from perdure.store.schema import insert_into, load_tool_message, step_id, step_record
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, insert_step
@@ -232,8 +232,6 @@ _PROMPT_STEP = select(schema.steps.c.id).where(
     schema.steps.c.turn == bindparam("turn"),
     schema.steps.c.step == 0,
 )
-_DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
-_AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 
 
 def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
@@ -266,9 +264,17 @@ def _turn_before(row: TurnRow | None) -> TurnBefore | None:
 
 
 def open_turn(
-    connection: Connection, opening: OpenTurn, definition: AgentDefinition, context_window: int | None = None
+    connection: Connection, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None
 ) -> Opened:
-    """Begin the session's next turn, or give the one that this request has begun before."""
+    """Begin the session's next turn; the same request id gives the turn it has begun before.
+
+    A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
+
+    Raises:
+        TurnMismatchError: The caller expected another turn, or a newer run holds the session.
+        NotFoundError: There is no checkpoint of which the request says that it goes on from it.
+        ResumeRefusedError: The session cannot go on from it.
+    """
     locked = LockedSession.find(connection, opening.session) or LockedSession.create(
         connection, opening.session, definition.name
     )
@@ -431,27 +437,3 @@ def register_agents(connection: Connection, definitions: Sequence[AgentDefinitio
     statement = insert_into(connection, schema.agents)
     changing = {name: statement.excluded[name] for name in rows[0] if name != "name"}
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changing), rows)
-
-
-def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
-    """The agents that workers have loaded, by name."""
-    return tuple(
-        RegisteredAgent(
-            name=row.name,
-            model=row.model,
-            description=row.description,
-            tools=tuple(json.loads(row.tools)),
-            definition=row.definition,
-            seen_at=row.seen_at,
-        )
-        for row in connection.execute(_AGENTS)
-    )
-
-
-def definition(connection: Connection, digest: str) -> AgentDefinition:
-    """The definition of that hash."""
-    body = connection.scalar(_DEFINITION, {"hash": digest})
-    if body is None:
-        msg = f"there is no agent definition {digest!r}"
-        raise NotFoundError(msg)
-    return AgentDefinition.model_validate_json(body)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
 
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
@@ -17,6 +18,7 @@ from perdure.store.errors import NotFoundError
 from perdure.store.records import (
     Artifact,
     PeopleWaitedFor,
+    RegisteredAgent,
     SessionFilter,
     SessionRecord,
     StepRecord,
@@ -51,6 +53,8 @@ _STEPS = (
 _DELEGATES = select(schema.events.c.body).where(
     schema.events.c.session == bindparam("session"), schema.events.c.type == "delegate_start"
 )
+_DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
+_AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 _ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
 
 _S = schema.steps
@@ -70,7 +74,11 @@ def store_id(connection: Connection) -> str:
 
 
 def session(connection: Connection, session: str) -> SessionRecord:
-    """A session and where it stands."""
+    """A session and where it stands.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
     row = connection.execute(_SESSION, {"session": session}).one_or_none()
     if row is None:
         msg = f"there is no session {session!r}"
@@ -151,7 +159,7 @@ def waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     return frozenset(connection.scalars(statement))
 
 
-def open_runs(connection: Connection, names: Collection[str] | None) -> dict[str, datetime]:
+def open_runs(connection: Connection, names: Collection[str] | None = None) -> dict[str, datetime]:
     """When the first runs of open turns began, by session: of these sessions, or of all."""
     turns, sessions = schema.turns.c, schema.sessions.c
     is_open = (sessions.session == turns.session) & (sessions.open_turn == turns.turn)
@@ -252,7 +260,11 @@ def _last_turns() -> Select[*tuple[object, ...]]:
 
 
 def turn(connection: Connection, session: str, number: int) -> TurnRecord:
-    """A turn by its number."""
+    """A turn by its number.
+
+    Raises:
+        NotFoundError: There is no such turn.
+    """
     row = find_turn(connection, session, number)
     if row is None:
         raise NotFoundError(_no_turn(session, number))
@@ -270,8 +282,8 @@ def turns(connection: Connection, session: str) -> tuple[TurnRecord, ...]:
     return tuple(turn_record(row) for row in connection.execute(_TURNS, {"session": session}))
 
 
-def events(connection: Connection, session: str, after: int, limit: int) -> tuple[Envelope, ...]:
-    """Events after a sequence number, in order."""
+def events(connection: Connection, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
+    """Events after a sequence number, in order; none for a session that nobody has begun."""
     rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
     return tuple(envelope(row) for row in rows)
 
@@ -282,9 +294,15 @@ def events_by_key(connection: Connection, session: str, keys: Sequence[str]) -> 
     return tuple(envelope(row) for row in rows)
 
 
-def transcript(connection: Connection, name: str, number: int | None) -> tuple[Message, ...]:
-    """Every message of the conversation as it is now, or as it was at the end of a turn."""
-    record = session(connection, name)
+def transcript(connection: Connection, name: str, *, turn: int | None = None) -> tuple[Message, ...]:
+    """Every message of the conversation as it is now, or as it was at the end of a turn.
+
+    Compactions change what models read, not what is told here.
+
+    Raises:
+        NotFoundError: There is no such session or turn.
+    """
+    record, number = session(connection, name), turn
     end = record.tip or record.head
     if number is not None and number != record.open_turn:
         row = find_turn(connection, name, number)
@@ -299,8 +317,12 @@ def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:
     return tuple(step_record(row) for row in connection.execute(_STEPS, {"session": session}))
 
 
-def artifact(connection: Connection, artifact: str, session: str | None) -> Artifact:
-    """A large output, an image or a file; of that session, if one is named."""
+def artifact(connection: Connection, artifact: str, *, session: str | None = None) -> Artifact:
+    """A large output, an image or a file; of that session, if one is named.
+
+    Raises:
+        NotFoundError: There is no such artifact.
+    """
     row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
     if row is None or not (session in {None, row.session} or _came_from(connection, session, row.session)):
         msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
@@ -315,3 +337,31 @@ def _came_from(connection: Connection, session: str | None, other: str) -> bool:
 
 def _no_turn(session: str, number: int) -> str:
     return f"session {session!r} has no turn {number}"
+
+
+def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
+    """The agents that workers have loaded, by name."""
+    return tuple(
+        RegisteredAgent(
+            name=row.name,
+            model=row.model,
+            description=row.description,
+            tools=tuple(json.loads(row.tools)),
+            definition=row.definition,
+            seen_at=row.seen_at,
+        )
+        for row in connection.execute(_AGENTS)
+    )
+
+
+def definition(connection: Connection, digest: str) -> AgentDefinition:
+    """A frozen definition.
+
+    Raises:
+        NotFoundError: No turn was opened with it and no worker has loaded it.
+    """
+    body = connection.scalar(_DEFINITION, {"hash": digest})
+    if body is None:
+        msg = f"there is no agent definition {digest!r}"
+        raise NotFoundError(msg)
+    return AgentDefinition.model_validate_json(body)

@@ -1,31 +1,23 @@
 """The store's public face: each method is one transaction, run on a thread of the store's own.
 
-A method whose caller is cancelled still ends its transaction; every write is therefore harmless when it is repeated.
-
-Long, because it is the store's whole face: each operation has its method here, with what it promises.
+An operation is a function over a connection, in the module of its subject, which says what it promises. A method whose
+caller is cancelled still ends its transaction; every write is therefore harmless when it is repeated.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import wraps
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.checkpoints import Checkpoint
-from perdure.contracts.events import Envelope, Event, NewEvent
-from perdure.contracts.generations import Generate
-from perdure.contracts.input_requests import OpenRequest
-from perdure.contracts.messages import Message, ToolMessage
-from perdure.contracts.turns import CommitTurn, OpenTurn
-from perdure.store import checkpoints, commit_turn, queries, session_lock, steps, tool_calls
-from perdure.store import open_turn as openings
+from perdure.contracts.events import Event
+from perdure.store import checkpoints, commit_turn, open_turn, queries, session_lock, steps, tool_calls
 from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
@@ -38,23 +30,12 @@ from perdure.store.database import (
 from perdure.store.errors import OtherStoreError
 from perdure.store.migrate import prepare
 from perdure.store.records import (
-    Artifact,
-    Begun,
-    Claim,
-    Committed,
-    LedgerCall,
-    Opened,
-    PeopleWaitedFor,
-    RegisteredAgent,
-    SessionBefore,
     SessionFilter,
     SessionRecord,
-    StepRecord,
-    TurnGlance,
     TurnRecord,
 )
-from perdure.store.tool_calls import CallKey
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Observe = Callable[[str, float], None]
@@ -62,6 +43,32 @@ Observe = Callable[[str, float], None]
 
 Listen = Callable[[Sequence[Event]], None]
 """Takes events that were written, each once; called on a thread of the store."""
+
+
+def _writes(
+    function: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """The function as a method of the store: one transaction that writes."""
+
+    @wraps(function)
+    async def method(store: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        operation = function.__name__
+        return await store.write(operation, lambda connection: function(connection, *args, **kwargs))
+
+    return method
+
+
+def _reads(
+    function: Callable[Concatenate[Connection, P], T], name: str = ""
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """The function as a method of the store that only reads; ``name`` is that of the operation if it has another."""
+
+    @wraps(function)
+    async def method(store: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        operation = name or function.__name__
+        return await store.read(operation, lambda connection: function(connection, *args, **kwargs))
+
+    return method
 
 
 class Store:
@@ -141,7 +148,7 @@ class Store:
         """
         if wanted in {"", self._id}:
             return
-        self._id = await self._read("store_id", queries.store_id)  # the database may have been exchanged meanwhile
+        self._id = await self.read("store_id", queries.store_id)  # the database may have been exchanged meanwhile
         if wanted != self._id:
             msg = (
                 f"this worker looks at the store {self._address} ({self._id}), the turn lives in the store {wanted}; "
@@ -176,7 +183,8 @@ class Store:
 
         return await asyncio.get_running_loop().run_in_executor(threads, translating)
 
-    async def _write(self, operation: str, work: Callable[[Connection], T]) -> T:
+    async def write(self, operation: str, work: Callable[[Connection], T]) -> T:
+        """Do the work in one transaction that writes."""
         with self._timed(operation):
             return await self._on(self._writers, lambda: self._transaction(work))
 
@@ -189,7 +197,9 @@ class Store:
             if self._observe is not None:
                 self._observe(operation, time.monotonic() - began)
 
-    async def _read(self, operation: str, work: Callable[[Connection], T]) -> T:
+    async def read(self, operation: str, work: Callable[[Connection], T]) -> T:
+        """Do the work, which only reads, once more if its connection has died since its last use."""
+
         def reading() -> T:
             try:
                 return self._read_once(work)
@@ -236,266 +246,47 @@ class Store:
                 raise
             return once()
 
-    async def register_agents(self, definitions: Sequence[AgentDefinition]) -> None:
-        """Note the agents a worker has loaded; the last one of a name counts."""
-        await self._write("register_agents", lambda connection: openings.register_agents(connection, definitions))
+    register_agents = _writes(open_turn.register_agents)
+    agents = _reads(queries.agents)
+    definition = _reads(queries.definition)
+    session_before = _reads(open_turn.session_before)
+    open_turn = _writes(open_turn.open_turn)
+    commit_turn = _writes(commit_turn.commit_turn)
 
-    async def agents(self) -> tuple[RegisteredAgent, ...]:
-        """The agents that workers have loaded, by name."""
-        return await self._read("agents", openings.agents)
+    begin_generation = _writes(steps.begin_generation)
+    finish_generation = _writes(steps.finish_generation)
+    finish_compaction = _writes(steps.finish_compaction)
+    step = _reads(steps.find_step, name="step")
+    conversation = _reads(steps.conversation)
 
-    async def definition(self, digest: str) -> AgentDefinition:
-        """A frozen definition.
+    append_events = _writes(session_lock.append_events)
+    retries = _reads(session_lock.retries)
 
-        Raises:
-            NotFoundError: No turn was opened with it and no worker has loaded it.
-        """
-        return await self._read("definition", lambda connection: openings.definition(connection, digest))
+    claim_call = _writes(tool_calls.claim_call)
+    finish_call = _writes(tool_calls.finish_call)
+    report_progress = _writes(tool_calls.report_progress)
+    holds_call = _reads(tool_calls.holds_call)
+    result_of_call = _reads(tool_calls.result_of_call)
+    keep_artifacts = _writes(tool_calls.keep_artifacts)
 
-    async def session_before(self, opening: OpenTurn) -> SessionBefore:
-        """Where the session stands in which the turn is about to open, and what the turn goes on from."""
-        return await self._read("session_before", lambda connection: openings.session_before(connection, opening))
-
-    async def open_turn(
-        self, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None
-    ) -> Opened:
-        """Begin the session's next turn; the same request id gives the turn it has begun before.
-
-        A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
-
-        Raises:
-            TurnMismatchError: The caller expected another turn, or a newer run holds the session.
-            NotFoundError: There is no checkpoint of which the request says that it goes on from it.
-            ResumeRefusedError: The session cannot go on from it.
-        """
-        return await self._write(
-            "open_turn", lambda connection: openings.open_turn(connection, opening, definition, context_window)
-        )
-
-    async def begin_generation(self, request: Generate, events: Sequence[NewEvent]) -> Begun:
-        """The answer that is stored for this request, or the results it adds to the conversation.
-
-        Calls that have no result by now get an error result; ``events`` are written unless the answer is there.
-
-        Raises:
-            NotFoundError: There is no such session, turn or tool call.
-            TurnEndedError: The turn has ended.
-        """
-        return await self._write(
-            "begin_generation", lambda connection: steps.begin_generation(connection, request, events)
-        )
-
-    async def finish_generation(
-        self, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
-    ) -> StepRecord:
-        """Store an answer and move the tip; the answer that is stored under this id already wins.
-
-        Raises:
-            NotFoundError: There is no such session or turn.
-            TurnEndedError: The turn has ended.
-        """
-        return await self._write(
-            "finish_generation", lambda connection: steps.finish_generation(connection, step, calls, events)
-        )
-
-    async def finish_compaction(self, step: StepRecord, events: Sequence[NewEvent]) -> StepRecord:
-        """Store a summary in place of the messages before it and move the tip; the stored one wins.
-
-        Raises:
-            NotFoundError: There is no such session or turn.
-            TurnEndedError: The turn has ended.
-        """
-        return await self._write(
-            "finish_compaction", lambda connection: steps.finish_compaction(connection, step, events)
-        )
-
-    async def step(self, step: str) -> StepRecord | None:
-        """The step of that id; None if there is none."""
-        return await self._read("step", lambda connection: steps.find_step(connection, step))
-
-    async def conversation(self, tip: str) -> tuple[Message, ...]:
-        """What a model reads at the step: all messages from the root, or from the last compaction.
-
-        Raises:
-            NotFoundError: There is no such step.
-        """
-        return await self._read("conversation", lambda connection: steps.conversation(connection, tip))
-
-    async def append_events(self, session: str, events: Sequence[NewEvent]) -> None:
-        """Write events of the open turn; an event whose key is in the log already is left out.
-
-        Raises:
-            NotFoundError: There is no such session or turn.
-            TurnEndedError: The turn has ended.
-        """
-        await self._write("append_events", lambda connection: session_lock.append_events(connection, session, events))
-
-    async def retries(self, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
-        """The retries of one generation, in order."""
-        return await self._read("retries", lambda connection: session_lock.retries(connection, session, turn, step))
-
-    async def claim_call(
-        self,
-        *,
-        session: str,
-        turn: int,
-        call_id: str,
-        claimant: str,
-        lost: str | None = None,
-        events: Sequence[NewEvent],
-    ) -> Claim:
-        """Ask for a call, and write the events if it is given.
-
-        The same claimant may ask again. A call that another one holds is uncertain, and nothing is written; it is given
-        to whoever names that claimant as ``lost``, if it still is the one that holds it.
-
-        Raises:
-            NotFoundError: There is no such session, turn or tool call.
-            TurnEndedError: The turn has ended, or a later attempt has the call.
-        """
-        key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._write(
-            "claim_call",
-            lambda connection: tool_calls.claim_call(connection, key, claimant=claimant, lost=lost, events=events),
-        )
-
-    async def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
-        self,
-        *,
-        session: str,
-        turn: int,
-        call_id: str,
-        claimant: str,
-        message: ToolMessage | None,
-        events: Sequence[NewEvent],
-        artifacts: Sequence[Artifact] = (),
-    ) -> bool:
-        """Record a call's result, or with None a background delegate's end; False if the claimant does not hold it."""
-        key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._write(
-            "finish_call",
-            lambda connection: tool_calls.finish_call(
-                connection, key, claimant=claimant, message=message, events=events, artifacts=artifacts
-            ),
-        )
-
-    async def keep_artifacts(self, artifacts: Sequence[Artifact]) -> None:
-        """Keep what people send with their messages, before these are sent; what is there stays."""
-
-        def write(connection: Connection) -> None:
-            for artifact in artifacts:
-                key = CallKey(session=artifact.session, turn=0, call_id="")
-                tool_calls.insert_artifact(connection, key, artifact, datetime.now(UTC))
-
-        await self._write("keep_artifacts", write)
-
-    async def report_progress(self, session: str, call_id: str, claimant: str, event: NewEvent) -> bool:
-        """Write how far a call is; False, and nothing is written, if the claimant does not hold the call any more."""
-        key = CallKey(session=session, turn=event.turn, call_id=call_id)
-        return await self._write(
-            "report_progress", lambda connection: tool_calls.report_progress(connection, key, claimant, event)
-        )
-
-    async def commit_turn(self, commit: CommitTurn) -> Committed:
-        """End a turn; one that has ended gives its recorded result.
-
-        Raises:
-            NotFoundError: There is no such session or turn.
-        """
-        return await self._write("commit_turn", lambda connection: commit_turn.commit_turn(connection, commit))
-
-    async def session(self, session: str) -> SessionRecord:
-        """A session and where it stands.
-
-        Raises:
-            NotFoundError: There is no such session.
-        """
-        return await self._read("session", lambda connection: queries.session(connection, session))
+    session = _reads(queries.session)
+    glances = _reads(queries.glances)
+    open_runs = _reads(queries.open_runs)
+    people_waited_for = _reads(queries.people_waited_for)
+    open_requests = _reads(queries.open_requests)
+    turn = _reads(queries.turn)
+    turn_by_request = _reads(queries.turn_by_request)
+    turns = _reads(queries.turns)
+    events = _reads(queries.events)
+    events_by_key = _reads(queries.events_by_key)
+    transcript = _reads(queries.transcript)
+    artifact = _reads(queries.artifact)
+    checkpoints = _reads(checkpoints.checkpoints)
 
     async def sessions(
         self, *, limit: int = 50, only: Collection[str] | None = None, **wanted: Unpack[SessionFilter]
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
         """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
-        return await self._read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
+        return await self.read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
 
-    async def glances(self, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
-        """What a list shows of these turns, one of each session."""
-        return await self._read("glances", lambda connection: queries.glances(connection, turns))
-
-    async def open_runs(self, sessions: Collection[str] | None = None) -> dict[str, datetime]:
-        """When the first runs of open turns began, by session: of these sessions, or of all."""
-        return await self._read("open_runs", lambda connection: queries.open_runs(connection, sessions))
-
-    async def people_waited_for(self, without: Collection[str] = ()) -> PeopleWaitedFor:
-        """How many turns wait for a person now, and since when; those of the sessions ``without`` are not counted."""
-        return await self._read("people_waited_for", lambda connection: queries.people_waited_for(connection, without))
-
-    async def open_requests(self, session: str | None = None, agent: str | None = None) -> tuple[OpenRequest, ...]:
-        """The input requests that nobody has decided about, of this session and of turns of this agent only."""
-        return await self._read("open_requests", lambda connection: queries.open_requests(connection, session, agent))
-
-    async def turn(self, session: str, turn: int) -> TurnRecord:
-        """A turn by its number.
-
-        Raises:
-            NotFoundError: There is no such turn.
-        """
-        return await self._read("turn", lambda connection: queries.turn(connection, session, turn))
-
-    async def turn_by_request(self, session: str, request_id: str) -> TurnRecord | None:
-        """The turn that a request has begun, if it has."""
-        return await self._read(
-            "turn_by_request", lambda connection: queries.turn_by_request(connection, session, request_id)
-        )
-
-    async def turns(self, session: str) -> tuple[TurnRecord, ...]:
-        """All turns of a session, in order."""
-        return await self._read("turns", lambda connection: queries.turns(connection, session))
-
-    async def events(self, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
-        """Events after a sequence number, in order; none for a session that nobody has begun."""
-        return await self._read("events", lambda connection: queries.events(connection, session, after, limit))
-
-    async def events_by_key(self, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
-        """The events that were written under these keys, in order."""
-        return await self._read("events_by_key", lambda connection: queries.events_by_key(connection, session, keys))
-
-    async def transcript(self, session: str, *, turn: int | None = None) -> tuple[Message, ...]:
-        """Every message of the conversation as it is now, or as it was at the end of a turn.
-
-        Compactions change what models read, not what is told here.
-
-        Raises:
-            NotFoundError: There is no such session or turn.
-        """
-        return await self._read("transcript", lambda connection: queries.transcript(connection, session, turn))
-
-    async def steps(self, session: str) -> tuple[StepRecord, ...]:
-        """All steps of a session, also those that no conversation reaches any more."""
-        return await self._read("steps", lambda connection: queries.steps(connection, session))
-
-    async def checkpoints(self, session: str) -> tuple[Checkpoint, ...]:
-        """Every step of a session as a place to go on from, in order, also those that a rewind left behind.
-
-        Raises:
-            NotFoundError: There is no such session.
-        """
-        return await self._read("checkpoints", lambda connection: checkpoints.checkpoints(connection, session))
-
-    async def artifact(self, artifact: str, *, session: str | None = None) -> Artifact:
-        """A large output, an image or a file; of that session, if one is named.
-
-        Raises:
-            NotFoundError: There is no such artifact.
-        """
-        return await self._read("artifact", lambda connection: queries.artifact(connection, artifact, session))
-
-    async def holds_call(self, session: str, turn: int, call_id: str, claimant: str) -> bool:
-        """Whether the claimant holds a call that has no result yet."""
-        key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._read("holds_call", lambda connection: tool_calls.holds_call(connection, key, claimant))
-
-    async def result_of_call(self, session: str, turn: int, call_id: str) -> ToolMessage | None:
-        """The result of a tool call; None while it has none."""
-        key = CallKey(session=session, turn=turn, call_id=call_id)
-        return await self._read("result_of_call", lambda connection: tool_calls.result_of_call(connection, key))
+    steps = _reads(queries.steps)

@@ -5,7 +5,7 @@ It tells attempts apart by their claims only, and not whether the one that holds
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
@@ -205,14 +205,27 @@ def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, b
     locked.connection.execute(_INSERT, rows)
 
 
-def claim_call(
-    connection: Connection, call: CallKey, *, claimant: str, lost: str | None, events: Sequence[NewEvent]
+def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
+    connection: Connection,
+    *,
+    session: str,
+    turn: int,
+    call_id: str,
+    claimant: str,
+    lost: str | None = None,
+    events: Sequence[NewEvent],
 ) -> Claim:
-    """Claim the call if it is free or still held by the attempt that is ``lost``; otherwise say what is the case.
+    """Ask for a call, and write the events if it is given.
+
+    The same claimant may ask again. A call that another one holds is uncertain, and nothing is written; it is given to
+    whoever names that claimant as ``lost``, if it still is the one that holds it.
 
     Raises:
-        TurnEndedError: A later attempt of the same activity holds the call: a worker that was frozen asks for it.
+        NotFoundError: There is no such session, turn or tool call.
+        TurnEndedError: The turn has ended, or a later attempt of the same activity holds the call: a worker that was
+            frozen asks for it.
     """
+    call = CallKey(session=session, turn=turn, call_id=call_id)
     locked = LockedSession.for_turn(connection, call.session, call.turn)
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
@@ -250,19 +263,22 @@ def _is_later(held: str, asking: str) -> bool:
     return bool(place) and held_place == place and held_at > at
 
 
-def finish_call(
+def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
     connection: Connection,
-    call: CallKey,
     *,
+    session: str,
+    turn: int,
+    call_id: str,
     claimant: str,
     message: ToolMessage | None,
     events: Sequence[NewEvent],
-    artifacts: Sequence[Artifact],
+    artifacts: Sequence[Artifact] = (),
 ) -> bool:
     """Record the result of the call if the claimant still holds it; False, and nothing written, if not.
 
     Without a result, a delegate in the background has ended: its call has one already, or is about to get it.
     """
+    call = CallKey(session=session, turn=turn, call_id=call_id)
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
         return False
@@ -292,16 +308,23 @@ def forget_arguments(locked: LockedSession, turn: int) -> None:
         mark_wiped(locked.connection)
 
 
-def report_progress(connection: Connection, call: CallKey, claimant: str, event: NewEvent) -> bool:
+def report_progress(connection: Connection, session: str, call_id: str, claimant: str, event: NewEvent) -> bool:
     """Write how far a call is if the claimant still holds it; False, and nothing written, if not."""
+    call = CallKey(session=session, turn=event.turn, call_id=call_id)
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
         return False
-    if not holds_call(connection, call, claimant):
+    if not holds_call(connection, session, call.turn, call_id, claimant):
         return False
     locked.append(event)
     locked.save()
     return True
+
+
+def keep_artifacts(connection: Connection, artifacts: Sequence[Artifact]) -> None:
+    """Keep what people send with their messages, before these are sent; what is there stays."""
+    for artifact in artifacts:
+        insert_artifact(connection, CallKey(artifact.session, 0, ""), artifact, datetime.now(UTC))
 
 
 def insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:
@@ -318,15 +341,15 @@ def insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, n
     connection.execute(insert_into(connection, schema.artifacts).on_conflict_do_nothing(), values)
 
 
-def result_of_call(connection: Connection, call: CallKey) -> ToolMessage | None:
+def result_of_call(connection: Connection, session: str, turn: int, call_id: str) -> ToolMessage | None:
     """The result of a call; None while it has none."""
-    message = connection.scalar(_FIND_MESSAGE, call.parameters())
+    message = connection.scalar(_FIND_MESSAGE, CallKey(session, turn, call_id).parameters())
     return None if message is None else load_tool_message(message)
 
 
-def holds_call(connection: Connection, call: CallKey, claimant: str) -> bool:
+def holds_call(connection: Connection, session: str, turn: int, call_id: str, claimant: str) -> bool:
     """Whether the claimant holds a call that has no result yet."""
-    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    row = connection.execute(_FIND, CallKey(session, turn, call_id).parameters()).one_or_none()
     return row is not None and (row.state, row.claimant) == ("claimed", claimant)
 
 

@@ -88,7 +88,7 @@ async def test_a_database_that_was_exchanged_is_noticed_by_the_next_turn(postgre
     """What this process knew when it opened the store is not what a turn is told."""
     async with await Store.open(postgresql_url, upgrade=True) as store:
         known = store.id
-        await store._write("test", lambda connection: connection.exec_driver_sql("UPDATE identity SET id = 'new'"))
+        await store.write("test", lambda connection: connection.exec_driver_sql("UPDATE identity SET id = 'new'"))
         assert (await open_turn(store)).store == "new"
         await store.require("new")
         with pytest.raises(OtherStoreError, match=r"\(new\), the turn lives in"):

@@ -125,7 +125,7 @@ async def test_a_prepared_statement_of_another_client_is_waited_for(postgresql_u
     """What a pool in transaction mode makes of statements that the address wants prepared."""
     async with await Store.open(postgresql_url, upgrade=True) as store:
         with pytest.raises(StoreUnavailableError, match="prepared statement"):
-            await store._read("test", lambda connection: connection.exec_driver_sql(statement))
+            await store.read("test", lambda connection: connection.exec_driver_sql(statement))
 
 
 async def test_a_value_that_cannot_be_written_is_still_refused(postgresql_url: str) -> None:
