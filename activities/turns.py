@@ -1,7 +1,4 @@
-"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice.
-
-Long, because an opening looks at all that a request may ask for.
-"""
+"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
