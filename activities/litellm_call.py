@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,7 +38,7 @@ from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: 
 from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[reportMissingTypeStubs]
 from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.activities import provider_http
+from perdure.activities import provider_http, stand_in
 from perdure.activities.conversations import WireMessage
 from perdure.activities.failures import cause_chain, facts_of
 from perdure.activities.provider_http import (
@@ -218,12 +219,31 @@ _OWN_ACCESS = frozenset(
 """Arguments with which a call needs no variable of its provider's."""
 
 
+async def _response(definition: AgentDefinition, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401 - litellm's
+    answers = stand_in.current()
+    if answers is None:
+        return await litellm.acompletion(**arguments)
+    completion = await answers.answer(definition, arguments)
+    if completion is None:
+        nowhere = {"api_base": NOWHERE, "api_key": "sk-stand-in"}
+        with provider_http.answered_by(answers.send):
+            return await litellm.acompletion(**{**nowhere, **arguments})
+    response: Any = convert_dict_to_response.convert_to_model_response_object(
+        response_object=completion, model_response_object=litellm.ModelResponse()
+    )
+    if facts_about(definition.model):
+        response._hidden_params["response_cost"] = litellm.completion_cost(response, model=definition.model)  # noqa: SLF001
+    return response
+
+
 def require_key(definition: AgentDefinition) -> None:
     """Refuse a call that no key is there for; a model behind an address of one's own needs none.
 
     Raises:
         MissingKeyError: Names the variables to set.
     """
+    if stand_in.current() is not None:
+        return
     params = definition.generate_params
     missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
     if _OWN_ACCESS.isdisjoint(params):
@@ -387,7 +407,7 @@ async def _called(definition: AgentDefinition, messages: list[WireMessage], may_
         arguments = _arguments(definition, mode, messages)
     with provider_http.guarded() as exchange:
         try:
-            response: Any = await litellm.acompletion(**arguments)
+            response: Any = await _response(definition, arguments)
         except Exception as error:
             unusable = _unusable(error, exchange.usage, definition)
             if unusable is None:
@@ -418,7 +438,8 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
         **({"tools": tools} if tools else {}),
         **_response_format(definition),
     }
-    given = filled_for_call(_without_prices(definition.generate_params), os.environ)
+    environment = os.environ if stand_in.current() is None else defaultdict(lambda: "stand-in", os.environ)
+    given = filled_for_call(_without_prices(definition.generate_params), environment)
     twice = sorted(own.keys() & given.keys())
     if twice:
         msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"

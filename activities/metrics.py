@@ -85,9 +85,9 @@ class Metrics:
         self.calls_waiting.labels(provider).set(waiting)
         self.calls_per_second.labels(provider).set(math.inf if rate is None else rate)
 
-    def count_outcomes(self, written: Iterable[Event]) -> None:
+    def count_outcomes(self, written: Iterable[tuple[str, Event]]) -> None:
         """Count the outcome of each tool call that these new events of the log end, however it was ended."""
-        for event in written:
+        for _, event in written:
             if isinstance(event, ToolError) or (isinstance(event, ToolEnd) and not event.recorded):
                 self.tool_calls.labels(*_outcome_of(event)).inc()
 

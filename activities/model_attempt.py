@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -55,6 +55,9 @@ NOTHING_PAID = Paid()
 class DeadlineExceededError(TimeoutError):
     """The model call took longer than the agent's generation_timeout."""
 
+    def __init__(self, limit: timedelta) -> None:
+        super().__init__(f"the model did not answer within generation_timeout ({limit.total_seconds():g} s)")
+
 
 class TooManyCallsError(UnusableAnswerError):
     """The answer asks for more tool calls than a workflow can have at once."""
@@ -99,8 +102,16 @@ class Attempts:
     """The model calls of one worker."""
 
     def __init__(
-        self, *, store: Store, metrics: Metrics, recordings: Recordings, gates: Gates, secrets: Collection[str]
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        recordings: Recordings,
+        gates: Gates,
+        secrets: Collection[str],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._store = store
         self._metrics = metrics
         self._gates = gates
@@ -123,12 +134,12 @@ class Attempts:
         Raises:
             CallFailedError: Whatever the provider or its library did.
         """
-        gate, entered, replays = self._gates.of(definition), time.monotonic(), self._recordings.mode == "replay"
+        gate, entered, replays = self._gates.of(definition), self._monotonic(), self._recordings.mode == "replay"
         filled, sent = messages, None
         if not replays:
             filled = await self._contents.fill(request.session, facts_about(definition.model), messages)
             sent = await self._turn_at(gate, request, definition)
-        began = time.monotonic()
+        began = self._monotonic()
         waited = began - entered
         try:
             if definition.recording or replays:
@@ -137,12 +148,12 @@ class Attempts:
             else:
                 answer = await _called(definition, filled, ceiling)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
-            failure = self.failed(definition, error, time.monotonic() - began, waited=waited)
+            failure = self.failed(definition, error, self._monotonic() - began, waited=waited)
             if sent is not None:
                 _show(gate, sent, failure.facts, served=isinstance(error, UnusableAnswerError))
             # The chain holds unredacted texts, and would stand in the history.
             raise failure from None
-        seconds = time.monotonic() - began
+        seconds = self._monotonic() - began
         if sent is not None:
             gate.serve(sent)
         if not answer.recorded:  # then nobody was asked, or paid
@@ -356,8 +367,7 @@ async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
     except TimeoutError as error:
         if not deadline.expired():
             raise
-        msg = f"the model did not answer within generation_timeout ({limit.total_seconds():g} s)"
-        raise DeadlineExceededError(msg) from error
+        raise DeadlineExceededError(limit) from error
 
 
 def _check_calls(answer: Answer) -> None:

@@ -343,6 +343,19 @@ _running: ContextVar[Exchange | None] = ContextVar("perdure_exchange", default=N
 Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
+_instead: ContextVar[Send | None] = ContextVar("perdure_instead", default=None)
+
+
+@contextmanager
+def answered_by(send: Send) -> Iterator[None]:
+    """Have this answer every guarded exchange of the block in place of the network."""
+    token = _instead.set(send)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
 @contextmanager
 def guarded() -> Iterator[Exchange]:
     """Guard every HTTP exchange of this block and of the tasks it starts."""
@@ -436,7 +449,7 @@ async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
     if exchange is None:
         return await send(request)
     request.headers["accept-encoding"] = _ENCODINGS
-    response = await send(request)
+    response = await (_instead.get() or send)(request)
     try:
         if response.has_redirect_location:
             raise RedirectedError(_origin(request.url, response.headers["location"]))

@@ -1,12 +1,14 @@
 """Compose a worker from its parts, run it until it is told to stop, and take it down in order."""
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import os
 import signal
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from datetime import datetime, timedelta
 import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
 from temporalio import activity
+from temporalio.common import RawValue
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowRunner
 
@@ -41,7 +44,13 @@ from perdure.client.connect import connect
 from perdure.client.errors import ClientError
 from perdure.client.read import closures, people_waited_for
 from perdure.client.worker_stores import WorkerStore, store_queue, worker_stores
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import SearchAttribute
+from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.tools import CollectDelegates, ToolOutcome
+from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
@@ -84,16 +93,25 @@ class Parts:
     """What is made of agents in start requests; None refuses them."""
 
 
-def build_worker(
-    client: temporalio.client.Client, settings: Settings, parts: Parts, runner: WorkflowRunner | None = None
-) -> Worker:
-    """A worker with every workflow and activity registered; the one place that lists them."""
-    if settings.recording_mode != "replay":  # then no tool runs
-        parts.store.listen(parts.metrics.count_outcomes)
+@dataclass(frozen=True)
+class Activities:
+    """The activities of one worker, by their names in :class:`perdure.contracts.names.Activity`."""
+
+    open_turn: Callable[[OpenTurn], Awaitable[OpenedTurn]]
+    commit_turn: Callable[[CommitTurn], Awaitable[TurnResult]]
+    generate: Callable[[Generate], Awaitable[Generation]]
+    compact: Callable[[Compact], Awaitable[Compacted]]
+    react: Callable[[React], Awaitable[Reacted]]
+    ask: Callable[[AskPeople], Awaitable[RecordedDecisions | None]]
+    collect_delegates: Callable[[CollectDelegates], Awaitable[ToolOutcome]]
+    call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
+
+
+def make_activities(
+    parts: Parts, recordings: Recordings, gates: Gates, monotonic: Callable[[], float] = time.monotonic
+) -> Activities:
+    """The activities over these parts; the one place that composes them."""
     definitions, contexts = Definitions(parts.store), TurnContexts(parts.store, os.environ)
-    recordings = Recordings(
-        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
-    )
     turns = TurnActivities(
         store=parts.store,
         agents=parts.agents,
@@ -112,9 +130,9 @@ def build_worker(
         store=parts.store,
         metrics=parts.metrics,
         recordings=recordings,
-        # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
-        gates=Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE),
+        gates=gates,
         secrets=parts.secrets,
+        monotonic=monotonic,
     )
     generate = GenerateActivity(
         store=parts.store,
@@ -125,7 +143,6 @@ def build_worker(
         metrics=parts.metrics,
         secrets=parts.secrets,
     )
-    compaction = CompactActivity(store=parts.store, definitions=definitions, attempts=attempts)
     reacting = ReactActivity(
         store=parts.store,
         agents=parts.agents,
@@ -134,24 +151,33 @@ def build_worker(
         contexts=contexts,
         secrets=parts.secrets,
     )
-    tools = _tools(parts, definitions, recordings, contexts)
+    collecting = CollectActivity(store=parts.store, definitions=definitions, delegations=turns.delegations)
+    return Activities(
+        open_turn=turns.open_turn,
+        commit_turn=turns.commit_turn,
+        generate=generate.generate,
+        compact=CompactActivity(store=parts.store, definitions=definitions, attempts=attempts).compact,
+        react=reacting.react,
+        ask=PeopleActivity(parts.store, recordings).ask,
+        collect_delegates=collecting.collect_delegates,
+        call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
+    )
+
+
+def build_worker(
+    client: temporalio.client.Client, settings: Settings, parts: Parts, runner: WorkflowRunner | None = None
+) -> Worker:
+    """A worker with the workflow and every activity registered."""
+    if settings.recording_mode != "replay":  # then no tool runs
+        parts.store.listen(parts.metrics.count_outcomes)
+    # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
+    gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE)
+    activities = make_activities(parts, _recordings(settings, parts), gates)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=[AgentTurn],
-        activities=[
-            turns.open_turn,
-            turns.commit_turn,
-            close_as_canceled,
-            generate.generate,
-            compaction.compact,
-            reacting.react,
-            PeopleActivity(parts.store, recordings).ask,
-            CollectActivity(
-                store=parts.store, definitions=definitions, delegations=turns.delegations
-            ).collect_delegates,
-            tools.call_tool,
-        ],
+        activities=[close_as_canceled, *(getattr(activities, field.name) for field in dataclasses.fields(activities))],
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
@@ -170,12 +196,9 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
     """
     if not any(server.stateful for agent in parts.agents.values() for server in agent.mcp_servers):
         return None
-    recordings = Recordings(
-        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
-    )
     parts.mcp.queue = f"{settings.task_queue}-{uuid.uuid4().hex}"
     contexts = TurnContexts(parts.store, os.environ)
-    tools = _tools(parts, Definitions(parts.store), recordings, contexts)
+    tools = _tools(parts, Definitions(parts.store), _recordings(settings, parts), contexts)
     return Worker(
         client,
         task_queue=parts.mcp.queue,
@@ -212,6 +235,12 @@ async def _warn_of_other_stores(client: temporalio.client.Client, settings: Sett
                 "another worker of this task queue uses another store: turns wait for workers of their own store",
                 extra={"worker": told.worker, "its_store": str(told), "store": str(own)},
             )
+
+
+def _recordings(settings: Settings, parts: Parts) -> Recordings:
+    return Recordings(
+        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
+    )
 
 
 def _tools(parts: Parts, definitions: Definitions, recordings: Recordings, contexts: TurnContexts) -> ToolActivities:

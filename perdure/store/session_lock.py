@@ -151,7 +151,7 @@ class LockedSession:
         ]
         self.connection.execute(_INSERT_EVENTS, rows)
         self.last_seq += len(rows)
-        self.connection.info.setdefault(WRITTEN, []).extend(event.event for event in new)
+        self.connection.info.setdefault(WRITTEN, []).extend((self.session, event.event) for event in new)
 
 
 def _no_session(session: str) -> str:

@@ -41,8 +41,8 @@ T = TypeVar("T")
 Observe = Callable[[str, float], None]
 """Takes the name of an operation and the seconds it took."""
 
-Listen = Callable[[Sequence[Event]], None]
-"""Takes events that were written, each once; called on a thread of the store."""
+Listen = Callable[[Sequence[tuple[str, Event]]], None]
+"""Takes sessions and the events written for them, each once; called on a thread of the store."""
 
 
 def _writes(
@@ -181,6 +181,8 @@ class Store:
             with translated(self._address):
                 return work()
 
+        if self._address.in_memory:  # nothing waits for a disk, and no other thread uses its one connection
+            return translating()
         return await asyncio.get_running_loop().run_in_executor(threads, translating)
 
     async def write(self, operation: str, work: Callable[[Connection], T]) -> T:
@@ -220,7 +222,7 @@ class Store:
 
         def once() -> T:
             nonlocal committing
-            written: list[Event] = []
+            written: list[tuple[str, Event]] = []
             with self._writing.begin() as connection:
                 connection.info[session_lock.WRITTEN] = (
                     written  # of a connection that lives on: an aborted one left its own

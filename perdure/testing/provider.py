@@ -90,7 +90,9 @@ WAIT_SECONDS = 30.0
 
 HOST = "127.0.0.1"
 
-WIRES: dict[str, Wire] = {wire.path: wire for wire in (OpenAI(), Anthropic())}
+OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+
+WIRES: dict[str, Wire] = {wire.path: wire for wire in (OPENAI, ANTHROPIC)}
 """By the path of a request."""
 
 USUAL_WINDOW = 128_000
@@ -233,7 +235,7 @@ class ScriptedProvider:
         self._tasks.add(task)
         try:
             with suppress(ConnectionError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
-                await Connection(reader, writer, self._respond, self._note_disconnect).serve()
+                await Connection(reader, writer, self.respond, self._note_disconnect).serve()
         except asyncio.CancelledError:
             pass  # the provider is left
         finally:
@@ -242,7 +244,8 @@ class ScriptedProvider:
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _respond(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Response:
+    async def respond(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Response:
+        """The response to an HTTP request, whatever it is."""
         if (method, path) == ("GET", "/healthz"):
             return _json(200, {"status": "ok"})
         wire = WIRES.get(path)
@@ -264,14 +267,27 @@ class ScriptedProvider:
             Exception: The body is no request of the wire, or the script has no answer for it.
         """
         request = wire.request(body)
-        refused = self._over_a_limit(request) or self._broken_rule(request, wire)
-        reply = Reply() if refused else self._reply(request)
+        refused, reply = self._judged(request, wire)
         fault = refused or self._next_fault(request, reply)
         response = self._response(wire, request, reply, fault, headers)
         kind = "refused" if refused else fault.kind if fault else None
         self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind, body=json.loads(body)))
         await self._notify()
         return response
+
+    def answer_at_once(self, wire: Wire, request: ChatRequest) -> tuple[dict[str, JsonValue] | None, Fault | None]:
+        """The answer to a request as an object, without HTTP; or else the fault that the request is about to meet."""
+        refused, reply = self._judged(request, wire)
+        fault = refused or self._fault_ahead(request, reply)
+        if fault is not None:
+            return None, fault
+        self.requests.append(RecordedRequest(request=request, headers={}, fault=None))
+        return wire.answer(request, reply), None
+
+    def _judged(self, request: ChatRequest, wire: Wire) -> tuple[Fault | None, Reply]:
+        """Why the request is refused, if it is, and the script's reply to it."""
+        refused = self._over_a_limit(request) or self._broken_rule(request, wire)
+        return refused, Reply() if refused else self._reply(request)
 
     def _response(
         self, wire: Wire, request: ChatRequest, reply: Reply, fault: Fault | None, headers: Mapping[str, str]
@@ -320,16 +336,16 @@ class ScriptedProvider:
             raise _FunctionFailedError(msg) from error
 
     def _next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
+        fault = self._fault_ahead(request, reply)
+        self._faults_used[_conversation(request)] += 1
+        return fault
+
+    def _fault_ahead(self, request: ChatRequest, reply: Reply) -> Fault | None:
+        """The fault that the request meets, which stays ahead of the next one."""
         if self._always is not None:
             return self._always
-        # The first user message tells sessions apart that share a script.
-        first = next((str(message.get("content")) for message in request.messages if message.get("role") == "user"), "")
-        key = (request.model, first, request.index)
-        used = self._faults_used[key]
-        if used >= len(reply.faults):
-            return None
-        self._faults_used[key] = used + 1
-        return reply.faults[used]
+        used = self._faults_used[_conversation(request)]
+        return reply.faults[used] if used < len(reply.faults) else None
 
     async def _note_disconnect(self) -> None:
         self.disconnects += 1
@@ -338,6 +354,12 @@ class ScriptedProvider:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _conversation(request: ChatRequest) -> tuple[str, str, int]:
+    """What faults are counted for. The first user message tells sessions apart that share a script."""
+    first = next((str(message.get("content")) for message in request.messages if message.get("role") == "user"), "")
+    return request.model, first, request.index
 
 
 def _json(status: int, body: JsonValue, headers: Mapping[str, str] | None = None) -> Response:

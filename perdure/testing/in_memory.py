@@ -1,0 +1,322 @@
+"""Turns in memory: the agent, its tools and its hooks as on a worker, without a server, a port, a file or a wait."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Unpack
+
+from perdure.activities.mcp.servers import McpServers
+from perdure.activities.metrics import Metrics
+from perdure.activities.pace import Gate, Gates
+from perdure.activities.recordings import Recordings
+from perdure.activities.secrets import secret_values
+from perdure.activities.stand_in import answered_by
+from perdure.activities.tool_runner import Bodies
+from perdure.agents.agent import Agent
+from perdure.client.read import read_events, read_trajectory
+from perdure.client.requests import Content, TaskOptions, keep_files, read_content, session_id, turn_request
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import PerdureError
+from perdure.contracts.events import Envelope, Event
+from perdure.contracts.input_requests import InputRequest, Reply
+from perdure.contracts.messages import Message
+from perdure.contracts.turns import Continuation, TurnResult
+from perdure.contracts.values import JsonValue, Value
+from perdure.store import Store
+from perdure.testing.clock import Clock, NothingComesError
+from perdure.testing.memory_turn import Around, MemoryTurn, RunningTurn, tell
+from perdure.testing.provider import RecordedRequest, ScriptedProvider
+from perdure.testing.script import Answers
+from perdure.testing.stand_in import stand_in_of
+from perdure.trajectory import Trajectory
+from perdure.worker.agents import check_needs, with_delegates
+from perdure.worker.app import Parts, make_activities
+from perdure.worker.telemetry import registry
+
+IN_MEMORY = "sqlite://"
+"""The address of a store without a file."""
+
+MOST_KEPT = 100
+"""Agents that are remembered as they were prepared."""
+
+
+class InMemoryError(PerdureError):
+    """A turn in memory cannot go on; the message says what it lacks."""
+
+
+class Said(Value):
+    """What a person says to an input request, so many seconds of virtual time after it was asked."""
+
+    decision: Literal["answered", "approved", "denied"]
+    value: JsonValue = None
+    by: str = "somebody"
+    reason: str = ""
+    seconds: float = 0.0
+
+    def to(self, request: str) -> Reply:
+        """The reply to this request."""
+        return Reply(request=request, decision=self.decision, value=self.value, by=self.by, reason=self.reason)
+
+
+def answer(value: JsonValue, *, by: str = "somebody", seconds: float = 0.0) -> Said:
+    """An answer to a question."""
+    return Said(decision="answered", value=value, by=by, seconds=seconds)
+
+
+def approve(*, by: str = "somebody", seconds: float = 0.0) -> Said:
+    """An approval of a tool call."""
+    return Said(decision="approved", by=by, seconds=seconds)
+
+
+def deny(reason: str = "", *, by: str = "somebody", seconds: float = 0.0) -> Said:
+    """A denial of a tool call or of a question."""
+    return Said(decision="denied", reason=reason, by=by, seconds=seconds)
+
+
+People = Sequence[Said] | Callable[[InputRequest], Said | None]
+"""What people say: in the order of the requests, or for each request; None is no reply."""
+
+OnEvent = Callable[[Event, RunningTurn], None]
+"""Called with each event of the log and the turn that wrote it, which it may cancel, steer or extend."""
+
+
+@dataclass(frozen=True)
+class InMemoryRun:
+    """A turn that has ended in memory.
+
+    Attributes:
+        result: What it came to.
+        results: This result, and those of the turns that messages for later have begun.
+        requests: What models were asked, delegates' included.
+        seconds: Virtual time that passed: waits before retries, for people, for slow answers.
+        session: The session's id; ``run_in_memory(…, after=run)`` goes on with it.
+        store: Where everything stands.
+    """
+
+    result: TurnResult
+    results: tuple[TurnResult, ...]
+    requests: tuple[RecordedRequest, ...]
+    seconds: float
+    session: str
+    store: Store
+
+    async def transcript(self) -> list[Message]:
+        """The conversation."""
+        return list(await self.store.transcript(self.session))
+
+    async def trajectory(self) -> Trajectory:
+        """The session as one value: messages, steps, events, usage."""
+        return await read_trajectory(self.store, self.session)
+
+    async def events(self, session: str | None = None) -> list[Envelope]:
+        """The event log, of this session or of a delegate's."""
+        return [envelope async for envelope in read_events(self.store, session or self.session)]
+
+
+class InMemoryOptions(TaskOptions, total=False):
+    """What a turn in memory may be told beside its prompt.
+
+    Attributes:
+        agents: Further agents, such as delegates that the agent names.
+        models: Scripts of single models, by the name after the provider's prefix.
+        window: Tokens that a prompt may have; a longer one is refused as context overflow.
+        people: What people say to questions and approvals.
+        on_event: What is to happen meanwhile.
+        after: The run whose session goes on.
+        reply: What a person says to the first request of a run that ended ``waiting_for_input``.
+        history: A conversation in OpenAI's chat format with which the session begins.
+        compact: Whether the conversation is summarised, and nothing generated.
+    """
+
+    agents: Sequence[Agent]
+    models: Mapping[str, Answers]
+    window: int
+    people: People
+    on_event: OnEvent
+    after: InMemoryRun
+    reply: Said
+    history: Sequence[Mapping[str, JsonValue]]
+    compact: bool
+
+
+_OURS = frozenset(InMemoryOptions.__annotations__) - frozenset(TaskOptions.__annotations__) - {"history", "compact"}
+
+
+async def run_in_memory(
+    agent: Agent, prompt: Content, script: Answers | None = None, **options: Unpack[InMemoryOptions]
+) -> InMemoryRun:
+    """Run one turn of an agent in this process, with the script's answers, and wait for nothing.
+
+    The agent's tools and hooks are called, and everything is decided, recorded and refused by the code that runs on a
+    worker. Only Temporal, the database file, the network and time are not there: waits before retries and for people
+    pass at once.
+
+    Args:
+        agent: The agent; its delegates come with it.
+        prompt: A text, or a list of texts, images and files.
+        script: The answers of every model, as for :class:`ScriptedProvider`.
+        **options: See :class:`InMemoryOptions`.
+
+    Raises:
+        InMemoryError: The turn waits for a person and ``people`` says nothing.
+        RequestRefusedError: The request is not valid.
+    """
+    ours = {name: value for name, value in options.items() if name in _OURS}
+    before = options.get("after")
+    session = session_id(agent.name) if before is None else before.session
+    store = await _opened()
+    text, files = await read_content(prompt)
+    fields = {name: value for name, value in options.items() if name not in ours}
+    request = turn_request(session, {"agent": agent.name, "prompt": text, **fields})
+    more: dict[str, object] = {"parts": await keep_files(store, session, files)} if files else {}
+    if (reply := options.get("reply")) is not None:
+        more["reply"] = reply.to(_first_request(before))
+    clock = Clock(datetime.now(UTC))
+    model = ScriptedProvider(script, models=options.get("models"), window=options.get("window"))
+    async with _parts((agent, *options.get("agents", ())), store) as parts:
+        watching = _Watching(options.get("on_event"))
+        around = Around(
+            activities=make_activities(parts, _no_recordings(parts), _OpenGates(parts.metrics, room=1), clock.seconds),
+            clock=clock,
+            ask=_asking(options.get("people", ())),
+            on_event=watching.hear,
+        )
+        started = request.model_copy(update=more)
+        with answered_by(stand_in_of(model, clock)):
+            results = await _carried_out(around, session, Continuation.model_validate(dict(started)))
+    if watching.error is not None:
+        raise watching.error
+    return InMemoryRun(
+        result=results[0],
+        results=tuple(results),
+        requests=tuple(model.requests),
+        seconds=clock.seconds(),
+        session=session,
+        store=store,
+    )
+
+
+async def _carried_out(around: Around, session: str, request: Continuation) -> list[TurnResult]:
+    task = around.clock.start(MemoryTurn(around, session, request).run())
+    try:
+        return await task
+    except NothingComesError:
+        waiting = [request for turn in around.turns for request in turn.requests]
+        told = ", ".join(request.question or f"approval of {request.tool}" for request in waiting) or "something"
+        msg = f"the turn waits for {told}, and nobody says anything; give run_in_memory people=[…] or people=a function"
+        raise InMemoryError(msg) from None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class _Watching:
+    """Tells the test of events; what it raises ends the turn, and then the run."""
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        self._on_event = on_event
+        self.error: Exception | None = None
+
+    def hear(self, event: Event, turn: RunningTurn) -> None:
+        """Tell of an event."""
+        if self._on_event is None or self.error is not None:
+            return
+        try:
+            self._on_event(event, turn)
+        except Exception as error:  # noqa: BLE001 - the edge: a test's assertion, which no activity may swallow
+            self.error = error
+            turn.cancel("on_event failed")
+
+
+class _OpenGates(Gates):
+    """Gates that never hold a call: what a script refuses says nothing of a pace."""
+
+    def of(self, definition: AgentDefinition) -> Gate:
+        """A gate that is open."""
+        return Gate(definition.model, lambda: 1_000, lambda: None)
+
+
+def _asking(people: People) -> Callable[[InputRequest], tuple[Reply, float] | None]:
+    in_order = iter(()) if callable(people) else iter(people)
+
+    def ask(request: InputRequest) -> tuple[Reply, float] | None:
+        said = people(request) if callable(people) else next(in_order, None)
+        return None if said is None else (said.to(request.request_id), said.seconds)
+
+    return ask
+
+
+def _first_request(before: InMemoryRun | None) -> str:
+    if before is None or not before.results[-1].requests:
+        msg = "reply: the run before waits for nobody; give after= a run that ended waiting_for_input"
+        raise InMemoryError(msg)
+    return before.results[-1].requests[0].request_id
+
+
+_stores: list[Store] = []
+"""The store of this process: an empty one takes longer to make than a turn to run."""
+
+_metrics: list[Metrics] = []
+
+
+async def _opened() -> Store:
+    if not _stores:
+        _stores.append(await Store.open(IN_MEMORY, upgrade=True))
+        _stores[0].listen(tell)
+        _metrics.append(Metrics(registry()))
+    return _stores[0]
+
+
+@contextlib.asynccontextmanager
+async def _parts(given: tuple[Agent, ...], store: Store) -> AsyncIterator[Parts]:
+    prepared = _prepared(given)
+    agents = prepared.agents
+    bodies, mcp = Bodies(8), McpServers(agents.values(), prepared.secrets)
+    try:
+        yield Parts(
+            store=store,
+            agents=agents,
+            metrics=_metrics[0],
+            bodies=bodies,
+            secrets=prepared.secrets,
+            search_attributes=False,
+            mcp=mcp,
+        )
+    finally:
+        await mcp.close()
+        bodies.close()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Agents with their delegates in an environment, and what no text may show."""
+
+    given: tuple[Agent, ...]
+    environment: Mapping[str, str]
+    agents: dict[str, Agent]
+    secrets: frozenset[str]
+
+
+_kept: dict[tuple[int, ...], _Prepared] = {}
+"""The agents of this test run, which are few."""
+
+
+def _prepared(given: tuple[Agent, ...]) -> _Prepared:
+    key = tuple(map(id, given))
+    prepared = _kept.get(key)  # which keeps its agents, so that no other can have their ids
+    if prepared is None or prepared.environment != os.environ:
+        agents, environment = with_delegates(given).agents, dict(os.environ)
+        check_needs(agents.values(), "", environment)
+        prepared = _Prepared(given, environment, agents, secret_values(agents.values(), environment))
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[key] = prepared
+    return prepared
+
+
+def _no_recordings(parts: Parts) -> Recordings:
+    return Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)

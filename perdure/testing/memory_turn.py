@@ -1,0 +1,390 @@
+"""The world of a turn without a server: activities are called, waits are virtual, delegates are turns beside it."""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.client.connect import DATA_CONVERTER
+from perdure.contracts.budgets import ExtendRequest, Limits
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import Event
+from perdure.contracts.generations import Compact, Compacted, Generate, Generation
+from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.input_requests import AskPeople, InputRequest, Reply
+from perdure.contracts.names import Activity
+from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
+from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, QueuedMessage, TurnResult
+from perdure.engine import after, cancels, delegates, hooks, people
+from perdure.engine import step as engine
+from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
+from perdure.engine.extending import extended
+from perdure.engine.people import WaitForPeople
+from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.step import CallTools
+from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn, run_turn
+from perdure.testing.calls import Call
+from perdure.testing.clock import Clock
+from perdure.worker.app import Activities
+from perdure.workflows import failures, options, reacting
+from perdure.workflows.delegates import read
+from perdure.workflows.options import ActivityOptions
+
+Ask = Callable[[InputRequest], tuple[Reply, float] | None]
+"""What somebody says to a request, and after how many seconds; None is nothing."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """What the turns of one run share."""
+
+    activities: Activities
+    clock: Clock
+    ask: Ask
+    on_event: Callable[[Event, "RunningTurn"], None]
+    turns: list["MemoryTurn"] = field(default_factory=list["MemoryTurn"])
+
+
+class RunningTurn:
+    """A turn that runs in memory, for what is to happen meanwhile."""
+
+    def __init__(self, turn: "MemoryTurn") -> None:
+        self._turn = turn
+
+    @property
+    def session(self) -> str:
+        """The session's id; that of a delegate is its own."""
+        return self._turn.session
+
+    def cancel(self, reason: str = "") -> None:
+        """Cancel the turn."""
+        self._turn.cancel(reason)
+
+    def send(self, prompt: str, *, steer: bool = False) -> None:
+        """Send a message: for the session's next turn, or with ``steer`` into this one."""
+        self._turn.send(QueuedMessage(prompt=prompt, steer=steer, request_id=uuid.uuid4().hex))
+
+    def extend(self, *, end: bool = False, **limits: Unpack[Limits]) -> None:
+        """Set limits; the others stay."""
+        self._turn.extend(ExtendRequest.model_validate({**limits, "end": end}))
+
+
+_around: ContextVar[Around | None] = ContextVar("perdure_memory", default=None)
+
+
+def tell(written: Sequence[tuple[str, Event]]) -> None:
+    """Tell whoever listens to the run that writes events of them, with the turns that they are of."""
+    around = _around.get()
+    if around is None:
+        return
+    turns = {turn.session: turn for turn in around.turns}
+    for session, event in written:
+        if session in turns:
+            around.on_event(event, RunningTurn(turns[session]))
+
+
+class MemoryTurn(World):
+    """One turn, and those that messages for its session begin."""
+
+    def __init__(self, around: Around, session: str, request: Continuation) -> None:
+        self.around = around
+        self.session = session
+        self.mail = Mailbox()
+        self.turn: Turn | None = None
+        self._clock = around.clock
+        self._request = request
+        self._background: dict[str, _Delegate] = {}
+        self._asked: set[str] = set()
+        self._past = False
+        self._counts = True
+        self._changes = 0
+        around.turns.append(self)
+
+    async def run(self) -> list[TurnResult]:
+        """Carry out the turn, and those of messages that were sent for later; their results."""
+        _around.set(self.around)
+        results = [await self._carried_out(self._request)]
+        while self.mail.queued:
+            message, *rest = self.mail.queued
+            self.mail = Mailbox(queued=tuple(rest))
+            store = self._state.store
+            request = Continuation(prompt=message.prompt, request_id=message.request_id, store=store)
+            results.append(await self._carried_out(request))
+        return results
+
+    async def _carried_out(self, request: Continuation) -> TurnResult:
+        opened = await self._open(request)
+        if isinstance(opened, TurnResult):
+            return opened
+        self.turn = Turn(opened)
+        self._past, self._counts = False, True
+        if request.reply is not None and opened.asking:
+            waiting = opened.model_copy(update={"asked": True})
+            with contextlib.suppress(people.ReplyError):
+                self.mail, _ = people.settle(waiting, self.mail, request.reply, self.now)
+        return await self._commit(await run_turn(self._turn, self))
+
+    async def _open(self, request: Continuation) -> TurnState | TurnResult:
+        request_id = request.request_id or uuid.uuid4().hex
+        opening = OpenTurn(session=self.session, request=request, request_id=request_id, run_started_at=self.now)
+        opened = await self._to_the_end(
+            self._call(Activity.OPEN_TURN, self.around.activities.open_turn, opening, options.opening())
+        )
+        if isinstance(opened, ActivityError):
+            return failures.refused(opening, failures.detail(opened, "runtime"))
+        return opened.ended or engine.begin(opening, opened, self.now)
+
+    # What happens meanwhile.
+
+    def cancel(self, reason: str) -> None:
+        """Ask the turn to stop; the first request counts."""
+        self.mail = cancels.stopped(self.mail, CancelRequest(reason=reason), self.now)
+        self._clock.look()
+
+    def send(self, message: QueuedMessage) -> None:
+        """Take a message into the running turn, or for the next one."""
+        state = self._state
+        name = "steered" if message.steer and state.ending is None and state.guidance is None else "queued"
+        self.mail = self.mail.model_copy(update={name: (*getattr(self.mail, name), message)})
+
+    def extend(self, asked: ExtendRequest) -> None:
+        """Change the limits of the turn."""
+        self._turn.state = extended(self._state, asked, self.now)
+        self._changes += 1
+        self._clock.look()
+
+    @property
+    def requests(self) -> tuple[InputRequest, ...]:
+        """What the turn waits for people for."""
+        return () if self.turn is None else people.input_requests(self.turn.state)
+
+    # The world.
+
+    @property
+    def now(self) -> datetime:
+        """Virtual time."""
+        return self._clock.now
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the turn was cancelled or its time is used up."""
+        due = self._due
+        self._past = self._past or (due is not None and self.now >= due)
+        return self.mail.cancel is not None or self._past
+
+    @property
+    def _due(self) -> datetime | None:
+        """When the time budget is used up; none while people are waited for."""
+        if self.turn is None or not self._counts or (limit := self._state.policy.budgets.seconds) is None:
+            return None
+        return self._state.started_at + self._state.waited + limit
+
+    @property
+    def _turn(self) -> Turn:
+        assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
+        return self.turn
+
+    @property
+    def _state(self) -> TurnState:
+        return self._turn.state
+
+    def hear_delegates(self) -> None:
+        """Charge the turn for the delegates in the background that have ended."""
+        for one in self._state.running:
+            delegate = self._background[one.session]
+            if delegate.ended:
+                self._turn.state = after.background_ended(self._state, one.session, delegate.result)
+
+    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+        """There is no history that could grow."""
+        del action
+        return False
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        """Ask the model."""
+        call = self._call(
+            Activity.GENERATE, self.around.activities.generate, action, options.generation(self._state.policy)
+        )
+        (outcome,) = await self._settled([call])
+        return outcome if isinstance(outcome, Generation) else self._failed_model(outcome)
+
+    async def compact(self, action: Compact) -> Compacted | Failed | None:
+        """Have the beginning of the conversation summarised."""
+        call = self._call(
+            Activity.COMPACT, self.around.activities.compact, action, options.generation(self._state.policy)
+        )
+        (outcome,) = await self._settled([call])
+        return outcome if isinstance(outcome, Compacted) else self._failed_model(outcome)
+
+    def _failed_model(self, outcome: ActivityError) -> Failed | None:
+        return None if self.stopped else Failed(*failures.of_model(outcome))
+
+    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+        """Call hooks written in Python."""
+        (outcome,) = await self._settled([self._hooks(action)])
+        return None if self.stopped else reacting.came(outcome)
+
+    def _hooks(self, action: React) -> Call:
+        bounds = options.reacting(self._state.policy, action)
+        return self._call(Activity.REACT, self.around.activities.react, action, bounds)
+
+    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
+        """Tell people what the turn waits for, or readers what was decided."""
+        outcome = await self._to_the_end(
+            self._call(Activity.ASK, self.around.activities.ask, action, options.bookkeeping())
+        )
+        return Failed(failures.detail(outcome, "people")) if isinstance(outcome, ActivityError) else outcome
+
+    async def wait_for_people(self, action: WaitForPeople) -> timedelta:
+        """Have the requests replied to."""
+        began, self._counts = self.now, False
+        for request in self.requests:
+            if request.request_id not in self._asked and (said := self.around.ask(request)) is not None:
+                self._asked.add(request.request_id)
+                self._clock.start(self._reply(*said))
+        left = None if action.until is None else action.until - began
+        await self._until(lambda: bool(self.mail.replies), left)
+        self._counts = True
+        return self.now - began
+
+    async def _reply(self, reply: Reply, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        with contextlib.suppress(people.TooEarlyError):
+            self.mail, _ = people.settle(self._state, self.mail, reply, self.now)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before the model is told of its failure."""
+        await self._until(lambda: False, timedelta(seconds=seconds))
+
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
+        """Run tools in parallel."""
+        called, _ = delegates.parted(self._state)
+        running = [self._tool(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
+        outcomes: list[ToolOutcome] = []
+        aborted: ErrorDetail | None = None
+        for planned, outcome in zip(called, await self._settled(running), strict=True):
+            if isinstance(outcome, ToolOutcome):
+                outcomes.append(outcome)
+            elif not is_cancelled_exception(outcome):
+                detail, aborts = failures.tool_failure(outcome, planned.tool)
+                outcomes.append(after.not_run(planned.call_id, detail))
+                aborted = aborted or (detail if aborts else None)
+        return None if self.stopped else ToolResults(tuple(outcomes), aborted)
+
+    def _tool(self, tool: str, call: CallTool) -> Call:
+        policy = self._state.policy.tools.get(tool, ToolPolicy())
+        given = [RawValue(DATA_CONVERTER.payload_converter.to_payload(call))]
+        return self._call(tool, self.around.activities.call_tool, given, options.tool_call(policy, ()))
+
+    async def delegate(self, action: CallDelegates) -> list[delegates.End]:
+        """Have delegates work in parallel."""
+        started = [_Delegate(self.around, start) for start in action.starts]
+        waited = [one for one in started if not one.start.call.background]
+        self._background |= {one.start.session: one for one in started if one.start.call.background}
+        await self._until(lambda: all(one.ended for one in waited))
+        if self.stopped:
+            await self._end(waited)
+        return [None if one.start.call.background else one.result for one in started]
+
+    async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
+        """Wait for delegates in the background."""
+        awaited = [self._background[session] for session in action.sessions if session in self._background]
+        if action.ends:
+            await self._end(awaited)
+        else:
+            await self._until(lambda: self._have_ended(awaited, action))
+        self.hear_delegates()
+        if action.call is None or self.stopped:
+            return None
+        collecting = delegates.collecting(self._state, action)
+        call = self._call(
+            Activity.COLLECT_DELEGATES, self.around.activities.collect_delegates, collecting, options.bookkeeping()
+        )
+        (outcome,) = await self._settled([call])
+        return read(action.call, outcome)
+
+    def _have_ended(self, awaited: Sequence["_Delegate"], action: AwaitDelegates) -> bool:
+        ends = [one.ended for one in awaited]
+        return all(ends) if action.call is not None else any(ends) or not engine.waits_for_grants(self._state)
+
+    async def _end(self, started: Sequence["_Delegate"]) -> None:
+        """Have delegates end as cancelled, and wait until they have."""
+        for one in started:
+            one.turn.cancel(self._why_stopped)
+        await self._clock.wait(lambda: all(one.ended for one in started))
+
+    @property
+    def _why_stopped(self) -> str:
+        if self.mail.cancel is not None:
+            return self.mail.cancel.reason
+        return "its caller's time is used up" if self._past else "its caller has ended"
+
+    async def _commit(self, action: CommitTurn) -> TurnResult:
+        close_turn(self._turn, self, action)
+        result: TurnResult | ActivityError = await self._to_the_end(
+            self._call(Activity.COMMIT_TURN, self.around.activities.commit_turn, action, options.bookkeeping())
+        )
+        if isinstance(result, ActivityError):
+            result = failures.unrecorded(self._state, action, failures.detail(result, "runtime"))
+        last = hooks.at_the_end(self._state, action, result, self.now)
+        if last is not None:
+            await self._to_the_end(self._hooks(last))
+        return result
+
+    # Calls and waits.
+
+    def _call(self, name: str, activity: Callable[..., Any], argument: object, bounds: ActivityOptions) -> Call:
+        return Call(self._clock, activity, argument, name=name, session=self.session, options=bounds)
+
+    async def _to_the_end(self, call: Call) -> Any:  # noqa: ANN401 - as an activity handle's
+        await self._clock.wait(lambda: call.done)
+        return call.outcome
+
+    async def _settled(self, calls: Sequence[Call]) -> list[Any]:
+        """What each has come to; when the turn is stopped first, they are cancelled."""
+        await self._until(lambda: all(call.done for call in calls))
+        if self.stopped:
+            for call in calls:
+                call.cancel()
+        return [await self._to_the_end(call) for call in calls]
+
+    async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
+        """Wait for a condition, and no longer than until the turn is stopped."""
+        end = None if at_most is None else self.now + at_most
+        while not (self.stopped or condition() or (end is not None and self.now >= end)):
+            changes = self._changes
+            moments = [moment for moment in (end, self._due) if moment is not None]
+            await self._clock.wait(
+                lambda: self.stopped or condition() or self._changes != changes,  # noqa: B023 - awaited in this round
+                min(moments, default=None),
+            )
+
+
+class _Delegate:
+    """A delegate's turn beside its caller's."""
+
+    def __init__(self, around: Around, start: StartDelegate) -> None:
+        self.start = start
+        self.turn = MemoryTurn(around, start.session, start.request)
+        self._task = around.clock.start(self.turn.run())
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has."""
+        return self._task.done()
+
+    @property
+    def result(self) -> TurnResult | ErrorDetail:
+        """What it came to."""
+        error = self._task.exception()
+        if error is None:
+            return self._task.result()[0]
+        message = f"failed: {error}"[:1_000]
+        return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="delegate", message=message)

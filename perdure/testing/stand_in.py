@@ -1,0 +1,94 @@
+"""The scripted model without HTTP: answers go straight to the agent, faults through litellm as they do over HTTP."""
+
+import errno
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import httpx
+
+from perdure.activities.model_attempt import DeadlineExceededError
+from perdure.activities.stand_in import StandIn
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.values import JsonValue
+from perdure.testing.clock import Clock
+from perdure.testing.connection import Response
+from perdure.testing.provider import ANTHROPIC, OPENAI, ScriptedProvider
+from perdure.testing.script import ChatRequest, Fault
+
+_SLOW = frozenset({"hang", "hang_in_body", "delay", "drip"})
+
+
+def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
+    """Who answers model calls by the script; slow answers let virtual time pass."""
+
+    async def answer(definition: AgentDefinition, arguments: Mapping[str, Any]) -> dict[str, JsonValue] | None:
+        provider, _, name = definition.model.partition("/")
+        asked = {key: arguments[key] for key in ("tools", "response_format") if key in arguments}
+        # litellm sends no field that is null.
+        sent = [
+            {key: value for key, value in message.items() if value is not None} for message in arguments["messages"]
+        ]
+        request = ChatRequest.model_validate({"model": name, "messages": sent, **asked})
+        if provider == "anthropic":  # whose counts of tokens are others
+            return None
+        completion, fault = model.answer_at_once(OPENAI, request)
+        if completion is not None or fault is None or fault.kind not in _SLOW:
+            return completion
+        response = await model.answer(OPENAI, request.model_dump_json().encode(), {})
+        await _pass(clock, definition, fault, len(response.body))
+        read: dict[str, JsonValue] = json.loads(response.body)
+        return read
+
+    async def send(request: httpx.Request) -> httpx.Response:
+        wire = ANTHROPIC if request.url.path.endswith(ANTHROPIC.path) else OPENAI
+        return _received(request, await model.respond("POST", wire.path, dict(request.headers), request.content))
+
+    return StandIn(answer=answer, send=send)
+
+
+async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: int) -> None:
+    """Let the time of a slow answer pass.
+
+    Raises:
+        DeadlineExceededError: It takes longer than the agent's generation_timeout.
+    """
+    limit = definition.generation_timeout
+    seconds = {"delay": fault.seconds, "drip": fault.seconds * size}.get(fault.kind, float("inf"))
+    if seconds >= limit.total_seconds():
+        await clock.sleep(limit.total_seconds())
+        raise DeadlineExceededError(limit)
+    await clock.sleep(seconds)
+
+
+def _received(request: httpx.Request, response: Response) -> httpx.Response:
+    """What a client receives of a response that meets its fault."""
+    headers = {"content-type": "application/json", **response.headers}
+    match response.fault and response.fault.kind:
+        case "close":
+            raise httpx.ReadError("") from aiohttp.ServerDisconnectedError()
+        case "reset":
+            raise httpx.ConnectError("") from aiohttp.ClientOSError(errno.ECONNRESET, "Connection reset by peer")
+        case "cut" | "reset_in_body":
+            return httpx.Response(response.status, headers=headers, stream=_Half(response.body), request=request)
+        case _:
+            return httpx.Response(response.status, headers=headers, stream=_Whole(response.body), request=request)
+
+
+class _Whole(httpx.AsyncByteStream):
+    """The body of a reply."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+class _Half(_Whole):
+    """The first half of a body, and the end of its connection."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body[: len(self._body) // 2]
+        raise httpx.ReadError("") from aiohttp.ClientPayloadError("Response payload is not completed")
