@@ -241,10 +241,14 @@ class PlainFailureConverter(DefaultFailureConverter):
 
 
 def _says_why(exception: BaseException) -> bool:
-    """Whether its detail has a reason code, and that is its type; the sandbox has classes of its own for details."""
+    """Whether its type is the reason code of its detail, an error's or a turn's result.
+
+    The sandbox has classes of its own for details, so their attributes are looked at.
+    """
     if not isinstance(exception, ApplicationError) or exception.type is None:
         return False
-    return any(getattr(detail, "code", None) == exception.type for detail in exception.details)
+    codes = [getattr(detail, name, None) for detail in exception.details for name in ("code", "reason_code")]
+    return exception.type in codes
 
 
 DEFAULT_ADDRESS = "localhost:7233"

@@ -5,7 +5,7 @@ It tells attempts apart by their claims only, and not whether the one that holds
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
 
@@ -147,7 +147,14 @@ class OpenCalls:
             received = UserInputReceived(tool=row.tool, **dict(decided))
             key = f"{self._turn}/{call_id}/user_input_received"
             self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=received))
-        end = ToolEnd(call_id=call_id, tool=row.tool, result=content[:RESULT_CHARACTERS], error=error, seconds=0)
+        ran = self._locked.now - row.claimed_at if row.state == "claimed" else timedelta(0)
+        end = ToolEnd(
+            call_id=call_id,
+            tool=row.tool,
+            result=content[:RESULT_CHARACTERS],
+            error=error,
+            seconds=round(max(ran.total_seconds(), 0.0), 3),
+        )
         key = f"{self._turn}/{call_id}/tool_end"
         self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=end))
 

@@ -90,6 +90,7 @@ async def test_an_error_closes_as_failed_with_the_same_result_in_the_failure(hou
     assert shown["status"] == "FAILED"
     failure = shown["closeEvent"]["workflowExecutionFailedEventAttributes"]["failure"]
     assert failure["message"] == completed["error"]
+    assert "stackTrace" not in failure, "it would say where perdure closes turns, and hide the sentence"
     info = failure["applicationFailureInfo"]
     assert (info["type"], info["nonRetryable"]) == ("llm.auth_error", True)
     assert [detail["reason_code"] for detail in info["details"]] == ["llm.auth_error"]

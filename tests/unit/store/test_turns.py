@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.events import AgentEnd, UserMessageReceived
+from perdure.contracts.events import AgentEnd, ToolEnd, UserMessageReceived
 from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, SendRequest, StopReason
 from perdure.store import NotFoundError, Store, TurnEndedError, TurnMismatchError
@@ -169,6 +169,9 @@ async def test_a_cancelled_turn_gives_every_unfinished_call_a_result(store: Stor
     assert committed.result.error == "Operation aborted"
     ends = ["tool_start", "tool_end", "tool_end", "generation_error", "agent_end"]
     assert (await types(store))[1:] == ends
+    ran = [event.event.seconds for event in await store.events(SESSION) if isinstance(event.event, ToolEnd)]
+    assert ran[0] > 0, "it ran until the commit"
+    assert ran[1] == 0
 
 
 async def test_an_answer_stored_while_the_turn_was_stopped_belongs_to_the_transcript(store: Store) -> None:
