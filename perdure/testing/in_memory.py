@@ -157,24 +157,28 @@ async def run_in_memory(
 
     Args:
         agent: The agent; its delegates come with it.
-        prompt: A text, or a list of texts, images and files.
+        prompt: A text, or a list of texts, images and files; empty beside ``reply``.
         script: The answers of every model, as for :class:`ScriptedProvider`.
         **options: See :class:`InMemoryOptions`.
 
     Raises:
-        InMemoryError: The turn waits for a person and ``people`` says nothing.
+        InMemoryError: The turn waits for a person and ``people`` says nothing; or an option means nothing in memory.
         RequestRefusedError: The request is not valid.
     """
     ours = {name: value for name, value in options.items() if name in _OURS}
     before = options.get("after")
     session = session_id(agent.name) if before is None else before.session
+    if options.get("recording") is not None:
+        msg = "recording: a turn in memory neither writes nor replays one, its script answers; leave recording out"
+        raise InMemoryError(msg)
+    reply = _reply(prompt, before, options["reply"]) if "reply" in options else None
     store = await _opened()
-    text, files = await read_content(prompt)
+    text, files = await read_content(prompt if reply is None else f"{reply.decision} {reply.request}")
     fields = {name: value for name, value in options.items() if name not in ours}
     request = turn_request(session, {"agent": agent.name, "prompt": text, **fields})
     more: dict[str, object] = {"parts": await keep_files(store, session, files)} if files else {}
-    if (reply := options.get("reply")) is not None:
-        more["reply"] = reply.to(_first_request(before))
+    if reply is not None:
+        more["reply"] = reply
     clock = Clock(datetime.now(UTC))
     model = ScriptedProvider(script, models=options.get("models"), window=options.get("window"))
     async with _parts((agent, *options.get("agents", ())), store) as parts:
@@ -250,11 +254,15 @@ def _asking(people: People) -> Callable[[InputRequest], tuple[Reply, float] | No
     return ask
 
 
-def _first_request(before: InMemoryRun | None) -> str:
+def _reply(prompt: Content, before: InMemoryRun | None, said: Said) -> Reply:
+    """What is said to the first request of the run before."""
     if before is None or not before.results[-1].requests:
         msg = "reply: the run before waits for nobody; give after= a run that ended waiting_for_input"
         raise InMemoryError(msg)
-    return before.results[-1].requests[0].request_id
+    if prompt:
+        msg = "reply: the turn goes on with the reply and would not read the prompt; give an empty one"
+        raise InMemoryError(msg)
+    return said.to(before.results[-1].requests[0].request_id)
 
 
 _stores: list[Store] = []
