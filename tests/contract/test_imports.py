@@ -26,13 +26,16 @@ APPLICATION = ["perdure.workflows", "perdure.activities", "perdure.worker"]
 OURS_BUT_NOT_PURE = ["perdure.client", "perdure.store", "perdure.cli", "perdure.gateway", "perdure.settings"]
 OUTSIDE = [*VENDORS, "temporalio", "sqlalchemy", "click", "starlette", "httpx", "prometheus_client"]
 
+IN_MEMORY = {f"perdure.testing.{name}" for name in ("calls", "in_memory", "memory_turn", "stand_in")}
+"""Modules of run_in_memory, which does in its process what a worker does; perdure.testing itself imports none."""
+
 CASES = {
     "the top package": (["perdure"], OUTSIDE + OURS_BUT_NOT_PURE),
     "the pure packages": (modules(*PURE), OUTSIDE + OURS_BUT_NOT_PURE),
     "the store": (modules("perdure/store"), [*VENDORS, "temporalio", "perdure.client"]),
     "the client": (modules("perdure/client"), [*VENDORS, *APPLICATION]),
     "the command line": (["perdure.cli.main"], [*VENDORS, *APPLICATION]),
-    "the library": (modules("perdure"), [*VENDORS, *APPLICATION]),
+    "the library": ([name for name in modules("perdure") if name not in IN_MEMORY], [*VENDORS, *APPLICATION]),
     "the workflows": (modules("workflows"), [*VENDORS, "sqlalchemy", "httpx", "perdure.activities", "perdure.worker"]),
 }
 
