@@ -26,7 +26,7 @@ from perdure.contracts.events import CompactionEvent, GenerationError
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.engine.budgets import used_up
+from perdure.engine.limits import used_up
 from perdure.llm.compaction import (
     INSTRUCTIONS,
     characters_of_one_summary,

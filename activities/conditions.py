@@ -10,7 +10,7 @@ from perdure.activities.errors import runtime_error
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.conditions import AnyCondition, Output, ToolOutput, text_conditions
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.engine.stops import title
+from perdure.engine.conditions import title
 
 SEARCH_SECONDS = 1.0
 """A regular expression that has not been found or ruled out in a text by then is given up."""

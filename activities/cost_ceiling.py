@@ -18,7 +18,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.values import JsonValue
-from perdure.engine.budgets import in_usd, used_up
+from perdure.engine.limits import in_usd, used_up
 from perdure.llm.openai_format import openai_tools
 
 SMALLEST_ANSWER = 16

@@ -34,8 +34,7 @@ from perdure.contracts.tools import (
 )
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.delegates import failure_of, within
-from perdure.engine.spawning import spawned
+from perdure.engine.delegates import failure_of, spawned_agent, within
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
 from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
@@ -87,7 +86,7 @@ class Delegations:
         if tool.delegate is None:
             return None
         if tool.delegate.spawns:
-            return spawned(caller, {})
+            return spawned_agent(caller, {})
         agent = self._agents.get(tool.delegate.agent)
         return agent.definition if agent is not None else None
 
@@ -127,7 +126,7 @@ class Delegations:
         try:
             arguments = self._tellable(json_object(raw or "{}"))
             query = str(arguments["task" if delegated.spawns else "query"])
-            clone = spawned(caller, arguments) if delegated.spawns else None
+            clone = spawned_agent(caller, arguments) if delegated.spawns else None
         except (ValueError, KeyError) as error:
             message = f"the arguments of call {delegated.call_id} hold no query: {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None

@@ -31,7 +31,7 @@ from perdure.contracts.generations import CUT_OFF, Generate, Generation, StepReq
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine import builtins, delegates
+from perdure.engine import calls, delegates
 from perdure.llm.structured_output import AnswerError, check_answer
 from perdure.llm.tool_output import head_and_tail, whole_characters
 from perdure.security.approvals import considered, in_one_payload
@@ -111,7 +111,7 @@ def step_of(
             check = schema_checks.problem if tool.remote is not None else None
             plan = considered(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
             if tool.builtin is not None:
-                plan = builtins.planned(tool, plan, shown)
+                plan = calls.planned(tool, plan, shown)
             if tool.delegate is not None:
                 plan = delegates.planned(tool, plan, call.arguments)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))

@@ -41,7 +41,7 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.waits import WAITS_FOR_SERVERS
-from perdure.engine.people import ReplyError, check_time, checked
+from perdure.engine.input_requests import ReplyError, check_time, checked
 from perdure.schema_checks import off_the_loop
 from perdure.store import NotFoundError, Store
 from perdure.store.records import SessionBefore, TurnBefore, artifact_of

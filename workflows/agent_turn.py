@@ -33,17 +33,16 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import after, cancels, delegates, people
+from perdure.engine import after, delegates, hooks, input_requests, limits
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Carried, TurnState
 from perdure.engine.step import CallTools
 from perdure.engine.turn import Failed, ToolResults, Turn, close_turn, run_turn
-from perdure.workflows import failures, options, reacting, stubs, visibility
+from perdure.workflows import failures, options, stubs, visibility
 from perdure.workflows.delegates import Background, Children, collected, read
-from perdure.workflows.extending import Extending
-from perdure.workflows.inbox import Opened, Refused, read_input, unreadable
+from perdure.workflows.handlers import Handlers, Opened, Refused, read_input, unreadable
 
 GROWTH = 8
 """A history that has grown by this factor since the server first suggested a fresh one is long."""
@@ -57,7 +56,7 @@ Result = TypeVar("Result")
 
 
 @workflow.defn(name=AGENT_TURN)
-class AgentTurn(Extending):
+class AgentTurn(Handlers):
     """One turn of an agent in the session that the workflow id names.
 
     Its input is a :class:`TurnRequest`, its result a :class:`TurnResult`. Input that is no request fails the
@@ -127,7 +126,7 @@ class AgentTurn(Extending):
         self.opened = None
         self.mail = self.mail.model_copy(update={"queued": (*request.queued, *self.mail.queued)})
         if request.cancelled is not None:
-            self.mail = cancels.stopped(self.mail, CancelRequest(reason=request.cancelled), workflow.now())
+            self.mail = limits.stop(self.mail, CancelRequest(reason=request.cancelled), workflow.now())
         opening = OpenTurn(
             session=info.workflow_id,
             request=request.model_copy(update={"queued": (), "cancelled": None}),
@@ -185,8 +184,16 @@ class AgentTurn(Extending):
     async def run_hooks(self, action: React) -> Reacted | Failed | None:
         """Call hooks written in Python, in an activity."""
         visibility.now_doing(self, action)
-        (outcome,) = await self._settled([reacting.called(self._state, action)])
-        return None if self.stopped else reacting.came(outcome)
+        (outcome,) = await self._settled([self._start_hooks(action)])
+        return None if self.stopped else failures.of_hooks(outcome)
+
+    def _start_hooks(self, action: React) -> workflow.ActivityHandle[Reacted]:
+        return workflow.start_activity(
+            stubs.react,
+            action,
+            summary=visibility.hooks_summary(action),
+            **options.reacting(self._state.policy, action),
+        )
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
         """Tell people what the turn waits for, or readers what was decided, also if the turn is stopped meanwhile."""
@@ -217,8 +224,8 @@ class AgentTurn(Extending):
         """
         if asked.reply is not None and self._state.asking:
             waiting = self._state.model_copy(update={"asked": True})
-            with contextlib.suppress(people.ReplyError):
-                self.mail, _ = people.settle(waiting, self.mail, asked.reply, workflow.now())
+            with contextlib.suppress(input_requests.ReplyError):
+                self.mail, _ = input_requests.settle(waiting, self.mail, asked.reply, workflow.now())
 
     async def pause(self, seconds: float) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
@@ -382,9 +389,10 @@ class AgentTurn(Extending):
         except ActivityError as error:  # the store has lost the turn, or cannot hold its end: Temporal has this one
             result = failures.unrecorded(self._state, action, failures.detail(error, "runtime"))
         visibility.ended(self._state, result)
-        for calls in reacting.at_the_end(self._state, action, result):  # which change nothing, also where they fail
-            with contextlib.suppress(ActivityError):
-                await self._uninterrupted(calls)
+        last_hooks = hooks.at_the_end(self._state, action, result, workflow.now())
+        if last_hooks is not None:
+            with contextlib.suppress(ActivityError):  # they change nothing, also where they fail
+                await self._uninterrupted(self._start_hooks(last_hooks))
         return result
 
     async def _then_the_queue(self, result: TurnResult) -> TurnResult:

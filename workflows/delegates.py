@@ -1,4 +1,7 @@
-"""Delegates as child workflows: each is a turn in its own session, started, waited for and cancelled by its caller."""
+"""Delegates as child workflows: each is a turn in its own session, started, waited for and cancelled by its caller.
+
+What a delegate came to whose workflow says nothing is in the store.
+"""
 
 import asyncio
 import contextlib
@@ -17,15 +20,46 @@ from temporalio.exceptions import (
 )
 from temporalio.exceptions import TimeoutError as RunTimeoutError
 
+from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
 from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, TurnResult
+from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
 from perdure.engine import after, delegates, step
 from perdure.engine.delegates import AwaitDelegates, StartDelegate
 from perdure.engine.state import TurnState
 from perdure.workflows import failures, options, stubs, visibility
-from perdure.workflows.lost_delegates import ASKED_AGAIN, LONGEST_WAIT, accounted
+
+ASKED_AGAIN = timedelta(seconds=1)
+"""Wait before a delegate that runs already is started once more; it doubles."""
+
+LONGEST_WAIT = timedelta(minutes=5)
+"""Upper bound of that wait: a delegate may work for days, and each start stands in the caller's history."""
+
+
+async def account_for(start: StartDelegate) -> TurnResult | None:
+    """What a delegate came to that Temporal has ended; its turn is closed, if nobody did. None if it never began.
+
+    The turn of a delegate is the only one of its session.
+    """
+    commit = CommitTurn(
+        session=start.session,
+        store=start.request.store,
+        turn=1,
+        tip="",
+        stop_reason=StopReason.ERROR,
+        steps=0,
+        spent=Spent(),
+        delegated=start.request.delegated,
+        abandoned=True,
+    )
+    try:
+        return await workflow.execute_activity(
+            stubs.commit_turn, commit, summary=f"{start.call.tool}: ended by Temporal", **options.bookkeeping()
+        )
+    except ActivityError:
+        return None
+
 
 Handle = workflow.ChildWorkflowHandle[object, TurnResult]
 
@@ -69,7 +103,7 @@ class Children:
         try:
             return await handle
         except ChildWorkflowError as error:
-            return failures.result_in(error.cause) or await accounted(start) or _lost(_why(error))
+            return failures.result_in(error.cause) or await account_for(start) or _lost(_why(error))
 
     async def _started(self, start: StartDelegate) -> Handle:
         """Start it; one that runs already, for a run of its caller before a reset, ends first, and keeps its result."""

@@ -8,9 +8,11 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.hooks import Reacted
 from perdure.contracts.tools import DelegateReport
 from perdure.contracts.turns import CommitTurn, OpenTurn, Refusal, StopReason, TurnResult
 from perdure.engine.state import TurnState
+from perdure.engine.turn import Failed
 
 MAX_ERROR_TEXT = 2_000
 """Longest message of a failure in a result."""
@@ -103,6 +105,15 @@ def of_model(error: ActivityError) -> tuple[ErrorDetail, Paid]:
         with contextlib.suppress(IndexError, ValidationError):
             paid = Paid.model_validate(error.cause.details[1])
     return detail(error, "generation"), paid
+
+
+def of_hooks(outcome: Reacted | BaseException) -> Reacted | Failed:
+    """What came of the activity that calls hooks."""
+    if isinstance(outcome, Reacted):
+        return outcome
+    if isinstance(outcome, ActivityError):
+        return Failed(detail(outcome, "hooks"))
+    return Failed(ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title="hooks", message=str(outcome)))
 
 
 def tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:

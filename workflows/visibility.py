@@ -21,9 +21,9 @@ from perdure.contracts.waits import WAITS_FOR_A_SHARE
 from perdure.engine import delegates
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import BackgroundDelegate, TurnState
-from perdure.workflows.inbox import Inbox
+from perdure.workflows.handlers import Handlers
 
 SUMMARY_CHARACTERS = 120
 """Longest summary of an activity: it is shown in one row."""
@@ -165,7 +165,7 @@ def _in_one_row(text: str) -> str:
     return text
 
 
-def now_doing(inbox: Inbox, action: engine.Action) -> None:
+def now_doing(inbox: Handlers, action: engine.Action) -> None:
     """Say what the turn does now, in the status query and in the current details."""
     state = inbox.state
     if state is None:
@@ -199,7 +199,7 @@ def now_doing(inbox: Inbox, action: engine.Action) -> None:
     workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}{rows}"))
 
 
-def _show_state(inbox: Inbox, state: TurnState, action: engine.Action) -> None:
+def _show_state(inbox: Handlers, state: TurnState, action: engine.Action) -> None:
     """Upsert the state when it changes: an event, so only when the turn begins to wait, and when it goes on."""
     now = RunState.WAITING_FOR_INPUT if isinstance(action, WaitForPeople) else RunState.RUNNING
     if now is inbox.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own

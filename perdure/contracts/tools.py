@@ -94,7 +94,7 @@ Builtin = Literal["todo", "clear_todo", "finish", "attempt_completion", "await_d
 
 
 AgentType = Literal["explore", "plan", "test", "review", "general"]
-"""What a clone of an agent is for; see ``engine.spawning``."""
+"""What a clone of an agent is for; see ``engine.delegates``."""
 
 DELEGATED = "delegate:"
 """The request id of a delegate's turn begins so."""

@@ -10,7 +10,7 @@ from perdure.contracts.generations import CUT_OFF, Compacted, Generation
 from perdure.contracts.hooks import OF_DELEGATES, BudgetWarning, StopConditionMet
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
-from perdure.engine import budgets, builtins, delegates, fallbacks, stops, unknown_tools
+from perdure.engine import calls, conditions, delegates, limits
 from perdure.engine.delegates import CallDelegates
 from perdure.engine.state import Ending, Mailbox, TurnState
 from perdure.engine.step import limit_reached
@@ -29,17 +29,17 @@ TRIED_AGAIN_ABOVE = 1.1
 def generation(state: TurnState, generation: Generation) -> TurnState:
     """The model has answered: its calls are to run, or its text ends the turn. Or it is to be told of a failure."""
     failed, compacted = generation.retry_seconds is not None, state.compacted_step > state.step
-    calls = tuple(call for call in generation.calls if call.rejected is None)
+    asked = tuple(call for call in generation.calls if call.rejected is None)
     before, spent = state.spent, state.spent.with_call(generation.usage, generation.cost_usd)
     spent = spent.with_failed(generation.failed)
-    wanted = [builtins.wanted(call) or delegates.wanted(state.policy, call) for call in calls]
+    wanted = [calls.wanted(call) or delegates.wanted(state.policy, call) for call in asked]
     granted = state.granted if state.running else None
-    spent, errors, exhausted = budgets.admitted(state.policy.budgets, spent, wanted, granted)
-    allowed = tuple(call for call, error in zip(calls, errors, strict=True) if error is None)
-    over = [(call, error) for call, error in zip(calls, errors, strict=True) if error is not None]
+    spent, errors, exhausted = limits.admitted(state.policy.budgets, spent, wanted, granted)
+    allowed = tuple(call for call, error in zip(asked, errors, strict=True) if error is None)
+    over = [(call, error) for call, error in zip(asked, errors, strict=True) if error is not None]
     cut = generation.finish_reason == CUT_OFF
     if cut:
-        exhausted = budgets.cut_off(state.policy.budgets, spent)
+        exhausted = limits.cut_off(state.policy.budgets, spent)
     if failed:
         tally = state.tally.without_calls()
     else:
@@ -59,7 +59,7 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
             "expires_at": None,
             "call_ids": tuple(call.call_id for call in generation.calls),
             "failed": tuple(not_run(call.call_id, error) for call, error in over),
-            "unknown_tool": unknown_tools.aborting(state, generation),
+            "unknown_tool": calls.unknown_tool_error(state, generation),
             "failures_in_row": state.failures_in_row + 1 if failed else 0,
             "corrections": state.corrections + (generation.rejected is not None),
             "context_tokens": (tokens := generation.usage.total_tokens or state.context_tokens),
@@ -76,7 +76,7 @@ def generation(state: TurnState, generation: Generation) -> TurnState:
 
 def with_warnings(state: TurnState, before: Spent) -> TurnState:
     """The state, with a warning for each share of a budget that was passed since."""
-    passed = budgets.warnings(state.policy.budgets, before, state.spent)
+    passed = limits.warnings(state.policy.budgets, before, state.spent)
     return state.with_decided(*(BudgetWarning(**dict(warned)) for warned in passed))
 
 
@@ -106,7 +106,7 @@ def _ended_by_answer(state: TurnState, generation: Generation) -> TurnState:
 
 def step_ended(state: TurnState, mail: Mailbox, now: datetime) -> TurnState:
     """What follows from results that have come: the workflow's own calls, stop conditions, and what was steered in."""
-    return keep_listening(judge_step(unknown_tools.ended(builtins.carried_out(state)), now), mail)
+    return keep_listening(judge_step(calls.end_by_unknown_tool(calls.carry_out(state)), now), mail)
 
 
 def judge_step(state: TurnState, now: datetime) -> TurnState:
@@ -115,9 +115,9 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
     A condition that holds makes the turn finished also where the model's text has ended it. Where a tool's error has,
     only a condition on errors of tools does.
     """
-    conditions = state.policy.stop_conditions
+    known = state.policy.stop_conditions
     waits = state.pending or (state.asking and state.ending is None)
-    if not conditions or state.judged_step == state.step or waits:
+    if not known or state.judged_step == state.step or waits:
         return state
     if state.hooks.boundary in {"generation", "step"}:  # hooks come first
         return state
@@ -125,25 +125,25 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
     met = _first_met(state, facts(state, now))
     if met is None:
         return state
-    ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=stops.title(met))
-    return state.model_copy(update={"ending": ending}).with_decided(StopConditionMet(condition=stops.title(met)))
+    ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=conditions.title(met))
+    return state.model_copy(update={"ending": ending}).with_decided(StopConditionMet(condition=conditions.title(met)))
 
 
-def facts(state: TurnState, now: datetime) -> stops.Facts:
+def facts(state: TurnState, now: datetime) -> conditions.Facts:
     """What conditions may look at."""
     elapsed = now - state.started_at - state.waited
-    return stops.Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
+    return conditions.Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
 
 
-def _first_met(state: TurnState, known: stops.Facts) -> AnyCondition | None:
+def _first_met(state: TurnState, facts: conditions.Facts) -> AnyCondition | None:
     """The first condition that holds and may finish the turn, whatever stands before it."""
-    conditions, ending = state.policy.stop_conditions, state.ending
+    known, ending = state.policy.stop_conditions, state.ending
     if ending is None or ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}:
         is_free = ending is None or ending.stopped_by is None
-        return stops.fired(conditions, known, state.policy.conditions) if is_free else None
+        return conditions.fired(known, facts, state.policy.conditions) if is_free else None
     if ending.error is None or not ending.error.code.startswith("tool."):
         return None
-    met = (one for one in conditions if stops.holds_by_an_error(one, known, state.policy.conditions))
+    met = (one for one in known if conditions.holds_by_an_error(one, facts, state.policy.conditions))
     return next(met, None)
 
 
@@ -249,8 +249,8 @@ def background_ended(state: TurnState, session: str, ended: TurnResult | ErrorDe
     """A delegate in the background has ended: it is charged for, once, and what it did not use is there again."""
     known = tuple(delegates.told(one, ended) if one.session == session else one for one in state.background)
     if any(map(state.is_hooked, OF_DELEGATES)):
-        calls = tuple(one.call_id for one in known if one.session == session)
-        state = state.with_hooks(ended=(*state.hooks.ended, *calls))
+        ended_calls = tuple(one.call_id for one in known if one.session == session)
+        state = state.with_hooks(ended=(*state.hooks.ended, *ended_calls))
     return with_charges(state.model_copy(update={"background": known, "short": False}), [ended])
 
 
@@ -307,7 +307,7 @@ def failure(state: TurnState, error: ErrorDetail, paid: Paid = NOTHING_PAID) -> 
     compacted = state.compacted_step > state.step
     if error.code == ReasonCode.LLM_CONTEXT_OVERFLOW and state.policy.compaction is not None and not compacted:
         return state.model_copy(update={"overflow": error})
-    fallen = fallbacks.fallen_back(state, error)
+    fallen = limits.fall_back(state, error)
     if fallen is not None:
         return fallen
     if error.code == ReasonCode.BUDGET_COST and state.running:
@@ -317,7 +317,7 @@ def failure(state: TurnState, error: ErrorDetail, paid: Paid = NOTHING_PAID) -> 
 
 def _failed(error: ErrorDetail) -> Ending:
     """The end of a turn by the failure of a model call, or by a call that was not affordable."""
-    exhausted = budgets.is_exhausted(error.code)
+    exhausted = limits.is_exhausted(error.code)
     return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED if exhausted else StopReason.ERROR, error=error)
 
 
@@ -332,14 +332,14 @@ def compaction(state: TurnState, outcome: Compacted | ErrorDetail, paid: Paid = 
         tried |= {"tip": outcome.tip, "context_tokens": 0}
         return state.model_copy(update={**tried, "ending": ending})
     if isinstance(outcome, ErrorDetail) and (state.overflow is not None or ending is not None):
-        fallen = fallbacks.fallen_back(state, outcome)
+        fallen = limits.fall_back(state, outcome)
         if fallen is not None:  # which then writes the summary
             return fallen
         if outcome.code == ReasonCode.BUDGET_COST and state.running:
             return state.model_copy(update={"short": True})
         ending = _failed(outcome)
     elif state.overflow is not None:
-        fallen = fallbacks.fallen_back(state.model_copy(update={"overflow": None}), state.overflow)
+        fallen = limits.fall_back(state.model_copy(update={"overflow": None}), state.overflow)
         if fallen is not None:
             return fallen
         ending = Ending(stop_reason=StopReason.ERROR, error=state.overflow)
@@ -372,7 +372,7 @@ def deadline(state: TurnState) -> TurnState:
         update={
             "pending": (),
             "ending": Ending(
-                stop_reason=StopReason.BUDGET_EXHAUSTED, error=budgets.used_up("seconds", f"{seconds:g} s")
+                stop_reason=StopReason.BUDGET_EXHAUSTED, error=limits.used_up("seconds", f"{seconds:g} s")
             ),
         }
     )

@@ -1,14 +1,16 @@
-"""Delegates of a turn: which calls are theirs, what each of them may use, and what the turn makes of their ends."""
+"""Delegates of a turn: which calls are theirs, what each may use, what their ends change; the types of sub-agents."""
 
 import json
 from collections.abc import Sequence
+from typing import get_args
 
-from perdure.contracts.agents import TurnPolicy
+from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.tools import (
     DELEGATE_OUTPUT,
     DELEGATED,
+    AgentType,
     AwaitedDelegate,
     CollectDelegates,
     Delegated,
@@ -21,8 +23,8 @@ from perdure.contracts.tools import (
 from perdure.contracts.tools import AwaitDelegates as AwaitCall
 from perdure.contracts.turns import Continuation, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, Value, json_object
-from perdure.engine import budgets
-from perdure.engine.budgets import Wanted
+from perdure.engine import limits
+from perdure.engine.limits import Wanted
 from perdure.engine.state import BackgroundDelegate, TurnState
 
 End = TurnResult | ErrorDetail | None
@@ -131,9 +133,9 @@ def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> Error
     What a delegate's first call may cost is reckoned, so that many shares are not all too small for one: a single
     delegate starts all the same, and finds out.
     """
-    limits, count = state.policy.budgets, _parts(calls)
-    error = _too_little(limits, state.taken, left, count)
-    each = budgets.share(limits, state.taken, count).cost_usd
+    budgets, count = state.policy.budgets, _parts(calls)
+    error = _too_little(budgets, state.taken, left, count)
+    each = limits.share(budgets, state.taken, count).cost_usd
     if error is not None or each is None or len(calls) == 1:
         return error
     tools = [state.policy.tools.get(call.tool) for call in calls]
@@ -143,16 +145,16 @@ def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> Error
     return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
 
 
-def _too_little(limits: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
+def _too_little(budgets: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
     """Why so many delegates at once would not each have enough for one generation."""
     if left < count:
         message = (
             f"{max(0, left)} of the turn's steps are left, which is too little for this delegate; it did not start"
         )
         return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
-    if limits.depth == 0:  # the limit was lowered since the call was admitted
-        return budgets.used_up("depth", "0 of 0 levels of delegates")
-    forbidden = budgets.forbids_generation(budgets.share(limits, spent, count), Spent())
+    if budgets.depth == 0:  # the limit was lowered since the call was admitted
+        return limits.used_up("depth", "0 of 0 levels of delegates")
+    forbidden = limits.forbids_generation(limits.share(budgets, spent, count), Spent())
     if forbidden is None:
         return None
     text = REASONS[ReasonCode(forbidden.code)].cause
@@ -182,7 +184,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         prompt=f"the query of call {call.call_id} of session {state.session}",
         request_id=f"{DELEGATED}{call.call_id}",
         max_steps=left // count,
-        budgets=budgets.share(state.policy.budgets, state.taken, count).sparse(),
+        budgets=limits.share(state.policy.budgets, state.taken, count).sparse(),
         tenant=state.tenant,
         delegated=delegated.sparse(),
         store=state.store,
@@ -194,13 +196,13 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
 
 def begun(start: StartDelegate) -> BackgroundDelegate:
     """A delegate that works in the background, with all that it was granted."""
-    limits = start.request.budgets or Budgets()
+    budgets = start.request.budgets or Budgets()
     counts = ("cost_usd", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
     return BackgroundDelegate(
         session=start.session,
         call_id=start.call.call_id,
         tool=start.call.tool,
-        granted=Spent(**{name: limit for name in counts if (limit := getattr(limits, name)) is not None}),
+        granted=Spent(**{name: limit for name in counts if (limit := getattr(budgets, name)) is not None}),
         steps=start.request.max_steps or 0,
     )
 
@@ -335,11 +337,85 @@ def charged(spent: Spent, ended: Sequence[End]) -> Spent:
 
 def within(own: Budgets, share: Budgets) -> Budgets:
     """The smaller of both limits in each dimension."""
-    limits = {name: (getattr(own, name), getattr(share, name)) for name in budgets.CODES}
-    smaller = {name: min((one for one in both if one is not None), default=None) for name, both in limits.items()}
+    pairs = {name: (getattr(own, name), getattr(share, name)) for name in limits.CODES}
+    smaller = {name: min((one for one in both if one is not None), default=None) for name, both in pairs.items()}
     return own.model_copy(update=smaller)
 
 
 def _error(call: PlannedCall, code: str, message: str, *, type_: str = "") -> ToolOutcome:
     error = ErrorDetail(code=code, title=call.tool, message=message[:2_000], type=type_)
     return ToolOutcome(call_id=call.call_id, preview=error.message, error=error, recorded=False).sparse()
+
+
+class SubAgent(Value):
+    """A type of sub-agents: what it is told, and how many steps it may use at most."""
+
+    instructions: str
+    max_steps: int
+
+
+SUB_AGENTS: dict[str, SubAgent] = {
+    "explore": SubAgent(
+        instructions="""\
+You explore: find out what the task asks for and report it. Look in several places, follow what you find, and change
+nothing. Answer with what you found and where, in a form that somebody who saw none of it can use.""",
+        max_steps=20,
+    ),
+    "plan": SubAgent(
+        instructions="""\
+You plan: work out how the task can be done and change nothing. Look at what is there first. Answer with numbered steps,
+each small enough to be checked, what each depends on, and what may go wrong.""",
+        max_steps=15,
+    ),
+    "test": SubAgent(
+        instructions="""\
+You test: find out whether what the task names works. Run what there is to run, try the edges, and take nothing for
+granted. Answer with what you ran, what passed, and for each failure how to see it again.""",
+        max_steps=25,
+    ),
+    "review": SubAgent(
+        instructions="""\
+You review: read what the task names with care and change nothing. Answer with what is wrong or risky, the worst first,
+each with its place and a reason, and say so plainly if there is nothing.""",
+        max_steps=15,
+    ),
+    "general": SubAgent(
+        instructions="""\
+You carry out one task on behalf of another agent. You know only what the task says. Do all of it, then answer with the
+result and with what the other agent has to know.""",
+        max_steps=30,
+    ),
+}
+"""What each type is told, and its cap."""
+
+
+_ITS_OWN = (
+    *("stop_conditions", "finish_tool", "completion", "max_tool_turns"),
+    *("output_schema", "output_corrections", "interactive"),
+)
+"""How the caller's work ends and is asked about: a sub-agent's is another. Hooks stay, as approvals do: they guard."""
+
+
+def spawned_agent(caller: AgentDefinition, arguments: dict[str, JsonValue]) -> AgentDefinition:
+    """The caller as a sub-agent: with other instructions and a cap, and ended by text; it cannot spawn.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    kind, custom = str(arguments.get("agent_type") or "general"), str(arguments.get("custom_instructions") or "")
+    if kind not in SUB_AGENTS:
+        msg = f"there is no agent_type {kind!r}; the types are {', '.join(get_args(AgentType))}"
+        raise ValueError(msg)
+    one = SUB_AGENTS[kind]
+    fresh = AgentDefinition(name=caller.name, model=caller.model)
+    tools = tuple(tool for tool in caller.tools if tool.delegate is None or not tool.delegate.spawns)
+    if not any(tool.delegate is not None and tool.delegate.background for tool in tools):  # nothing to wait for
+        tools = tuple(tool for tool in tools if tool.builtin != "await_delegate")
+    return caller.model_copy(
+        update={
+            "instructions": f"{one.instructions}\n\n{custom}".strip(),
+            "max_steps": one.max_steps,
+            "tools": tools,
+            **{name: getattr(fresh, name) for name in _ITS_OWN if name in AgentDefinition.model_fields},
+        }
+    )

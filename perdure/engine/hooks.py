@@ -1,25 +1,151 @@
-"""When hooks are called, and which: pure, and part of the workflow. What a reaction does stands in ``reactions``."""
+"""When hooks are called, which of them, and what a reaction changes in a turn. Pure, and part of the workflow."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import get_args
 
-from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import (
     EVENTS_AT,
     OF_DELEGATES,
     AnyReaction,
     Boundary,
+    Continue,
+    Fail,
+    Finish,
     HookDeclaration,
     HookRule,
     React,
     Reacted,
+    Reaction,
+    ReactStep,
+    Retry,
+    RetryWithFeedback,
     RuleEvent,
 )
+from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
-from perdure.engine import after, budgets, reactions, stops
-from perdure.engine.hook_state import HookState, WasRead
-from perdure.engine.state import Ending, TurnState
+from perdure.engine import after, calls, conditions, delegates, limits
+from perdure.engine.state import Ending, HookState, TurnState, WasRead
+
+MAX_RETRIES_IN_ROW = 10
+"""With so many retries in a row hooks get no other one: the turn ends."""
+
+GO_ON = "Go on."
+"""What the model is told if a hook has the turn go on behind a text, and says nothing: a model answers somebody."""
+
+_PRIORITY: dict[type[Reaction], int] = {Finish: 0, Fail: 1, Retry: 2, RetryWithFeedback: 2, Continue: 3}
+
+
+def first_reaction(wanted: Sequence[tuple[str, AnyReaction]]) -> tuple[str, AnyReaction]:
+    """The one that counts: Finish before Fail before a retry before Continue, and of one kind the first."""
+    return min(wanted, key=lambda one: _PRIORITY[type(one[1])])
+
+
+def carry_out(state: TurnState, at: Boundary, hook: str, reaction: AnyReaction) -> TurnState:
+    """The state after a hook has had its way; ``boundary`` is None where the step goes no further."""
+    state = state.with_decided(ReactStep(hook_name=hook, boundary=at, reaction=reaction))
+    count = {**state.hooks.carried_out, hook: state.hooks.carried_out.get(hook, 0) + 1}
+    retries = _retries(state, at, reaction)
+    state = state.with_hooks(carried_out=count, retries_in_row=retries)
+    if retries > MAX_RETRIES_IN_ROW:
+        message = f"hook {hook}: {MAX_RETRIES_IN_ROW} retries in a row have not helped, no other one is made"
+        return end(state, _failure(hook, message), f"hook {hook} has asked for too many retries; it did not run")
+    if isinstance(reaction, Finish):
+        why = f"{hook}: {reaction.reason}" if reaction.reason else hook
+        ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=why)
+        return end(state, ending, f"hook {hook} has ended the turn; it did not run")
+    if isinstance(reaction, Fail):
+        message = f"hook {hook}: {reaction.reason}" if reaction.reason else f"hook {hook} has ended the turn"
+        return end(state, _failure(hook, message), f"hook {hook} has ended the turn; it did not run")
+    if at == "error":
+        return _asked_again(state, reaction)
+    read = state.hooks.read
+    if isinstance(reaction, Retry) and read is not None and at != "start":
+        return _taken_back(state, hook, reaction, read)
+    if isinstance(reaction, RetryWithFeedback):
+        state = _withdrawn(state, f"hook {hook} has asked for another answer; it did not run").with_hooks(boundary=None)
+    return _going_on(state, reaction)
+
+
+def end(state: TurnState, ending: Ending, why: str) -> TurnState:
+    """The state of a turn that ends so; calls that have not run do not."""
+    return _withdrawn(state, why).model_copy(update={"ending": ending}).with_hooks(boundary=None)
+
+
+def _failure(hook: str, message: str) -> Ending:
+    error = ErrorDetail(code=ReasonCode.RUNTIME_FAILED_BY_HOOK, title=hook, message=message[:2_000])
+    return Ending(stop_reason=StopReason.ERROR, error=error)
+
+
+def _retries(state: TurnState, at: Boundary, reaction: AnyReaction) -> int:
+    """How many retries in a row hooks have asked for, with this reaction."""
+    again = isinstance(reaction, Retry | RetryWithFeedback) or (at == "error" and isinstance(reaction, Continue))
+    return state.hooks.retries_in_row + 1 if again else state.hooks.retries_in_row
+
+
+def _asked_again(state: TurnState, reaction: AnyReaction) -> TurnState:
+    """The model is asked again after its call has failed. That is another step, so that its limit bounds it."""
+    known = state.hooks.said
+    said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
+    return state.model_copy(update={"step": state.step + 1, "ending": None}).with_hooks(said=said, boundary=None)
+
+
+def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> TurnState:
+    """The conversation goes on from before the step; what its calls have done stays done, and in the ledger."""
+    state = _withdrawn(state, f"hook {hook} has taken the answer back; it did not run")
+    unread = tuple(
+        one.model_copy(update={"awaited": None}) if one.awaited == state.step else one for one in state.background
+    )
+    state = state.model_copy(
+        update={
+            "tip": read.parent,
+            "call_ids": read.call_ids,
+            "judged_step": state.step,
+            "completing": False,
+            "ending": None,
+            "background": unread,
+        }
+    )
+    return state.with_hooks(said=reaction.messages or read.said, boundary=None)
+
+
+def _going_on(state: TurnState, reaction: AnyReaction) -> TurnState:
+    said = (*state.hooks.said, *reaction.texts)
+    if not said and state.ending is not None and not state.call_ids:
+        said = (GO_ON,)
+    completing = state.completing and not reaction.texts
+    return state.model_copy(update={"ending": None, "completing": completing}).with_hooks(said=said)
+
+
+def _withdrawn(state: TurnState, why: str) -> TurnState:
+    """The state with an error for each call that has not run; they use up no budget.
+
+    Calls that stood open when the turn began were paid for by the one before.
+    """
+    unrun: tuple[PlannedCall, ...] = (*state.pending, *state.asking, *state.builtins)
+    spent = state.spent
+    for call in unrun if state.step else ():
+        uses = (calls.wanted(call) or delegates.wanted(state.policy, call)).uses
+        spent = spent.model_copy(update={str(name): getattr(spent, name) - 1 for name in uses})
+    outcomes = tuple(
+        after.not_run(
+            call.call_id, ErrorDetail(code=ReasonCode.TOOL_DENIED, title=call.tool, message=f"{call.tool}: {why}")
+        )
+        for call in unrun
+    )
+    return state.model_copy(
+        update={
+            "pending": (),
+            "asking": (),
+            "builtins": (),
+            "unknown_tool": None,
+            "spent": spent,
+            "failed": (*state.failed, *outcomes),
+        }
+    )
+
 
 _KNOWN = frozenset(get_args(RuleEvent))
 _OF_TOOLS = frozenset({"tool_end", "tool_error"})
@@ -92,20 +218,20 @@ def reacted(state: TurnState, outcome: Reacted, now: datetime) -> TurnState:
     assert at is not None, "hooks are called at a boundary"  # noqa: S101 - narrows the type
     if outcome.refused is not None:
         # A limit that was raised while the hooks ran comes too late for the one that was refused.
-        error = _no_more(state, outcome.refused) or budgets.used_up(
+        error = _no_more(state, outcome.refused) or limits.used_up(
             "behavior_calls", f"hook {outcome.refused} was not called"
         )
         ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
-        state = reactions.ended(state, ended, "a budget of the turn was used up before it ran")
+        state = end(state, ended, "a budget of the turn was used up before it ran")
     elif wanted:
-        state = reactions.carried_out(state, at, *reactions.first(wanted))
+        state = carry_out(state, at, *first_reaction(wanted))
     return _moved_on(state, at)
 
 
 def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
     """The error of a turn that has no call of a hook left."""
-    wanted = budgets.Wanted(tool=hook, uses=("behavior_calls",))
-    _, _, ending = budgets.admitted(state.policy.budgets, state.spent, [wanted])
+    wanted = limits.Wanted(tool=hook, uses=("behavior_calls",))
+    _, _, ending = limits.admitted(state.policy.budgets, state.spent, [wanted])
     return ending
 
 
@@ -117,7 +243,7 @@ def ending(state: TurnState, decided: Ending) -> TurnState:
 def failed(state: TurnState, error: ErrorDetail) -> TurnState:
     """A hook has failed, and that ends the turn."""
     ending = Ending(stop_reason=StopReason.ERROR, error=error)
-    state = reactions.ended(state, ending, f"the hook {error.title} failed before it ran")
+    state = end(state, ending, f"the hook {error.title} failed before it ran")
     return state.with_hooks(boundary=None, calling=())
 
 
@@ -163,8 +289,8 @@ def _matching(state: TurnState, now: datetime) -> list[HookRule | HookDeclaratio
     ]
 
 
-def _holds(state: TurnState, hook: HookRule | HookDeclaration, facts: stops.Facts) -> bool:
-    return hook.when is None or stops.holds(hook.when, facts, state.policy.conditions)
+def _holds(state: TurnState, hook: HookRule | HookDeclaration, facts: conditions.Facts) -> bool:
+    return hook.when is None or conditions.holds(hook.when, facts, state.policy.conditions)
 
 
 def _used_up(hook: HookRule | HookDeclaration, known: HookState) -> bool:

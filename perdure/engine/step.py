@@ -9,11 +9,10 @@ from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import Value
-from perdure.engine import budgets, builtins, delegates, people
+from perdure.engine import calls, delegates, input_requests, limits
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.hook_state import HookState
-from perdure.engine.people import WaitForPeople
-from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.input_requests import WaitForPeople
+from perdure.engine.state import Ending, HookState, Mailbox, TurnState
 
 
 class CallTools(Value):
@@ -77,7 +76,7 @@ def generate(state: TurnState, mail: Mailbox) -> Generate:
         decided=state.decided,
         fallback=state.fallback,
         text_only=state.completing and (not mail.steered or _tool_turns_used_up(state)),
-        cost_left=budgets.cost_left(state.policy.budgets, state.taken),
+        cost_left=limits.cost_left(state.policy.budgets, state.taken),
     ).sparse()
 
 
@@ -159,14 +158,14 @@ def compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
         guidance=state.guidance or "",
         failure=state.overflow,
         fallback=state.fallback,
-        cost_left=budgets.cost_left(state.policy.budgets, state.taken),
+        cost_left=limits.cost_left(state.policy.budgets, state.taken),
     ).sparse()
 
 
 def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
     """The commit of a turn that ends so; whatever has no result yet gets its error result there."""
     stops = ending.stop_reason is StopReason.WAITING_FOR_INPUT
-    withdrawn = () if stops else people.unfinished(state, mail)
+    withdrawn = () if stops else input_requests.unfinished(state, mail)
     return CommitTurn(
         session=state.session,
         store=state.store,
@@ -177,11 +176,11 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending) -> CommitTurn:
         steps=state.step,
         spent=state.own_spent,
         call_ids=state.call_ids,
-        failed=(*state.failed, *withdrawn, *builtins.left(state)),
+        failed=(*state.failed, *withdrawn, *calls.left(state)),
         # A message that the model has not read begins the next turn, in place of an answer.
         steered=() if stops else mail.steered,
         said=() if stops else state.hooks.said,
-        requests=people.input_requests(state) if stops else (),
+        requests=input_requests.input_requests(state) if stops else (),
         aborted_step=state.aborted_step,
         cancel_requested_at=mail.cancel_at,
         stopped_by=ending.stopped_by,
@@ -215,7 +214,7 @@ def limit_reached(state: TurnState) -> Ending | None:
         message = f"the model has called tools in {most} answers, which is max_tool_turns, and has not finished"
         error = ErrorDetail(code=ReasonCode.TOOL_MAX_TURNS_EXHAUSTED, title="agent", message=message)
         return Ending(stop_reason=StopReason.ERROR, error=error)
-    forbidden = budgets.forbids_generation(state.policy.budgets, state.spent)
+    forbidden = limits.forbids_generation(state.policy.budgets, state.spent)
     return None if forbidden is None else Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=forbidden)
 
 

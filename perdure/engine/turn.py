@@ -17,9 +17,9 @@ from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import after, delegates, hooks, people, step
+from perdure.engine import after, delegates, hooks, input_requests, step
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Ending, Mailbox, TurnState
 from perdure.engine.step import CallTools
 
@@ -167,7 +167,7 @@ async def _run_calls(turn: Turn, world: World) -> None:
 
 async def _ask_people(turn: Turn, world: World) -> None:
     """Tell people once what they are asked, then wait for a reply."""
-    action = people.ask_or_wait(turn.state)
+    action = input_requests.ask_or_wait(turn.state)
     if isinstance(action, WaitForPeople):
         if not await world.may_rotate(action):
             waited = await world.wait_for_people(action)
@@ -183,7 +183,7 @@ async def _tell(turn: Turn, world: World, action: AskPeople) -> None:
     if isinstance(recorded, Failed):  # of a replay that parts from its recording, or of a store that refuses
         turn.state = after.failure(turn.state, recorded.error)
     elif action.requests:
-        turn.state = people.told(turn.state, recorded)
+        turn.state = input_requests.told(turn.state, recorded)
     _take_stock(turn, world)
 
 
@@ -270,8 +270,8 @@ async def _catch_up(turn: Turn, world: World) -> None:
     while True:
         world.hear_delegates()
         before = turn.state
-        turn.state, world.mail = people.hear(before, world.mail, world.now)
-        decided = people.tell_decided(before, turn.state)
+        turn.state, world.mail = input_requests.hear(before, world.mail, world.now)
+        decided = input_requests.tell_decided(before, turn.state)
         if decided is None:
             turn.state = after.step_ended(turn.state, world.mail, world.now)
             return

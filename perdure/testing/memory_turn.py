@@ -22,18 +22,18 @@ from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, QueuedMessage, TurnResult
-from perdure.engine import after, cancels, delegates, hooks, people
+from perdure.engine import after, delegates, hooks, input_requests, limits
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
-from perdure.engine.extending import extended
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
+from perdure.engine.limits import extend
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.step import CallTools
 from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn, run_turn
 from perdure.testing.calls import Call
 from perdure.testing.clock import Clock
 from perdure.worker.app import Activities
-from perdure.workflows import failures, options, reacting
+from perdure.workflows import failures, options
 from perdure.workflows.delegates import read
 from perdure.workflows.options import ActivityOptions
 
@@ -127,8 +127,8 @@ class MemoryTurn(World):
         self._past, self._counts = False, True
         if request.reply is not None and opened.asking:
             waiting = opened.model_copy(update={"asked": True})
-            with contextlib.suppress(people.ReplyError):
-                self.mail, _ = people.settle(waiting, self.mail, request.reply, self.now)
+            with contextlib.suppress(input_requests.ReplyError):
+                self.mail, _ = input_requests.settle(waiting, self.mail, request.reply, self.now)
         return await self._commit(await run_turn(self._turn, self))
 
     async def _open(self, request: Continuation) -> TurnState | TurnResult:
@@ -145,7 +145,7 @@ class MemoryTurn(World):
 
     def cancel(self, reason: str) -> None:
         """Ask the turn to stop; the first request counts."""
-        self.mail = cancels.stopped(self.mail, CancelRequest(reason=reason), self.now)
+        self.mail = limits.stop(self.mail, CancelRequest(reason=reason), self.now)
         self._clock.look()
 
     def send(self, message: QueuedMessage) -> None:
@@ -156,14 +156,14 @@ class MemoryTurn(World):
 
     def extend(self, asked: ExtendRequest) -> None:
         """Change the limits of the turn."""
-        self._turn.state = extended(self._state, asked, self.now)
+        self._turn.state = extend(self._state, asked, self.now)
         self._changes += 1
         self._clock.look()
 
     @property
     def requests(self) -> tuple[InputRequest, ...]:
         """What the turn waits for people for."""
-        return () if self.turn is None else people.input_requests(self.turn.state)
+        return () if self.turn is None else input_requests.input_requests(self.turn.state)
 
     # The world.
 
@@ -229,7 +229,7 @@ class MemoryTurn(World):
     async def run_hooks(self, action: React) -> Reacted | Failed | None:
         """Call hooks written in Python."""
         (outcome,) = await self._settled([self._hooks(action)])
-        return None if self.stopped else reacting.came(outcome)
+        return None if self.stopped else failures.of_hooks(outcome)
 
     def _hooks(self, action: React) -> Call:
         bounds = options.reacting(self._state.policy, action)
@@ -256,8 +256,8 @@ class MemoryTurn(World):
 
     async def _reply(self, reply: Reply, seconds: float) -> None:
         await self._clock.sleep(seconds)
-        with contextlib.suppress(people.TooEarlyError):
-            self.mail, _ = people.settle(self._state, self.mail, reply, self.now)
+        with contextlib.suppress(input_requests.TooEarlyError):
+            self.mail, _ = input_requests.settle(self._state, self.mail, reply, self.now)
 
     async def pause(self, seconds: float) -> None:
         """Wait before the model is told of its failure."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent
-from perdure.engine.budgets import CODES
+from perdure.engine.limits import CODES
 from perdure.testing import Script, ScriptedProvider, call
 from tests.house import House
 

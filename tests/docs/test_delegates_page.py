@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perdure.engine.spawning import SUB_AGENTS
+from perdure.engine.delegates import SUB_AGENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delegates.md").read_text(encoding="utf-8")
 LEAD, EDITOR, WORKER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

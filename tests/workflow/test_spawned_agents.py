@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, spawn_agent, tool
-from perdure.engine.spawning import SUB_AGENTS
+from perdure.engine.delegates import SUB_AGENTS
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.delegating import DONE, agent, children, query_of, results_in

@@ -11,7 +11,7 @@ from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, End
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.step import Action, CallTools
 from perdure.engine.turn import Failed, ToolResults, Turn, World, call_hooks, run_turn

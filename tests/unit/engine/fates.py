@@ -9,7 +9,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted, Generate, Generation
 from perdure.contracts.tools import DelegateReport, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
-from perdure.engine import after, budgets
+from perdure.engine import after, limits
 from perdure.engine.delegates import StartDelegate
 from perdure.engine.step import CallTools
 from perdure.engine.turn import Failed
@@ -37,7 +37,7 @@ def answer(script: Script, action: Generate, policy: TurnPolicy, begun: tuple[st
     cost: Decimal | None = script.of(Decimal("0.05"), None, Decimal("0.3"), Decimal(0))
     cut = cost is not None and left is not None and cost > left
     if cut and script.of(True, False):
-        return Failed(budgets.used_up("cost_usd", "the next call could cost more"), paid)
+        return Failed(limits.used_up("cost_usd", "the next call could cost more"), paid)
     conditions = text_conditions(policy.conditions)
     is_wrong = kind == "wrong" and action.text_only is False
     wrong = ErrorDetail(code="llm.schema_violation", title="generation", message="no JSON")
@@ -77,7 +77,7 @@ def summary(script: Script, action: Compact) -> Compacted | Failed:
         outcome = Compacted(tip=action.parent, reason="too short", failed=paid)
     elif kind != "written":
         error = ErrorDetail(code="llm.rate_limited", title="generation", message="no")
-        outcome = Failed(budgets.used_up("cost_usd", "too much") if too_much else error, paid)
+        outcome = Failed(limits.used_up("cost_usd", "too much") if too_much else error, paid)
     return outcome
 
 

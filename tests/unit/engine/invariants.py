@@ -21,9 +21,9 @@ from perdure.contracts.hooks import (
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import stops
-from perdure.engine.budgets import CODES
+from perdure.engine import conditions
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
+from perdure.engine.limits import CODES
 from perdure.engine.step import CallTools
 from perdure.engine.turn import Failed
 from tests.unit.engine.asked import asked_next
@@ -179,7 +179,7 @@ def the_stop_record_names_its_cause(played: Played) -> None:
         assert (error.code in dimensions) == (reason is StopReason.BUDGET_EXHAUSTED)
         assert error.code not in dimensions or getattr(policy.budgets, dimensions[error.code]) is not None
     met = [one.event.condition for one in played.decided.values() if isinstance(one.event, StopConditionMet)]
-    by_condition = commit.stopped_by in {stops.title(one) for one in policy.stop_conditions}
+    by_condition = commit.stopped_by in {conditions.title(one) for one in policy.stop_conditions}
     assert met == ([commit.stopped_by] if by_condition else [])
 
 

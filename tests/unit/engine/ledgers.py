@@ -13,7 +13,7 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.hooks import Reacted
 from perdure.contracts.tools import ChangeTodos, ClearTodos, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
-from perdure.engine import stops
+from perdure.engine import conditions as stops
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.turn import Failed
 from tests.unit.engine.invariants import COUNTED, outcomes

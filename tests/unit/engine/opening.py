@@ -7,8 +7,7 @@ from typing import Any
 from perdure.contracts.agents import TurnPolicy
 from perdure.engine import after
 from perdure.engine.delegates import CallDelegates, End
-from perdure.engine.hook_state import HookState
-from perdure.engine.state import TurnState
+from perdure.engine.state import HookState, TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

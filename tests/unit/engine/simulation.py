@@ -19,11 +19,11 @@ from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult
-from perdure.engine import after, delegates, people
+from perdure.engine import after, delegates, input_requests
 from perdure.engine import step as engine
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
-from perdure.engine.extending import ExtendError, extended
-from perdure.engine.people import WaitForPeople
+from perdure.engine.input_requests import WaitForPeople
+from perdure.engine.limits import ExtendError, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
 from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn
 from tests.unit.engine.asked import run_now
@@ -228,7 +228,7 @@ class Simulation(World):
         if self.past or self.mail.cancel is not None:
             return
         with contextlib.suppress(ExtendError):
-            self.turn.state = extended(self.state, asked, self.now)
+            self.turn.state = extend(self.state, asked, self.now)
             self.played.extended.append(asked)
             self._note_decisions()
 
@@ -240,8 +240,8 @@ class Simulation(World):
         )
         if reply.decision == "answered":
             reply = reply.model_copy(update={"value": "red"})
-        with contextlib.suppress(people.ReplyError):
-            self.mail, _ = people.settle(state, self.mail, reply, self.now)
+        with contextlib.suppress(input_requests.ReplyError):
+            self.mail, _ = input_requests.settle(state, self.mail, reply, self.now)
 
     # What the turn asks for, and what comes of it.
 

@@ -8,11 +8,10 @@ from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.hooks import HookDeclaration, React, Reacted, Retry
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
-from perdure.engine import after, hooks, reactions, step
+from perdure.engine import after, hooks, step
 from perdure.engine.delegates import AwaitDelegates
-from perdure.engine.extending import extended
-from perdure.engine.hook_state import WasRead
-from perdure.engine.state import TurnState
+from perdure.engine.limits import extend
+from perdure.engine.state import TurnState, WasRead
 from tests.unit.engine.asked import next_action
 from tests.unit.engine.opening import NOW
 from tests.unit.engine.test_background import MAIL, answered, begun, beside, end_of, following, look, opened, wait
@@ -73,10 +72,10 @@ def test_a_caller_that_is_given_more_no_longer_waits_for_what_comes_back() -> No
     state = answered(state, look)
     state = after.tools(state, (ToolOutcome(call_id="2/0"),), None)
     assert step.waits_for_grants(state)
-    assert not step.waits_for_grants(extended(state, ExtendRequest(llm_calls=9), NOW))
+    assert not step.waits_for_grants(extend(state, ExtendRequest(llm_calls=9), NOW))
     poor = after.failure(begun(answered(opened(budgets=Budgets(cost_usd=Decimal(1))), beside)), POOR)
     assert step.waits_for_grants(poor)
-    given = extended(poor, ExtendRequest(cost_usd=Decimal(9)), NOW)
+    given = extend(poor, ExtendRequest(cost_usd=Decimal(9)), NOW)
     assert not step.waits_for_grants(given)
     assert isinstance(following(given)[1], Generate)
 
@@ -89,7 +88,7 @@ def test_an_answer_that_is_taken_back_has_read_no_results() -> None:
     assert isinstance(action, AwaitDelegates)
     state = after.awaited(state, action, ToolOutcome(call_id="2/0", preview="helped"))
     state = state.with_hooks(boundary="step", read=WasRead(parent="t1"))
-    state = reactions.carried_out(state, "step", "watch", Retry())
+    state = hooks.carry_out(state, "step", "watch", Retry())
     again = next_action(answered(state, wait()), MAIL)
     assert isinstance(again, AwaitDelegates)
     assert (again.sessions, again.refused) == (action.sessions, None)

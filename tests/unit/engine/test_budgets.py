@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Spent, Usage
-from perdure.engine.budgets import (
+from perdure.engine.limits import (
     CODES,
     Dimension,
     Wanted,

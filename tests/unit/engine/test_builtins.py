@@ -13,7 +13,7 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.generations import Generation
 from perdure.contracts.tools import MAX_TODOS, ChangeTodos, ClearTodos, PlannedCall, Todo
 from perdure.contracts.turns import StopReason
-from perdure.engine import after, builtins
+from perdure.engine import after, calls
 from perdure.engine.state import TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -21,11 +21,11 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 def planned(tool: Any, number: int = 0, **arguments: Any) -> PlannedCall:
     call = PlannedCall(call_id=f"c{number}", tool=tool.name)
-    return builtins.planned(tool.declaration, call, json.dumps(arguments))
+    return calls.planned(tool.declaration, call, json.dumps(arguments))
 
 
-def answered(state: TurnState, *calls: PlannedCall, text: str = "") -> TurnState:
-    return builtins.carried_out(after.generation(state, Generation(tip="t1", calls=calls, preview=text)))
+def answered(state: TurnState, *made: PlannedCall, text: str = "") -> TurnState:
+    return calls.carry_out(after.generation(state, Generation(tip="t1", calls=made, preview=text)))
 
 
 def opened(**fields: Any) -> TurnState:
@@ -89,7 +89,7 @@ def test_completion_waits_for_every_other_call_of_the_answer() -> None:
     """S-39."""
     state = answered(opened(), planned(finish, summary="done"), PlannedCall(call_id="c1", tool="work"))
     assert (state.ending, state.failed) == (None, ())
-    state = builtins.carried_out(state.model_copy(update={"pending": ()}))
+    state = calls.carry_out(state.model_copy(update={"pending": ()}))
     assert state.ending is not None
     assert state.ending.stop_reason is StopReason.FINISHED
 
@@ -97,17 +97,17 @@ def test_completion_waits_for_every_other_call_of_the_answer() -> None:
 def test_lists_that_would_not_fit_into_one_payload_are_given_once() -> None:
     """The last of the calls has the whole list."""
     titles = ["x" * 500] * 50
-    calls = [planned(todo, 0, new_titles=titles), *(planned(todo, number) for number in range(1, 100))]
-    state = answered(opened(), *calls)
-    assert sum(len(outcome.preview.encode()) for outcome in state.failed) < builtins.MAX_RESULTS + 100_000
+    made = [planned(todo, 0, new_titles=titles), *(planned(todo, number) for number in range(1, 100))]
+    state = answered(opened(), *made)
+    assert sum(len(outcome.preview.encode()) for outcome in state.failed) < calls.MAX_RESULTS + 100_000
     assert len(json.loads(state.failed[-1].preview)["todos"]) == 50
-    assert state.failed[0].preview == builtins.LATER
+    assert state.failed[0].preview == calls.LATER
 
 
 @pytest.mark.parametrize("shown", ["[]", "{", '{"completed": ["x"]}', '{"new_titles": [1]}', "***"])
 def test_arguments_that_do_not_fit_are_rejected(shown: str) -> None:
     """S-22."""
-    call = builtins.planned(todo.declaration, PlannedCall(call_id="c", tool="todo"), shown)
+    call = calls.planned(todo.declaration, PlannedCall(call_id="c", tool="todo"), shown)
     assert call.builtin is None
     assert call.rejected is not None
     assert call.rejected.code == "tool.invalid_input"
@@ -115,6 +115,6 @@ def test_arguments_that_do_not_fit_are_rejected(shown: str) -> None:
 
 def test_only_a_change_is_a_patch() -> None:
     """S-70."""
-    uses = [builtins.wanted(one) for one in (planned(todo, new_titles=["a"]), planned(todo), planned(clear_todo))]
+    uses = [calls.wanted(one) for one in (planned(todo, new_titles=["a"]), planned(todo), planned(clear_todo))]
     assert ["patches" in one.uses for one in uses if one is not None] == [True, False, True]
-    assert builtins.wanted(PlannedCall(call_id="c", tool="work")) is None
+    assert calls.wanted(PlannedCall(call_id="c", tool="work")) is None

@@ -27,8 +27,16 @@ from perdure.contracts.tools import (
 from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
 from perdure.engine import after
 from perdure.engine import step as engine
-from perdure.engine.delegates import CallDelegates, StartDelegate, call_delegates, charged, outcome_of, within
-from perdure.engine.spawning import SUB_AGENTS, spawned
+from perdure.engine.delegates import (
+    SUB_AGENTS,
+    CallDelegates,
+    StartDelegate,
+    call_delegates,
+    charged,
+    outcome_of,
+    spawned_agent,
+    within,
+)
 from perdure.engine.state import Mailbox, TurnState
 from tests.unit.engine import opening
 from tests.unit.engine.asked import next_action
@@ -358,7 +366,7 @@ def test_a_clone_keeps_the_callers_tools_and_model_but_for_the_spawner(kind: str
         max_tool_turns=2,
         hooks=(guard,),
     )
-    clone = spawned(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
+    clone = spawned_agent(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
     assert (clone.name, clone.model, clone.tools, clone.finish_tool) == ("a", "p/m", (work,), None)
     assert (clone.max_tool_turns, clone.hooks) == (None, (guard,))
     assert clone.instructions.startswith("You ")

@@ -12,8 +12,7 @@ from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
 from perdure.contracts.hooks import BudgetChanged
 from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import StopReason
-from perdure.engine.budgets import Wanted, admitted
-from perdure.engine.extending import ExtendError, extended
+from perdure.engine.limits import ExtendError, Wanted, admitted, extend
 from perdure.engine.state import Ending, TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -28,7 +27,7 @@ def running(**fields: Any) -> TurnState:
 
 def test_limits_are_set_as_a_whole_and_each_change_is_told_once() -> None:
     asked = ExtendRequest(max_steps=9, cost_usd=Decimal(3), seconds=timedelta(minutes=5))
-    state = extended(running(), asked, NOW)
+    state = extend(running(), asked, NOW)
     assert (state.policy.max_steps, state.policy.budgets.cost_usd) == (9, Decimal(3))
     told = [one.event for one in state.decided if isinstance(one.event, BudgetChanged)]
     assert [(one.dimension, one.before, one.after) for one in told] == [
@@ -36,13 +35,13 @@ def test_limits_are_set_as_a_whole_and_each_change_is_told_once() -> None:
         ("cost_usd", "2", "3"),
         ("seconds", None, "300"),
     ]
-    assert extended(state, asked, NOW) == state
+    assert extend(state, asked, NOW) == state
 
 
 def test_two_changes_while_a_generation_is_retried_are_two_events() -> None:
     """S-45: the first is in the log already when the second is made, and a key stands there once."""
-    once = extended(running(), ExtendRequest(max_steps=9), NOW)
-    twice = extended(once.with_written(1), ExtendRequest(max_steps=12), NOW)
+    once = extend(running(), ExtendRequest(max_steps=9), NOW)
+    twice = extend(once.with_written(1), ExtendRequest(max_steps=12), NOW)
     (first,), (second,) = once.decided, twice.decided
     assert first.key != second.key
 
@@ -60,21 +59,21 @@ REFUSED = {
 def test_a_limit_that_is_used_up_is_refused_unless_it_is_said_that_the_turn_ends(name: str) -> None:
     asked, told = REFUSED[name]
     with pytest.raises(ExtendError, match=told):
-        extended(running(), asked, NOW + timedelta(minutes=1))
-    state = extended(running(), asked.model_copy(update={"end": True}), NOW)
+        extend(running(), asked, NOW + timedelta(minutes=1))
+    state = extend(running(), asked.model_copy(update={"end": True}), NOW)
     limit = state.policy.max_steps if name == "max_steps" else getattr(state.policy.budgets, name)
     assert limit == getattr(asked, name)
 
 
 def test_a_lower_limit_with_something_left_is_taken() -> None:
-    assert extended(running(), ExtendRequest(max_steps=3, tool_calls=3), NOW).policy.max_steps == 3
+    assert extend(running(), ExtendRequest(max_steps=3, tool_calls=3), NOW).policy.max_steps == 3
 
 
 def test_a_budget_that_was_about_to_end_the_turn_does_not_once_it_is_raised() -> None:
     _, _, exhausted = admitted(Budgets(tool_calls=3), Spent(tool_calls=3), [Wanted(tool="work")])
     state = running(exhausted=exhausted)
-    assert extended(state, ExtendRequest(max_steps=9), NOW).exhausted == exhausted
-    assert extended(state, ExtendRequest(tool_calls=4), NOW).exhausted is None
+    assert extend(state, ExtendRequest(max_steps=9), NOW).exhausted == exhausted
+    assert extend(state, ExtendRequest(tool_calls=4), NOW).exhausted is None
 
 
 @pytest.mark.parametrize("limit", [{"cost_usd": "1e9999999"}, {"cost_usd": "Infinity"}, {"seconds": 1e12}])
@@ -92,10 +91,10 @@ def test_the_limits_of_a_delegate_are_its_callers() -> None:
         session="lead", turn=1, step=1, call_id="c", tool="helper", definition="d", root="lead", depth=1, approval=None
     )
     with pytest.raises(ExtendError, match="extend session lead"):
-        extended(running(delegated=above), ExtendRequest(max_steps=9), NOW)
+        extend(running(delegated=above), ExtendRequest(max_steps=9), NOW)
 
 
 def test_a_turn_that_has_ended_is_left_as_it_is() -> None:
     state = running(ending=Ending(stop_reason=StopReason.FINISHED))
     with pytest.raises(ExtendError, match=r"turn 1 has ended \(finished\); the next message begins another one"):
-        extended(state, ExtendRequest(max_steps=9), NOW)
+        extend(state, ExtendRequest(max_steps=9), NOW)

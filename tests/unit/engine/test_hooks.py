@@ -31,9 +31,8 @@ from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, SendRequest, StopReason, TurnResult
 from perdure.engine import after, hooks
 from perdure.engine import step as engine
-from perdure.engine.hook_state import HookState
-from perdure.engine.people import WaitForPeople
-from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.input_requests import WaitForPeople
+from perdure.engine.state import Ending, HookState, Mailbox, TurnState
 from perdure.engine.step import CallTools
 from perdure.engine.turn import Failed, ToolResults, Turn
 from tests.unit.engine.asked import Silent, asked_next, next_action, run_now

@@ -13,7 +13,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.generations import Generate
 from perdure.contracts.hooks import DecidedEvent, React
 from perdure.contracts.turns import StopReason
-from perdure.engine.budgets import CODES
+from perdure.engine.limits import CODES
 from perdure.engine.step import Action
 from tests.unit.engine import invariants, ledgers, waiting
 from tests.unit.engine.simulation import Played, play

@@ -15,7 +15,7 @@ from perdure.contracts.input_requests import AnswerRequest, AskPeople, InputRece
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
-from perdure.engine import after, people
+from perdure.engine import after, input_requests
 from perdure.engine import step as engine
 from perdure.engine import turn as story
 from perdure.engine.state import Carried, Ending, Mailbox, TurnState
@@ -67,14 +67,16 @@ class Turn:
         self.asked: list[str] = []
 
     def say(self, number: int, *, yes: bool = True) -> InputReceipt:
-        self.mail, receipt = people.settle(self.state, self.mail, reply(self.kinds[number], number, yes=yes), self.now)
+        self.mail, receipt = input_requests.settle(
+            self.state, self.mail, reply(self.kinds[number], number, yes=yes), self.now
+        )
         return receipt
 
     def next(self) -> engine.Action:
         """The next action, with what was said heard before."""
         if self.mail.cancel is not None and self.state.ending is None:
             self.state = after.cancel(self.state, self.mail)
-        self.state, self.mail = people.hear(self.state, self.mail, self.now)
+        self.state, self.mail = input_requests.hear(self.state, self.mail, self.now)
         return next_action(self.state, self.mail)
 
     def until_it_waits(self) -> engine.Action:
@@ -90,7 +92,7 @@ class Turn:
                 self.state = after.tools(self.state, outcomes, None)
             elif isinstance(action, AskPeople):
                 self.asked.extend(request.request_id for request in action.requests)
-                self.state = people.told(self.state, None)
+                self.state = input_requests.told(self.state, None)
             else:
                 return action
 
@@ -107,7 +109,7 @@ def test_each_call_runs_once_or_has_one_result_whatever_people_do(kinds: list[st
     action = turn.until_it_waits()
     assert turn.ran == [f"c{number}" for number, kind in enumerate(kinds) if kind == "plain"]
     assert turn.asked == [f"c{number}" for number, kind in enumerate(kinds) if kind != "plain"]
-    while isinstance(action, people.WaitForPeople):
+    while isinstance(action, input_requests.WaitForPeople):
         what = data.draw(MOMENTS)
         open_ones = [int(call.call_id[1:]) for call in turn.state.asking]
         if what in {"yes", "no"}:
@@ -151,7 +153,7 @@ def test_a_reply_counts_once_and_the_first_one_stands(order: list[int], yes: boo
         first = turn.say(number, yes=yes)
         turn.now += timedelta(seconds=1)
         assert turn.say(number, yes=yes) == first
-        with pytest.raises(people.ReplyError, match=r"by ann at .*; that stands"):
+        with pytest.raises(input_requests.ReplyError, match=r"by ann at .*; that stands"):
             turn.say(number, yes=not yes)
         turn.until_it_waits()
         assert turn.say(number, yes=yes) == first
@@ -161,9 +163,9 @@ def test_an_approval_is_too_late_from_the_moment_it_expires() -> None:
     """Also when the turn has not woken up yet; a question never expires."""
     turn = Turn(["question", "approval"])
     action = turn.until_it_waits()
-    assert action == people.WaitForPeople(until=NOW + EXPIRES)
+    assert action == input_requests.WaitForPeople(until=NOW + EXPIRES)
     turn.now = NOW + EXPIRES
-    with pytest.raises(people.ReplyError, match="expired at 2026-11-21T01:00:00"):
+    with pytest.raises(input_requests.ReplyError, match="expired at 2026-11-21T01:00:00"):
         turn.say(1)
     turn.say(0)
     action = turn.until_it_waits()
@@ -173,16 +175,16 @@ def test_an_approval_is_too_late_from_the_moment_it_expires() -> None:
 
 
 def test_a_question_without_an_approval_beside_it_waits_for_ever() -> None:
-    assert Turn(["question"]).until_it_waits() == people.WaitForPeople(until=None)
+    assert Turn(["question"]).until_it_waits() == input_requests.WaitForPeople(until=None)
 
 
 def test_nothing_is_taken_before_people_were_asked() -> None:
     """The plain calls run first; what nobody has seen nobody can have decided."""
     turn = Turn(["plain", "approval"])
-    with pytest.raises(people.TooEarlyError, match="try again in a moment"):
+    with pytest.raises(input_requests.TooEarlyError, match="try again in a moment"):
         turn.say(1)
-    with pytest.raises(people.ReplyError, match="nothing waits for 'c0'"):
-        people.settle(turn.state, turn.mail, reply("approval", 0), NOW)
+    with pytest.raises(input_requests.ReplyError, match="nothing waits for 'c0'"):
+        input_requests.settle(turn.state, turn.mail, reply("approval", 0), NOW)
 
 
 def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None:
@@ -190,11 +192,11 @@ def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None
     turn = Turn(["question"], interactive="stop")
     assert isinstance(turn.until_it_waits(), CommitTurn)
     for reason, refusal in (
-        (StopReason.WAITING_FOR_INPUT, people.TooEarlyError),
-        (StopReason.CANCELLED, people.ReplyError),
+        (StopReason.WAITING_FOR_INPUT, input_requests.TooEarlyError),
+        (StopReason.CANCELLED, input_requests.ReplyError),
     ):
         turn.state = turn.state.model_copy(update={"ending": Ending(stop_reason=reason)})
-        with pytest.raises(people.ReplyError) as caught:
+        with pytest.raises(input_requests.ReplyError) as caught:
             turn.say(0)
         assert type(caught.value) is refusal
 
@@ -204,9 +206,9 @@ def test_an_approval_for_other_arguments_is_refused_also_after_the_first() -> No
     turn.until_it_waits()
     first = turn.say(0)
     same = reply("approval", 0).model_copy(update={"digest": first.digest})
-    assert people.settle(turn.state, turn.mail, same, NOW)[1] == first
-    with pytest.raises(people.ReplyError, match="not those of this approval"):
-        people.settle(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
+    assert input_requests.settle(turn.state, turn.mail, same, NOW)[1] == first
+    with pytest.raises(input_requests.ReplyError, match="not those of this approval"):
+        input_requests.settle(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
 
 
 def test_a_call_that_was_approved_before_a_cancel_says_so() -> None:
@@ -232,7 +234,7 @@ def test_an_approval_gets_no_more_time_from_the_turn_that_goes_on() -> None:
     policy = TurnPolicy(agent="a", model="p/m", interactive="stop", approvals_expire=EXPIRES)
     opened = OpenedTurn(turn=2, tip="t", definition="d", policy=policy, asking=calls, expires_at=until)
     begun = engine.begin(opening, opened, until + timedelta(hours=1))
-    heard, _ = people.hear(begun, Mailbox(), until + timedelta(hours=1))
+    heard, _ = input_requests.hear(begun, Mailbox(), until + timedelta(hours=1))
     assert [call.call_id for call in heard.asking] == ["c0"]
     assert [outcome.error and outcome.error.code for outcome in heard.failed] == ["tool.approval_expired"]
 
@@ -241,8 +243,8 @@ def test_an_approval_gets_no_more_time_from_the_turn_that_goes_on() -> None:
 def test_an_answer_that_no_schema_can_be_held_to_is_refused_with_what_would_do(schema: Any) -> None:
     """An agent that was frozen with such a schema: its question can be denied, and the workflow goes on."""
     call = PlannedCall(call_id="c", tool="t", needs="answer")
-    with pytest.raises(people.ReplyError, match=r"cannot be checked .*; deny the question"):
-        people.checked(call, Reply(request="c", decision="answered", value="Ann"), schema)
+    with pytest.raises(input_requests.ReplyError, match=r"cannot be checked .*; deny the question"):
+        input_requests.checked(call, Reply(request="c", decision="answered", value="Ann"), schema)
 
 
 @pytest.mark.parametrize(
@@ -260,28 +262,28 @@ def test_an_answer_that_no_schema_can_be_held_to_is_refused_with_what_would_do(s
 def test_text_is_taken_for_json_only_where_text_does_not_fit(value: Any, schema: Any, taken: Any) -> None:
     call = PlannedCall(call_id="c", tool="t", needs="answer")
     said = Reply(request="c", decision="answered", value=value)
-    assert people.checked(call, said, schema).value == taken
+    assert input_requests.checked(call, said, schema).value == taken
 
 
 def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> None:
     """Each alone is small enough; a turn that could not be carried on would never go on."""
     calls = tuple(PlannedCall(call_id=f"c{number}", tool="t", needs="answer") for number in range(40))
-    waiting = people.told(after.generation(state(), Generation(tip="t1", calls=calls)), None)
+    waiting = input_requests.told(after.generation(state(), Generation(tip="t1", calls=calls)), None)
     said = [Reply(request=call.call_id, decision="answered", value="x" * 30_000) for call in calls]
     mail = Mailbox()
     for fits in said[:17]:
-        mail, _ = people.settle(waiting, mail, fits, NOW)
-    with pytest.raises(people.ReplyError, match="over 524,288 bytes together"):
-        people.settle(waiting, mail, said[17], NOW)
+        mail, _ = input_requests.settle(waiting, mail, fits, NOW)
+    with pytest.raises(input_requests.ReplyError, match="over 524,288 bytes together"):
+        input_requests.settle(waiting, mail, said[17], NOW)
 
 
 def test_the_answer_of_a_tool_is_held_to_the_schema_in_the_turns_policy() -> None:
     waiting = state(tools={"t": ToolPolicy(answer={"type": "integer"}).model_dump()})
     call = PlannedCall(call_id="c0", tool="t", needs="answer")
-    waiting = people.told(after.generation(waiting, Generation(tip="t1", calls=(call,))), None)
+    waiting = input_requests.told(after.generation(waiting, Generation(tip="t1", calls=(call,))), None)
     said = Reply(request="c0", decision="answered", value="many")
-    with pytest.raises(people.ReplyError, match=r"does not fit: at \$"):
-        people.settle(waiting, Mailbox(), said, NOW)
+    with pytest.raises(input_requests.ReplyError, match=r"does not fit: at \$"):
+        input_requests.settle(waiting, Mailbox(), said, NOW)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.conditions import CONDITIONS, AnyCondition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.engine.stops import Facts, Tally, fired, title
+from perdure.engine.conditions import Facts, Tally, fired, title
 
 ERROR = ErrorDetail(code=ReasonCode.TOOL_EXECUTION_ERROR, title="tool", message="no")
 

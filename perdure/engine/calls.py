@@ -1,10 +1,4 @@
-"""The calls that the workflow carries out itself: what todos become, and whether the work is done. Pure.
-
-Todos change as soon as the model has answered; what ends a turn is looked at when every other call of the answer has
-its result.
-"""
-
-# ruff: noqa: A005 - nothing here is mistaken for the names that Python has everywhere
+"""The calls that need no activity: todos, ``done``, and tools that the agent does not have. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +6,7 @@ from collections.abc import Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.generations import Generation
 from perdure.contracts.hooks import TodosChanged
 from perdure.contracts.tools import (
     MAX_TODOS,
@@ -28,7 +23,8 @@ from perdure.contracts.tools import (
 )
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.budgets import Wanted
+from perdure.engine import delegates
+from perdure.engine.limits import Wanted
 from perdure.engine.state import Ending, TurnState
 
 MAX_RESULTS = 256 * 1024
@@ -83,7 +79,7 @@ def wanted(call: PlannedCall) -> Wanted | None:
     return Wanted(tool=call.tool)
 
 
-def carried_out(state: TurnState) -> TurnState:
+def carry_out(state: TurnState) -> TurnState:
     """The state after the calls that are the workflow's own, as far as it is time for them."""
     if state.ending is not None or not state.builtins or state.hooks.boundary == "generation":  # hooks come first
         return state
@@ -181,3 +177,33 @@ def _error(call: PlannedCall, code: ReasonCode, message: str) -> ToolOutcome:
     error = ErrorDetail(code=code, title=call.tool, message=message)
     outcome = ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=call.approval)
     return outcome.sparse()
+
+
+def unknown_tool_error(state: TurnState, generation: Generation) -> ErrorDetail | None:
+    """The error of a turn that an unknown tool ends; None if none was called, or the model is to go on."""
+    if state.policy.on_unknown_tool != "abort":
+        return None
+    errors = (call.rejected for call in generation.calls if call.rejected is not None)
+    unknown = next((error for error in errors if error.code == ReasonCode.TOOL_UNKNOWN), None)
+    if unknown is None:
+        return None
+    why = "it ended the turn, because the agent's on_unknown_tool is 'abort'"
+    message = f"step {state.step + 1}, tool {unknown.title}: {unknown.message}; {why}"
+    return unknown.model_copy(update={"message": message})
+
+
+def end_by_unknown_tool(state: TurnState) -> TurnState:
+    """The state after its end by an unknown tool, if the tools beside that have their results; nothing else begins."""
+    error = state.unknown_tool
+    if error is None or state.ending is not None or state.hooks.boundary == "generation":  # hooks come first
+        return state
+    if any(call.builtin is None and delegates.settings_of(state.policy, call) is None for call in state.pending):
+        return state
+    return state.model_copy(
+        update={
+            "pending": (),
+            "failed": (*state.failed, *delegates.withdrawn(state.pending)),
+            "ending": Ending(stop_reason=StopReason.ERROR, error=error),
+            "unknown_tool": None,
+        }
+    )

@@ -22,8 +22,8 @@ from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
 from perdure.contracts.values import JsonValue, Value
+from perdure.engine.conditions import Tally
 from perdure.engine.state import Mailbox, TurnState
-from perdure.engine.stops import Tally
 
 
 class WaitForPeople(Value):

@@ -1,20 +1,23 @@
-"""The doors of a running turn: ``cancel``, the update ``send``, the queries ``status`` and ``budget``.
+"""The message handlers of a running turn: what clients, operators and people send, and the turn's time limit.
 
 The handlers only write into the mailbox; the turn reads it. So they never wait for work, and cannot lose any.
 """
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from perdure.contracts.budgets import LIMITS, ExtendRequest
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
 from perdure.contracts.names import Query, Signal, Update
 from perdure.contracts.turns import (
     MAX_WAITING_BYTES,
@@ -29,7 +32,8 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import cancels, people
+from perdure.engine import input_requests, limits
+from perdure.engine.limits import ExtendError, extend
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.turn import Turn
 
@@ -98,8 +102,44 @@ class Refused:
     error: ErrorDetail
 
 
-class Inbox:
-    """The message handlers of a turn, and the mailbox they fill."""
+class Deadline:
+    """Watches the time budget; ``past`` says that it is used up."""
+
+    def __init__(self) -> None:
+        self.past = False
+        self._watching: asyncio.Task[None] | None = None
+        self._counts = False
+
+    def watch(self, state: TurnState) -> None:
+        """Count from the turn's beginning, without the time it waited for people."""
+        self._counts = True
+        limit = state.policy.budgets.seconds
+        if limit is None:
+            return
+
+        async def watch() -> None:
+            left = state.started_at + state.waited + limit - workflow.now()
+            await workflow.sleep(max(left, timedelta(0)))
+            self.past = True
+
+        self._watching = asyncio.create_task(watch())
+
+    def changed(self, state: TurnState) -> None:
+        """Count to another limit, unless the turn waits for people right now."""
+        if self._counts:
+            self.stop()
+            self.watch(state)
+
+    def stop(self) -> None:
+        """Count no longer."""
+        self._counts = False
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+
+class Handlers:
+    """The message handlers of a turn, and the mailbox they fill. A reply or limits that come twice do no harm."""
 
     def __init__(self) -> None:
         self.mail = Mailbox()
@@ -107,6 +147,7 @@ class Inbox:
         self.opened: Opened | Refused | None = None
         self.activity = "open_turn"
         self.shown_state = RunState.RUNNING
+        self._deadline = Deadline()
 
     @property
     def state(self) -> TurnState | None:
@@ -140,19 +181,19 @@ class Inbox:
         came_at = workflow.now()
         # A request that names no turn stops the one that runs, also before its number is known.
         if asked.turn is None and asked.request_id is None and self.opened is None:
-            self.mail = cancels.stopped(self.mail, asked, came_at)
+            self.mail = limits.stop(self.mail, asked, came_at)
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
         self.mail, receipt = self._cancelled(asked, opened, came_at)
         return receipt
 
-    def _cancelled(self, asked: CancelRequest, opened: "Opened", came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
+    def _cancelled(self, asked: CancelRequest, opened: Opened, came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
         ending = self.state is None or self.state.ending is not None
-        running = cancels.Running(opened.turn, opened.request_id, opened.last_turn, ending)
+        running = limits.RunningTurn(opened.turn, opened.request_id, opened.last_turn, ending)
         try:
-            return cancels.cancel(self.mail, asked, running, came_at)
-        except cancels.WrongTurnError as error:
+            return limits.cancel(self.mail, asked, running, came_at)
+        except limits.WrongTurnError as error:
             raise refuse(ReasonCode.REQUEST_TURN_MISMATCH, str(error)) from None
 
     @workflow.update(name=Update.SEND)
@@ -194,6 +235,84 @@ class Inbox:
             message = f"{len(waiting) - 1} messages wait already; send this one when a turn has ended"
             raise refuse(ReasonCode.REQUEST_TOO_LARGE, message)
 
+    @workflow.update(name=Update.ANSWER)
+    async def answer(self, *given: JsonValue) -> InputReceipt:
+        """Take an answer to a question."""
+        return await self._take(_answer(given))
+
+    @answer.validator
+    def _check_answer(self, *given: JsonValue) -> None:
+        self._check(_answer(given))
+
+    @workflow.update(name=Update.APPROVE)
+    async def approve(self, *given: JsonValue) -> InputReceipt:
+        """Let a tool call run."""
+        return await self._take(_approval(given))
+
+    @approve.validator
+    def _check_approve(self, *given: JsonValue) -> None:
+        self._check(_approval(given))
+
+    @workflow.update(name=Update.DENY)
+    async def deny(self, *given: JsonValue) -> InputReceipt:
+        """Refuse a tool call, or an answer: the model gets an error result."""
+        return await self._take(_denial(given))
+
+    @deny.validator
+    def _check_deny(self, *given: JsonValue) -> None:
+        self._check(_denial(given))
+
+    def _check(self, reply: Reply) -> None:
+        """Refuse before anything is written, as far as it can be told: a turn that rotated may not be set up yet."""
+        if self.state is not None:
+            self._settled_by(reply)
+
+    async def _take(self, reply: Reply) -> InputReceipt:
+        await workflow.wait_condition(lambda: self.opened is not None)
+        if self.state is None or not isinstance(self.opened, Opened):
+            raise refuse(ReasonCode.REQUEST_INVALID, f"nothing waits for {reply.request!r}")
+        self.mail, receipt = self._settled_by(reply)
+        return receipt
+
+    def _settled_by(self, reply: Reply) -> tuple[Mailbox, InputReceipt]:
+        assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
+        try:
+            return input_requests.settle(self.state, self.mail, reply, workflow.now())
+        except input_requests.TooEarlyError as error:
+            raise refuse(ReasonCode.REQUEST_TOO_EARLY, str(error)) from None
+        except input_requests.ReplyError as error:
+            raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
+
+    @workflow.update(name=Update.EXTEND)
+    async def extend(self, *given: JsonValue) -> BudgetStatus:
+        """Set limits; those that are not named stay."""
+        asked = _extend_request(given)
+        await workflow.wait_condition(lambda: self.opened is not None)
+        # No await stands in between: whatever the turn does with its state, it does it with this one.
+        extended_turn = self._extended(asked)
+        assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
+        self.turn.state = extended_turn
+        self._deadline.changed(extended_turn)
+        return budget_of(extended_turn)
+
+    @extend.validator
+    def _check_extend(self, *given: JsonValue) -> None:
+        asked = _extend_request(given)
+        if self.state is not None:
+            self._extended(asked)
+
+    def _extended(self, asked: ExtendRequest) -> TurnState:
+        if self.state is None:
+            raise refuse(ReasonCode.REQUEST_INVALID, "no turn runs whose limits could be changed")
+        if self._deadline.past or self.mail.cancel is not None:
+            raise refuse(
+                ReasonCode.REQUEST_INVALID, f"turn {self.state.turn} is ending; the next message begins another"
+            )
+        try:
+            return extend(self.state, asked, workflow.now())
+        except ExtendError as error:
+            raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
+
     @workflow.query(name=Query.STATUS)
     def status(self) -> TurnStatus:
         """Where the turn stands."""
@@ -212,7 +331,7 @@ class Inbox:
             queued=sum(message.cancelled is None for message in self.mail.queued),
             cancelling=self.mail.cancel is not None,
             spent=state.own_spent,
-            requests=people.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
+            requests=input_requests.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
             todos=state.todos,
         )
 
@@ -255,3 +374,27 @@ def budget_of(state: TurnState) -> BudgetStatus:
 def _update_id() -> str:
     info = workflow.current_update_info()
     return info.id if info is not None else ""
+
+
+def _answer(given: Sequence[JsonValue]) -> Reply:
+    send = '{"request": "id", "value": "the answer"}'
+    return read_input(given, AnswerRequest, what="reply", send=send).reply()
+
+
+def _approval(given: Sequence[JsonValue]) -> Reply:
+    return read_input(given, ApproveRequest, what="reply", send='{"request": "id", "by": "who"}').reply()
+
+
+def _denial(given: Sequence[JsonValue]) -> Reply:
+    send = '{"request": "id", "by": "who", "reason": "why"}'
+    return read_input(given, DenyRequest, what="reply", send=send).reply()
+
+
+def _extend_request(given: Sequence[JsonValue]) -> ExtendRequest:
+    known = ", ".join(LIMITS)
+    send = f'{{"max_steps": 50}}; the limits are {known}'
+    asked = read_input(or_nothing(given), ExtendRequest, what="change of limits", send=send)
+    if not asked.limits:
+        message = f'name at least one limit, as in {{"max_steps": 50}}; there are {known}'
+        raise refuse(ReasonCode.REQUEST_INVALID, message)
+    return asked

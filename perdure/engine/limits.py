@@ -1,0 +1,355 @@
+"""What a turn may spend, and what changes that: other limits, another model, a cancel. Pure.
+
+N allows exactly N: what would be the one beyond it is refused, and the turn ends.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Context, Decimal
+from typing import Literal
+
+from perdure.contracts.agents import ModelPolicy
+from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.hooks import BudgetChanged, ModelFallback
+from perdure.contracts.retries import HELPED, UNKNOWN_MODEL
+from perdure.contracts.turns import CancelReceipt, CancelRequest
+from perdure.contracts.values import Value
+from perdure.engine.state import Mailbox, TurnState
+
+Dimension = Literal["tool_calls", "behavior_calls", "events", "patches"]
+"""A budget that single calls use up."""
+
+CODES: dict[str, ReasonCode] = {
+    "cost_usd": ReasonCode.BUDGET_COST,
+    "llm_calls": ReasonCode.BUDGET_LLM_CALLS,
+    "tool_calls": ReasonCode.BUDGET_TOOL_CALLS,
+    "behavior_calls": ReasonCode.BUDGET_BEHAVIOR_CALLS,
+    "events": ReasonCode.BUDGET_EVENTS,
+    "seconds": ReasonCode.BUDGET_SECONDS,
+    "patches": ReasonCode.BUDGET_PATCHES,
+    "depth": ReasonCode.BUDGET_DEPTH,
+}
+"""The reason code of each dimension, in the order in which they are looked at."""
+
+DIGITS_OF_MONEY = 4
+"""Significant digits of an amount in a text."""
+
+_NOUNS = {
+    "llm_calls": "model calls",
+    "tool_calls": "calls",
+    "behavior_calls": "delegates and hooks",
+    "events": "events",
+    "patches": "changes",
+    "depth": "levels of delegates",
+}
+
+
+class Wanted(Value):
+    """A call that is to be made: whose it is, what it uses up, and how deep in the tree it would run."""
+
+    tool: str
+    uses: tuple[Dimension, ...] = ("tool_calls", "events")
+    depth: int = 0
+
+
+class Warned(Value):
+    """A share of a budget has been used; the text says how much."""
+
+    dimension: str
+    share: Decimal
+    used: str
+
+
+def in_usd(amount: Decimal) -> str:
+    """The amount for a text: with four digits, or to the cent, so that it is short and never rounded to nothing."""
+    digits = max(DIGITS_OF_MONEY, amount.adjusted() + 3)
+    return f"${Context(prec=digits).plus(amount):f}"
+
+
+def used_up(dimension: str, used: str) -> ErrorDetail:
+    """The error of a turn that has used up a budget; one that this release does not know has a code of its own."""
+    code = CODES.get(dimension, ReasonCode.BUDGET_EXHAUSTED)
+    return ErrorDetail(code=code, title="agent", message=f"{REASONS[code].cause}: {used}")
+
+
+def is_exhausted(code: str) -> bool:
+    """Whether a failure of this code is a budget that is used up."""
+    return code == ReasonCode.BUDGET_EXHAUSTED or code in CODES.values()
+
+
+def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:
+    """The budget that forbids another model call, if one does."""
+    if budgets.llm_calls is not None and spent.llm_calls >= budgets.llm_calls:
+        return used_up("llm_calls", _of(budgets, spent, "llm_calls"))
+    if budgets.events is not None and spent.events >= budgets.events:
+        return used_up("events", _of(budgets, spent, "events"))
+    if budgets.cost_usd is not None and spent.cost_usd >= budgets.cost_usd:
+        return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(budgets.cost_usd)}")
+    return None
+
+
+def cost_left(budgets: Budgets, spent: Spent) -> Decimal | None:
+    """US dollars that may still be spent; None without a limit."""
+    return None if budgets.cost_usd is None else budgets.cost_usd - spent.cost_usd
+
+
+def cut_off(budgets: Budgets, spent: Spent) -> ErrorDetail:
+    """The error of a turn whose last answer was cut off where the rest of it would have cost too much."""
+    limit = budgets.cost_usd or Decimal(0)
+    why = "the last answer was cut off, as more of it was not affordable"
+    return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(limit)}; {why}")
+
+
+def admitted(
+    budgets: Budgets, spent: Spent, calls: Sequence[Wanted], granted: Spent | None = None
+) -> tuple[Spent, list[ErrorDetail | None], ErrorDetail | None]:
+    """What of these calls may be made.
+
+    Args:
+        budgets: The limits.
+        spent: What counts against them.
+        calls: The calls, in order.
+        granted: What delegates in the background may still spend, and none of these calls.
+
+    Returns:
+        What is spent with those that may, the error of each that may not (None for the others), and the error of the
+        turn if there was one that may not: the first. What is only granted comes back, so it ends no turn.
+    """
+    errors: list[ErrorDetail | None] = []
+    ending: ErrorDetail | None = None
+    for call in calls:
+        taken = spent if granted is None else spent.with_delegate(granted, 0)
+        dimension = _refusing(budgets, taken, call)
+        if dimension is None:
+            spent = spent.model_copy(update={str(name): getattr(spent, name) + 1 for name in call.uses})
+            errors.append(None)
+            continue
+        error = used_up(dimension, _of(budgets, taken, dimension))
+        message = f"{error.message}; this call did not run"
+        if _refusing(budgets, spent, call) is None:
+            message = f"{error.message} with those that agents in the background may make; this call did not run"
+        else:
+            ending = ending or error
+        errors.append(error.model_copy(update={"title": call.tool, "message": message}))
+    return spent, errors, ending
+
+
+def _refusing(budgets: Budgets, spent: Spent, call: Wanted) -> str | None:
+    """The first dimension in which the call would be one too many."""
+    if budgets.depth is not None and call.depth > budgets.depth:
+        return "depth"
+    limits = [(name, getattr(budgets, name)) for name in CODES if name in call.uses]
+    return next((name for name, limit in limits if limit is not None and getattr(spent, name) >= limit), None)
+
+
+def _of(budgets: Budgets, spent: Spent, dimension: str) -> str:
+    limit = getattr(budgets, dimension)
+    used = limit if dimension == "depth" else getattr(spent, dimension)
+    return f"{used} of {limit} {_NOUNS[dimension]}"
+
+
+def share(budgets: Budgets, spent: Spent, children: int) -> Budgets:
+    """What each of so many delegates may use, at the same time: an equal share of what is left.
+
+    Whole numbers are rounded down, so that all of them together never use more than is left. A share may be nothing:
+    ``forbids_generation`` says so, and such a delegate is not to be started.
+    """
+    counts = ("llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+    left: dict[str, object] = {
+        name: max(0, limit - getattr(spent, name)) // children
+        for name in counts
+        if (limit := getattr(budgets, name)) is not None
+    }
+    if budgets.cost_usd is not None:
+        left["cost_usd"] = max(Decimal(0), budgets.cost_usd - spent.cost_usd) / children
+    if budgets.depth is not None:
+        left["depth"] = max(0, budgets.depth - 1)
+    return budgets.model_copy(update=left)
+
+
+def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[Warned]:
+    """The shares of budgets that were passed between the two."""
+    passed: list[Warned] = []
+    for name in CODES:
+        limit = getattr(budgets, name)
+        if limit is None or name in {"seconds", "depth"}:
+            continue
+        was, now = getattr(before, name), getattr(after, name)
+        used = f"{in_usd(now)} of {in_usd(limit)}" if name == "cost_usd" else f"{now} of {limit} {_NOUNS[name]}"
+        passed += [Warned(dimension=name, share=one, used=used) for one in budgets.warn_at if was < one * limit <= now]
+    return passed
+
+
+Limit = int | Decimal | timedelta
+
+_ENDING = frozenset({"max_steps", "cost_usd", "llm_calls", "events", "seconds"})
+"""Limits that end a turn as soon as they are used up; the others do when one more is asked for."""
+
+
+class ExtendError(ValueError):
+    """The limits cannot be set; the message is one line with the cause and the fix."""
+
+
+def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
+    """The state with the new limits; with the limits that it has already, it is the same.
+
+    Raises:
+        ExtendError: The turn is over, or a limit is used up already and nobody said that it may be.
+    """
+    if asked.turn is not None and asked.turn != state.turn:
+        msg = f"turn {state.turn} is the one that runs, and not turn {asked.turn}"
+        raise ExtendError(msg)
+    if state.delegated is not None:
+        msg = f"the limits of a delegate are its share of its caller's; extend session {state.delegated.session}"
+        raise ExtendError(msg)
+    if state.ending is not None:
+        msg = f"turn {state.turn} has ended ({state.ending.stop_reason}); the next message begins another one"
+        raise ExtendError(msg)
+    for name, limit in asked.limits.items():
+        _check(name, limit, _used(state, name, now), ends=asked.end)
+    before = {name: _limit(state, name) for name in asked.limits}
+    budgets = {name: limit for name, limit in asked.limits.items() if name != "max_steps"}
+    policy = state.policy.model_copy(
+        update={
+            "max_steps": asked.max_steps or state.policy.max_steps,
+            "budgets": state.policy.budgets.model_copy(update=budgets),
+        }
+    )
+    exhausted = None if _lifts(state, asked) else state.exhausted
+    changed = [
+        BudgetChanged(dimension=name, before=None if was is None else _shown(was), after=_shown(asked.limits[name]))
+        for name, was in before.items()
+        if was != asked.limits[name]
+    ]
+    short = state.short and not changed
+    state = state.model_copy(update={"policy": policy, "exhausted": exhausted, "short": short})
+    return state.with_decided(*changed)
+
+
+def _check(name: str, limit: Limit, used: Limit | None, *, ends: bool) -> None:
+    if ends or used is None:
+        return
+    too_low = used >= limit if name in _ENDING else used > limit  # type: ignore[operator] # of one kind by their name
+    if too_low:
+        msg = f"{name}: {_shown(used)} is used already, so that {_shown(limit)} would end the turn; "
+        raise ExtendError(msg + 'name more, or add "end": true to end it so')
+
+
+def _used(state: TurnState, name: str, now: datetime) -> Limit | None:
+    """What counts against a limit; nothing does against ``depth``."""
+    if name == "max_steps":
+        return state.step + state.spent.delegated_steps
+    if name == "seconds":
+        return now - state.started_at - state.waited
+    used: Limit | None = getattr(state.spent, name, None)
+    return used
+
+
+def _limit(state: TurnState, name: str) -> Limit | None:
+    limit: Limit | None = getattr(state.policy if name == "max_steps" else state.policy.budgets, name)
+    return limit
+
+
+def _lifts(state: TurnState, asked: ExtendRequest) -> bool:
+    """Whether the budget that was about to end the turn is among those that were raised."""
+    if state.exhausted is None:
+        return False
+    name = next(name for name, code in CODES.items() if code == state.exhausted.code)
+    limit, was = asked.limits.get(name), _limit(state, name)
+    return limit is not None and was is not None and limit > was  # type: ignore[operator] # of one kind by their name
+
+
+def _shown(limit: Limit) -> str:
+    return f"{limit.total_seconds():g}" if isinstance(limit, timedelta) else str(limit)
+
+
+def fall_back(state: TurnState, error: ErrorDetail) -> TurnState | None:
+    """The state with the next model at work; None if there is none, or it is not for this failure."""
+    if not state.policy.fallbacks or not _helps(state.policy.fallbacks[0], error):
+        return None
+    policy = state.policy.fallen_back()
+    event = ModelFallback(failed=state.policy.model, code=error.code, model=policy.model)
+    changes: dict[str, object] = {
+        "policy": policy,
+        "fallback": state.fallback + 1,
+        "failures_in_row": 0,
+        "compacted_step": min(state.compacted_step, state.step),
+    }
+    return state.model_copy(update=changes).with_decided(event)
+
+
+def _helps(model: ModelPolicy, error: ErrorDetail) -> bool:
+    return error.code in HELPED or (error.code, error.type) == UNKNOWN_MODEL or error.code in model.also_on
+
+
+class WrongTurnError(ValueError):
+    """A cancel names a turn that neither runs nor waits; the message says which do."""
+
+
+@dataclass(frozen=True)
+class RunningTurn:
+    """The turn that runs.
+
+    Attributes:
+        last_turn: The session's highest number; that of the first message that waits is one more.
+        ending: Whether it is too late to stop the turn.
+    """
+
+    turn: int
+    request_id: str
+    last_turn: int
+    ending: bool
+
+
+def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datetime) -> tuple[Mailbox, CancelReceipt]:
+    """The mailbox with the request taken in: the turn that runs is to stop, or one that waits will end when it begins.
+
+    Raises:
+        WrongTurnError: The request names another turn.
+    """
+    turn = _number_of(mail, asked, running)
+    waiting = range(running.last_turn + 1, running.last_turn + 1 + len(mail.queued))
+    stops, dropped = True, list[int]()
+    if asked.drop_queue:
+        dropped = [number for number, message in zip(waiting, mail.queued, strict=True) if message.cancelled is None]
+    if turn == running.turn:
+        stops = mail.cancel is not None or not running.ending
+        mail = stop(mail, asked, now)
+    elif turn not in waiting:
+        others = _those(waiting)
+        msg = f"turn {turn} does not run: turn {running.turn} does{f', and {others}' if others else ''}"
+        raise WrongTurnError(msg)
+    ends = {*dropped, turn}
+    queued = tuple(
+        message
+        if number not in ends or message.cancelled is not None
+        else message.model_copy(update={"cancelled": asked.reason})
+        for number, message in zip(waiting, mail.queued, strict=True)
+    )
+    return mail.model_copy(update={"queued": queued}), CancelReceipt(turn=turn, stops=stops, dropped=tuple(dropped))
+
+
+def stop(mail: Mailbox, asked: CancelRequest, now: datetime) -> Mailbox:
+    """The mailbox of a turn that is to stop; of several requests the first one counts."""
+    return mail if mail.cancel is not None else mail.model_copy(update={"cancel": asked, "cancel_at": now})
+
+
+def _number_of(mail: Mailbox, asked: CancelRequest, running: RunningTurn) -> int:
+    if asked.request_id is None:
+        return running.turn if asked.turn is None else asked.turn
+    if asked.request_id == running.request_id:
+        return running.turn
+    places = [message.request_id for message in mail.queued]
+    if asked.request_id in places:
+        return running.last_turn + 1 + places.index(asked.request_id)
+    msg = f"no turn of request {asked.request_id!r} runs or waits; turn {running.turn} runs"
+    raise WrongTurnError(msg)
+
+
+def _those(waiting: Collection[int]) -> str:
+    if not waiting:
+        return ""
+    first, last = min(waiting), max(waiting)
+    return f"turn {first} waits" if first == last else f"turns {first} to {last} wait"
