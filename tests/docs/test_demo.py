@@ -57,7 +57,7 @@ def test_the_demo_shows_all_it_promises_and_stays_scripted_whatever_is_set(tmp_p
     assert "sk-of-the-user" not in text
     for line in (
         r"  model   SCRIPTED: no provider is called and no key is used\.",
-        r"↻ RateLimitError · waiting 2\.",
+        r"↻ RateLimitError · retry 1 of \d+ in 2\.\d+s",
         r"✗ read_file",
         r"  … kill -9 \d+: the worker is gone, in the middle of a model call",
         r"finished · 5 steps",

@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import aiohttp
@@ -34,16 +34,14 @@ class Closing:
         self._listening.close()
 
     def _serve(self) -> None:
-        left_open: list[socket.socket] = []
-        with suppress(OSError):
+        with suppress(OSError), ExitStack() as until_stop:
             while True:
-                connection, _ = self._listening.accept()
+                connection = until_stop.enter_context(self._listening.accept()[0])
                 self.connections += 1
                 connection.recv(65_536)
                 connection.sendall(REPLY)
                 if self.stray and self.connections == 1 and self.send_stray.wait(PATIENCE):
                     connection.sendall(self.stray)
-                    left_open.append(connection)
                     continue
                 self.go_on.wait(PATIENCE)
                 connection.close()
