@@ -17,9 +17,9 @@ from temporalio import activity
 from perdure.activities.errors import permanent, runtime_error, store_failures
 from perdure.activities.failures import redact
 from perdure.activities.store_writes import write_until_stored
-from perdure.activities.tool_runner import Bodies, CallContext, within
+from perdure.activities.tool_runner import Bodies, CallContext, wait_within
 from perdure.agents import skills
-from perdure.agents.agent import Agent, AgentDefinitionError, cleaned
+from perdure.agents.agent import Agent, AgentDefinitionError, dedent_instructions
 from perdure.agents.context import ToolUnavailableError
 from perdure.agents.data import InlineAgents
 from perdure.agents.tool import Tool
@@ -184,24 +184,24 @@ class Instructions:
         limit = LONGEST.total_seconds()
         body = self._bodies.start_function(agent.instructions, [context])
         late = TimeoutError(f"the function ran longer than {limit:g} s")
-        given = await within(body, limit, who="the function", late=late, give_up=lambda: None)
+        given = await wait_within(body, limit, who="the function", late=late, give_up=lambda: None)
         if not isinstance(given, str):
             msg = f"the function returned a {type(given).__name__}; return a text"
             raise TypeError(msg)
         if len(given.encode()) > MAX_DEFINITION_BYTES:
             msg = f"the text is {len(given.encode()):,} bytes, the limit is {MAX_DEFINITION_BYTES:,}"
             raise ValueError(msg)
-        return cleaned(given)
+        return dedent_instructions(given)
 
 
 def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]:
     """The tool over the skills that the turn began with; ``here`` are those that this worker has read itself."""
 
     def read(name: str) -> str:
-        one = skills.resolved(name, frozen)
+        one = skills.resolve_skill(name, frozen)
         own = next((other for other in here if other.id == one.id), None)
         folder = own.folder if own is not None and Path(own.folder).is_dir() else ""
-        return skills.rendered(one, folder=folder, note=_note(one, own, folder))
+        return skills.render_skill(one, folder=folder, note=_note(one, own, folder))
 
     return replace(skills.skill, function=read)
 

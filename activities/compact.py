@@ -14,12 +14,12 @@ from perdure.activities.conversations import WireMessage, wire
 from perdure.activities.cost_ceiling import NotAffordableError, ceiling
 from perdure.activities.errors import permanent, store_failures
 from perdure.activities.failures import facts_of
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.litellm_call import Answer, EmptyAnswerError, context_window
 from perdure.activities.model_attempt import Attempts, CallFailedError, Failure
 from perdure.activities.record_answer import CONTENT_CHARACTERS, event_of
 from perdure.activities.store_writes import write_until_stored
-from perdure.contracts.agents import AgentDefinition, says_where
+from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import CompactionEvent, GenerationError
@@ -30,8 +30,8 @@ from perdure.engine.limits import used_up
 from perdure.llm.compaction import (
     INSTRUCTIONS,
     characters_of_one_summary,
-    compacted,
     plan_summary,
+    replace_beginning,
     summary_in,
     to_summarise,
 )
@@ -52,7 +52,7 @@ class CompactActivity:
     @activity.defn(name=Activity.COMPACT)
     async def compact(self, request: Compact) -> Compacted:
         """Summarise what is safe to cut off, or say why nothing is."""
-        async with beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
+        async with keep_beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
             async with store_failures():
                 await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
@@ -88,9 +88,9 @@ class CompactActivity:
             try:
                 most = await self._ceiling(request, writer, sent)
                 answer, seconds = await self._attempts.call(request, writer, sent, ceiling=most)
-                summary = written_summary(answer, seconds)
+                summary = summary_of(answer, seconds)
                 try:
-                    stored = await self._finish(request, event, compacted(messages, boundary, summary), answer)
+                    stored = await self._finish(request, event, replace_beginning(messages, boundary, summary), answer)
                 except ApplicationError:
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
@@ -108,7 +108,7 @@ class CompactActivity:
         return await self._skipped(request, event, keep)
 
     async def _told(self, request: Compact, step: StepRecord) -> Compacted:
-        return _compacted(step).model_copy(update={"failed": await self._attempts.paid(request)}).sparse()
+        return _to_compacted(step).model_copy(update={"failed": await self._attempts.paid(request)}).sparse()
 
     async def _ceiling(self, request: Compact, writer: AgentDefinition, sent: list[WireMessage]) -> int | None:
         """The longest summary that is affordable; None if no bound is needed."""
@@ -172,7 +172,9 @@ def _writer(definition: AgentDefinition) -> AgentDefinition:
     """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
     model = definition.compaction.model or definition.model
     same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
-    params = {name: value for name, value in definition.generate_params.items() if same_provider and says_where(name)}
+    params = {
+        name: value for name, value in definition.generate_params.items() if same_provider and is_destination(name)
+    }
     return definition.model_copy(update={"model": model, "tools": (), "output_schema": None, "generate_params": params})
 
 
@@ -187,7 +189,7 @@ def _room(definition: AgentDefinition, writer: AgentDefinition) -> int:
     return min(rooms)
 
 
-def written_summary(answer: Answer, seconds: float = 0.0) -> str:
+def summary_of(answer: Answer, seconds: float = 0.0) -> str:
     """The summary, which an answer of so many seconds that only calls tools does not hold.
 
     Raises:
@@ -205,5 +207,5 @@ def written_summary(answer: Answer, seconds: float = 0.0) -> str:
     return summary
 
 
-def _compacted(step: StepRecord) -> Compacted:
+def _to_compacted(step: StepRecord) -> Compacted:
     return Compacted(tip=step.id, summarised=step.summarised or 0, usage=step.usage, cost_usd=step.cost_usd)

@@ -36,7 +36,7 @@ async def matches(
         return (), None
 
     def look() -> tuple[int, ...]:
-        return in_output(conditions, text) if tool is None else in_tool_output(conditions, tool, text)
+        return find_in_output(conditions, text) if tool is None else find_in_tool_output(conditions, tool, text)
 
     try:
         return await asyncio.to_thread(look), None
@@ -44,43 +44,43 @@ async def matches(
         return (), runtime_error(ReasonCode.RUNTIME_HOOK_FAILED, str(error))
 
 
-def in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int, ...]:
+def find_in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int, ...]:
     """The places of the text conditions that hold for an answer's text; for activities, which have all of it.
 
     Raises:
         SearchError: A search took too long or failed, and its condition does not catch that.
     """
-    return _places(conditions, text, lambda condition: isinstance(condition, Output))
+    return _find_places(conditions, text, lambda condition: isinstance(condition, Output))
 
 
-def in_tool_output(conditions: tuple[AnyCondition, ...], tool: str, text: str) -> tuple[int, ...]:
+def find_in_tool_output(conditions: tuple[AnyCondition, ...], tool: str, text: str) -> tuple[int, ...]:
     """The places of the text conditions that hold for the whole result of a call; for activities.
 
     Raises:
         SearchError: A search took too long or failed, and its condition does not catch that.
     """
-    return _places(
+    return _find_places(
         conditions, text, lambda condition: isinstance(condition, ToolOutput) and condition.tool in {None, tool}
     )
 
 
-def _places(
+def _find_places(
     conditions: tuple[AnyCondition, ...], text: str, concerned: Callable[[Output | ToolOutput], bool]
 ) -> tuple[int, ...]:
     texts, until = text_conditions(conditions), time.monotonic() + SEARCHES_SECONDS
-    return tuple(place for place, one in enumerate(texts) if concerned(one) and _found(one, text, until))
+    return tuple(place for place, one in enumerate(texts) if concerned(one) and _is_met(one, text, until))
 
 
-def _found(condition: Output | ToolOutput, text: str, until: float) -> bool:
+def _is_met(condition: Output | ToolOutput, text: str, until: float) -> bool:
     if condition.regex:
-        return _searched(condition, text, until)
+        return _search(condition, text, until)
     pattern = condition.pattern
     if not condition.case_sensitive:
         pattern, text = pattern.casefold(), text.casefold()
     return text == pattern if condition.exact else pattern in text
 
 
-def _searched(condition: Output | ToolOutput, text: str, until: float) -> bool:
+def _search(condition: Output | ToolOutput, text: str, until: float) -> bool:
     flags = 0 if condition.case_sensitive else regex.IGNORECASE
     seconds = min(SEARCH_SECONDS, until - time.monotonic())
     try:

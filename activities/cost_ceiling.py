@@ -80,8 +80,8 @@ def ceiling(
     price_read, price_written = _price(definition, _READ, read), _price(definition, _WRITTEN, read)
     if price_read is None or price_written is None:
         return None
-    answers = max(1, _whole(definition, "n") or 1)
-    longest, smallest = _longest(definition), SMALLEST_ANSWER + _thinking(definition)
+    answers = max(1, _read_integer(definition, "n") or 1)
+    longest, smallest = _longest_answer_of(definition), SMALLEST_ANSWER + _thinking(definition)
     rest = left - price_read * read
     affordable = int((rest / (price_written * answers)).to_integral_value(ROUND_FLOOR)) if price_written else None
     if rest < 0 or (affordable is not None and affordable < min(smallest, longest or smallest)):
@@ -153,9 +153,9 @@ def _applies(above: str, tier: JsonValue, read: int) -> bool:
     return thousands.isdigit() and read > int(thousands) * 1_000
 
 
-def _longest(definition: AgentDefinition) -> int | None:
+def _longest_answer_of(definition: AgentDefinition) -> int | None:
     """The longest answer that the agent's settings or the model allow; None if nobody knows."""
-    own = (_whole(definition, "max_tokens"), _whole(definition, "max_completion_tokens"))
+    own = (_read_integer(definition, "max_tokens"), _read_integer(definition, "max_completion_tokens"))
     most = facts_about(definition.model).get("max_output_tokens")
     limits = [one for one in (*own, most if isinstance(most, int) else None) if one is not None]
     return min(limits, default=None)
@@ -168,6 +168,6 @@ def _thinking(definition: AgentDefinition) -> int:
     return budget if isinstance(budget, int) else 0
 
 
-def _whole(definition: AgentDefinition, name: str) -> int | None:
+def _read_integer(definition: AgentDefinition, name: str) -> int | None:
     value = definition.generate_params.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

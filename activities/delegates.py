@@ -13,9 +13,16 @@ from perdure.activities.agents import Definitions
 from perdure.activities.conditions import matches
 from perdure.activities.cost_ceiling import first_call
 from perdure.activities.errors import permanent, runtime_error, store_failures
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_writes import write_until_stored
-from perdure.activities.tool_output import Call, approved, call_event, ended, reading_tool, whole_output
+from perdure.activities.tool_output import (
+    Call,
+    artifact_of_output,
+    call_event,
+    events_of_approval,
+    events_of_end,
+    reading_tool,
+)
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -35,7 +42,7 @@ from perdure.contracts.tools import (
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine.delegates import failure_of, spawned_agent, within
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, shorten_output
 from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_known
@@ -118,7 +125,7 @@ class Delegations:
     def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
         agent = opening.request.agent or ""
         start = DelegateStart(call_id=delegated.call_id, tool=delegated.tool, agent=agent, delegate=opening.session)
-        return [*approved(delegated, delegated.tool), call_event(delegated, start)]
+        return [*events_of_approval(delegated, delegated.tool), call_event(delegated, start)]
 
     def _asked(
         self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
@@ -146,11 +153,11 @@ class Delegations:
         end = call_event(delegated, _end(delegated, result))
         if delegated.background:  # the result stays here until somebody asks for it
             await self._finish(delegated, None, [end])
-            return for_the_caller(result, result.report)
+            return trim_for_caller(result, result.report)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
         said = await self.said(caller, declaration, result)
-        content, artifacts = for_the_model(delegated, caller, declaration.truncate, said.text)
+        content, artifacts = trim_for_model(delegated, caller, declaration.truncate, said.text)
         message = ToolMessage(
             call_id=delegated.call_id,
             name=delegated.tool,
@@ -161,9 +168,9 @@ class Delegations:
             delegate=result.session,
         )
         seconds = (committed.ended_at - committed.started_at).total_seconds()
-        await self._finish(delegated, message, [end, *ended(delegated, message, artifacts, seconds)], artifacts)
+        await self._finish(delegated, message, [end, *events_of_end(delegated, message, artifacts, seconds)], artifacts)
         report = result.report.model_copy(update={"matched": said.matched, "problem": said.problem})
-        return for_the_caller(result, report)
+        return trim_for_caller(result, report)
 
     async def _finish(
         self,
@@ -206,7 +213,7 @@ class Delegations:
         return json.dumps({**about, "tokens": result.usage.total_tokens, "result": result.output}, ensure_ascii=False)
 
 
-def settled(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
+def with_grants(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
     """The definition of a delegate's turn: within what its caller granted, and asking people only where it may."""
     request, delegated = opening.request, opening.request.delegated
     if delegated is None:
@@ -228,20 +235,20 @@ def _declaration(caller: AgentDefinition, tool: str) -> ToolDeclaration:
     return declaration
 
 
-def for_the_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
+def trim_for_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
     """As much of the result as the caller's history is to have."""
     small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
     return result.model_copy(update=small)
 
 
-def for_the_model(call: Call, caller: AgentDefinition, truncate: int | None, text: str) -> tuple[str, list[Artifact]]:
+def trim_for_model(call: Call, caller: AgentDefinition, truncate: int | None, text: str) -> tuple[str, list[Artifact]]:
     """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
     if truncate is not None:
         return head_and_tail(text, truncate), []
     if len(text) <= OFFLOAD_CHARACTERS:
         return text, []
-    whole = whole_output(call, text)
-    return offloaded(text, whole.id, reading_tool(caller)), [whole]
+    whole = artifact_of_output(call, text)
+    return shorten_output(text, whole.id, reading_tool(caller)), [whole]
 
 
 def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
@@ -279,7 +286,7 @@ class CollectActivity:
     @activity.defn(name=Activity.COLLECT_DELEGATES)
     async def collect_delegates(self, asked: CollectDelegates) -> ToolOutcome:
         """Write the results of delegates as the result of the call. Safe to run twice: the first result stays."""
-        async with beating(), store_failures():
+        async with keep_beating(), store_failures():
             await self._store.require(asked.store)
             claimant = f"collect/{asked.call_id}"
             claim = await self._store.claim_call(
@@ -287,7 +294,7 @@ class CollectActivity:
                 turn=asked.turn,
                 call_id=asked.call_id,
                 claimant=claimant,
-                events=approved(asked, asked.tool),
+                events=events_of_approval(asked, asked.tool),
             )
             if claim.message is not None:
                 message, problem = claim.message, None
@@ -305,7 +312,7 @@ class CollectActivity:
         """The result of the call, written; and why stop conditions could not be looked for in it."""
         caller = await self._definitions.get(asked.definition)
         came = [await self._of(caller, one) for one in asked.delegates]
-        content, artifacts = for_the_model(asked, caller, None, _told(came))
+        content, artifacts = trim_for_model(asked, caller, None, _join_texts(came))
         message = ToolMessage(
             call_id=asked.call_id,
             name=asked.tool,
@@ -321,7 +328,7 @@ class CollectActivity:
             call_id=asked.call_id,
             claimant=claimant,
             message=message,
-            events=ended(asked, message, artifacts, seconds=0),
+            events=events_of_end(asked, message, artifacts, seconds=0),
             artifacts=artifacts,
         )
         return message, next((one.said.problem for one in came if one.said.problem is not None), None)
@@ -339,7 +346,7 @@ class CollectActivity:
         return _Came(one.session, one.tool, await self._delegations.said(caller, declaration, turn.result))
 
 
-def _told(came: list[_Came]) -> str:
+def _join_texts(came: list[_Came]) -> str:
     """The text of one as its own call would have given it; of several one after the other."""
     if len(came) == 1:
         return came[0].said.text

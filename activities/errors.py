@@ -54,7 +54,7 @@ def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool
     )
 
 
-def behind(detail: ErrorDetail, error: BaseException) -> ApplicationError:
+def cause_of(detail: ErrorDetail, error: BaseException) -> ApplicationError:
     """The exception behind a failure as history and log may show it: its class, its redacted text, where it was raised.
 
     The exception itself would put its own text there, and that of everything it was raised from. A stack trace shows
@@ -70,7 +70,7 @@ def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
     return ErrorDetail(code=code, title="runtime", message=message[:MAX_MESSAGE])
 
 
-def missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationError:
+def error_of_missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationError:
     """A worker of another version leaves the call to one that has what the turn began with."""
     message = (
         f"this worker has no {missing}; start a worker of the version the turn began with until its turns have ended"
@@ -78,7 +78,7 @@ def missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationErr
     return transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay, missing)
 
 
-def handed_over() -> ApplicationError:
+def error_of_shutdown() -> ApplicationError:
     """This worker shuts down and could not finish in its grace: another one goes on at once."""
     detail = runtime_error(
         ReasonCode.RUNTIME_WORKER_SHUTDOWN, "the worker shut down and handed this call over to another worker"

@@ -20,7 +20,7 @@ from perdure.contracts.errors import CUSTOM_CODE
 from perdure.contracts.values import JsonValue
 from perdure.llm.failures import FailureFacts
 from perdure.llm.retries import parse_retry_after
-from perdure.llm.tool_output import head_and_tail, whole_characters
+from perdure.llm.tool_output import head_and_tail, replace_surrogates
 from perdure.security.redaction import redact_text
 
 LONGEST_BODY = 200_000
@@ -217,7 +217,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
 
 def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
     """The text without secrets, and without what lies behind its first 50,000 characters, or so many."""
-    return redact_text(whole_characters(text[:longest]), secrets)
+    return redact_text(replace_surrogates(text[:longest]), secrets)
 
 
 def _status_of(chain: Sequence[BaseException], reply: ErrorReply | None) -> int | None:

@@ -19,14 +19,14 @@ from perdure.activities.conditions import matches
 from perdure.activities.conversations import Conversations, WireMessage, wire
 from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
 from perdure.activities.errors import permanent, runtime_error, store_failures
-from perdure.activities.heartbeat import beating
-from perdure.activities.litellm_call import Answer, PromptAssemblyError, assembling, system_prompt
+from perdure.activities.heartbeat import keep_beating
+from perdure.activities.litellm_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
 from perdure.activities.metrics import Metrics
 from perdure.activities.model_attempt import Attempts, CallFailedError
 from perdure.activities.record_answer import (
     CONTENT_CHARACTERS,
     answer_in,
-    checked,
+    check_output,
     end_events,
     event_of,
     failure_told,
@@ -39,7 +39,7 @@ from perdure.activities.store_writes import write_until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
-from perdure.contracts.conditions import GenerationCount, parts
+from perdure.contracts.conditions import GenerationCount, walk_conditions
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import GenerationContent, GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
@@ -96,7 +96,7 @@ class GenerateActivity:
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
-        async with beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
+        async with keep_beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
             given, stored = await self._read(request)
             if stored is not None:
                 return await self._return_stored(given, stored)
@@ -137,14 +137,14 @@ class GenerateActivity:
         """The model's answer, and the seconds it took."""
         request = given.request
         asked = text_only(given.definition) if request.text_only else given.definition
-        with assembling():
+        with guard_assembly():
             sent = [*system_prompt(asked), *given.conversation, *map(wire, given.new)]
         most = None
         if request.cost_left is not None:
             left = request.cost_left - (await self._attempts.paid(request)).cost_usd
             async with store_failures():
                 parent = await self._store.step(request.parent)
-            most = ceiling(asked, sent, left, _counted(request, parent, len(sent) - len(given.new)))
+            most = ceiling(asked, sent, left, _read_counted(request, parent, len(sent) - len(given.new)))
         return await self._attempts.call(request, asked, sent, ceiling=most)
 
     async def _judge(self, given: Given, error: CallFailedError) -> Generation:
@@ -173,7 +173,7 @@ class GenerateActivity:
 
         def make() -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
             made, ledger = step_of(request, definition, given.new, answer, self._secrets)
-            step, rejected = checked(request, definition, made, self._output_type(definition))
+            step, rejected = check_output(request, definition, made, self._output_type(definition))
             return step, ledger, rejected
 
         step, ledger, rejected = await _off_the_loop_if_slow(definition, answer, make)
@@ -224,7 +224,9 @@ class GenerateActivity:
         """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
         request, definition = given.request, given.definition
         if is_answer(step):
-            _, rejected = await off_the_loop(lambda: checked(request, definition, step, self._output_type(definition)))
+            _, rejected = await off_the_loop(
+                lambda: check_output(request, definition, step, self._output_type(definition))
+            )
             return await self._return(given, step, rejected)
         retries = await self._attempts.retries(request)
         return failure_told(step, retries[-1].wait_seconds if retries else 0.0)
@@ -235,7 +237,7 @@ class GenerateActivity:
         matched, problem = await matches(given.definition, None, answer_in(step).content) if conditions else ((), None)
         if problem is not None:
             raise permanent(problem)
-        counts = any(isinstance(part, GenerationCount) and part.retries for part in parts(conditions))
+        counts = any(isinstance(part, GenerationCount) and part.retries for part in walk_conditions(conditions))
         retries = await self._attempts.count_retries(request) if counts else 0
         tried = activity.info().attempt > 1 or request.cost_left is not None
         paid = await self._attempts.paid(request) if tried else Paid()
@@ -249,7 +251,7 @@ class GenerateActivity:
         return agent.output_type
 
 
-def _counted(request: Generate, parent: StepRecord | None, before: int) -> Counted:
+def _read_counted(request: Generate, parent: StepRecord | None, before: int) -> Counted:
     """What the provider has counted at the step before: all but its answer and what followed. Another model has not."""
     if parent is None or parent.turn != request.turn or request.fallback or parent.summarised is not None:
         return Counted()

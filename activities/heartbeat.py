@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.bridge.proto import ActivityHeartbeat
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.errors import handed_over, permanent, runtime_error
+from perdure.activities.errors import error_of_shutdown, permanent, runtime_error
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 
 BEAT_SECONDS = 1.0
@@ -55,7 +55,7 @@ class _Beat:
         self.note = ""
         self.loop = asyncio.get_running_loop()
         self.due = 0.0
-        self.lost = _lost(info.heartbeat_details)
+        self.lost = _count_lost(info.heartbeat_details)
         self._attempt = info.attempt
         self._token = info.task_token
         self._converter = activity.payload_converter()
@@ -80,7 +80,7 @@ class _Beat:
         self.send(running=False)
 
 
-def _lost(details: Sequence[Any]) -> int:
+def _count_lost(details: Sequence[Any]) -> int:
     """How many attempts in a row began and were lost: the last beat of such a one says that it runs."""
     told = [cast("dict[str, int]", part) for part in details if isinstance(part, dict)]
     return told[0]["lost_attempts"] + bool(told[0]["running_attempt"]) if told else 0
@@ -161,7 +161,7 @@ Failed = Callable[[ErrorDetail], Awaitable[ApplicationError]]
 
 
 @asynccontextmanager
-async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> AsyncIterator[None]:
+async def keep_beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> AsyncIterator[None]:
     """Beat every second, or less often in a worker with many calls, until the block ends.
 
     A block that this worker's shutdown cuts off fails at once, so that another worker goes on: the server refuses a
@@ -175,9 +175,9 @@ async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> 
     beat = _Beat()
     if activity.is_worker_shutdown():
         beat.end()
-        raise handed_over()
+        raise error_of_shutdown()
     if is_bounded and beat.lost >= MOST_LOST:
-        detail = _lost_too_often(beat.lost)
+        detail = _error_of_lost(beat.lost)
         raise permanent(detail) if on_lost is None else await on_lost(detail)
     token = _running.set(beat)
     beat.begin()
@@ -188,7 +188,7 @@ async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> 
         why = activity.cancellation_details()
         if why is not None and why.worker_shutdown and not why.cancel_requested:
             beat.end()
-            raise handed_over() from None
+            raise error_of_shutdown() from None
         raise
     except Exception:
         beat.end()
@@ -198,7 +198,7 @@ async def beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> 
         _pulse.remove(beat)
 
 
-def _lost_too_often(lost: int) -> ErrorDetail:
+def _error_of_lost(lost: int) -> ErrorDetail:
     return runtime_error(
         ReasonCode.RUNTIME_WORKER_LOST,
         f"the worker was lost {lost} times in a row while it carried out {activity.info().activity_type}, which may be "

@@ -17,17 +17,17 @@ from typing import cast, get_args
 from temporalio import activity
 
 from perdure.activities.agents import Definitions, TurnContexts
-from perdure.activities.errors import behind, missing_version, permanent, store_failures
+from perdure.activities.errors import cause_of, error_of_missing_version, permanent, store_failures
 from perdure.activities.failures import redact
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_writes import write_until_stored
 from perdure.activities.tool_output import call_key
-from perdure.activities.tool_runner import Bodies, within
+from perdure.activities.tool_runner import Bodies, wait_within
 from perdure.agents.agent import Agent
 from perdure.agents.hooks import Hook, HookContext, HookedEvent, StepEnd
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
-from perdure.contracts.errors import ErrorDetail, ReasonCode, named
+from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.events import (
     AgentStalled,
     DelegateEnd,
@@ -81,7 +81,7 @@ class Hooked:
         return self.event.type in hook.declaration.on and (tool is None or hook.declaration.is_about(str(tool)))
 
 
-def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | None) -> list[Hooked]:
+def hooked_events_of(request: React, envelopes: Iterable[Envelope], step: StepRecord | None) -> list[Hooked]:
     """The events that hooks can be on at a boundary, in order.
 
     Each call of a step has one ``tool_end``, and a ``tool_error`` too if it failed, also where the log has one of them.
@@ -97,7 +97,7 @@ def hooked(request: React, envelopes: Iterable[Envelope], step: StepRecord | Non
     if request.boundary != "step":
         return logged
     logged = [one for one in logged if not _is_early(request, one, step)]
-    told = [*_with_counterparts(logged), *_unrecorded(request, logged, step)]
+    told = [*_with_counterparts(logged), *_unrecorded_results_of(request, logged, step)]
     results = [one.event for one in told if isinstance(one.event, ToolEnd)]
     text = [one.event.content for one in envelopes if isinstance(one.event, GenerationContent)]
     return [*told, Hooked(StepEnd(output=text[-1] if text else "", results=tuple(results)))]
@@ -132,7 +132,7 @@ def _with_counterparts(logged: Sequence[Hooked]) -> Iterable[Hooked]:
             )
 
 
-def _unrecorded(request: React, logged: Sequence[Hooked], step: StepRecord | None) -> Iterable[Hooked]:
+def _unrecorded_results_of(request: React, logged: Sequence[Hooked], step: StepRecord | None) -> Iterable[Hooked]:
     """The results that only the workflow knows."""
     known = {one.call_id for one in logged if isinstance(one.event, ToolEnd | ToolError)}
     told = [one.event for one in logged if isinstance(one.event, UserInputReceived)]
@@ -223,7 +223,7 @@ class ReactActivity:
     @activity.defn(name=Activity.REACT)
     async def react(self, request: React) -> Reacted:
         """Call hooks with the events of a step, and return what they want."""
-        async with beating():
+        async with keep_beating():
             async with store_failures():
                 await self._store.require(request.store)
             definition = await self._definitions.get(request.definition)
@@ -234,7 +234,7 @@ class ReactActivity:
             envelopes = await self._events(request)
             async with store_failures():
                 step = await self._store.step(request.tip)
-            events = hooked(request, envelopes, step)
+            events = hooked_events_of(request, envelopes, step)
             calls = [(hook, event) for hook in hooks for event in events if event.concerns(hook)]
             ended = await self._ended(request, envelopes, calls)
             if request.boundary == "end":
@@ -266,7 +266,7 @@ class ReactActivity:
         hook = agent.hook(name) if agent is not None else None
         if hook is None:
             missing = MissingVersion(agent=definition.name, what="hook", name=name, definition=definition.digest())
-            raise missing_version(missing, MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY)
+            raise error_of_missing_version(missing, MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY)
         return hook
 
     async def _events(self, request: React) -> list[Envelope]:
@@ -317,8 +317,8 @@ class ReactActivity:
             message = f"hook {hook.name}, {event.type}: {type(error).__name__}: {text}"
             kind = type(error).__name__
             code = ReasonCode.RUNTIME_HOOK_FAILED
-            detail = ErrorDetail(code=code, title=hook.name, message=message, type=kind, exception=named(kind))
-            activity.logger.warning("%s", message, exc_info=behind(detail, error))
+            detail = ErrorDetail(code=code, title=hook.name, message=message, type=kind, exception=code_of_kind(kind))
+            activity.logger.warning("%s", message, exc_info=cause_of(detail, error))
             return None, detail
 
     async def _run(self, request: React, hook: Hook, event: HookedEvent) -> object:
@@ -327,7 +327,7 @@ class ReactActivity:
         limit = hook.declaration.timeout.total_seconds()
         body = self._bodies.start_function(hook.function, hook.arguments(event, context))
         late = TimeoutError(f"it ran longer than its time-out of {limit:g} s")
-        return await within(body, limit, who="it", late=late, give_up=context.stop.set)
+        return await wait_within(body, limit, who="it", late=late, give_up=context.stop.set)
 
     async def _context(self, request: React) -> _Context:
         loop = asyncio.get_running_loop()
@@ -368,7 +368,7 @@ class ReactActivity:
 
     async def _recorded(self, request: React, end: HookEnd) -> HookEnd:
         """Write what a call came to; what an attempt that was given up has written meanwhile counts instead."""
-        key = _recorded_as(request, _key_of(end))
+        key = _event_key_of(request, _key_of(end))
         event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
         await write_until_stored(lambda: self._store.append_events(request.session, [event]))
         async with store_failures():
@@ -382,7 +382,7 @@ class ReactActivity:
 
         A turn that an operator resets may hear of those in another step, or at its end.
         """
-        late = [_recorded_as(request, _key(hook.name, event)) for hook, event in calls if event.event.type in LATE]
+        late = [_event_key_of(request, _key(hook.name, event)) for hook, event in calls if event.event.type in LATE]
         async with store_failures():
             elsewhere = await self._store.events_by_key(request.session, late) if late else ()
         here = [one.event for one in envelopes if isinstance(one.event, HookEnd)]
@@ -419,7 +419,7 @@ def _key_of(end: HookEnd) -> _Key:
     return end.hook, end.event, end.event_seq, end.call_id
 
 
-def _recorded_as(request: React, key: _Key) -> str:
+def _event_key_of(request: React, key: _Key) -> str:
     """The key of the event that records a call: one about a late event has the same wherever it is heard."""
     _, event, _, _ = key
     place = ("late", "hook") if event in LATE else (request.step, "hook", request.boundary)

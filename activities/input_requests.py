@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from perdure.activities.errors import permanent, store_failures
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.recordings import FixtureMissingError, RecordedTurns, Recordings
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
@@ -36,7 +36,7 @@ class PeopleActivity:
             )
             for event in told
         ]
-        async with beating(), store_failures():
+        async with keep_beating(), store_failures():
             await self._store.require(asking.store)
             await self._store.append_events(asking.session, events)
             if not asking.requests:

@@ -48,8 +48,8 @@ from perdure.activities.provider_http import (
     UnusableAnswerError,
     UnusableReplyError,
 )
-from perdure.activities.provider_messages import marked, reasoning_of, with_content, with_reasoning
-from perdure.contracts.agents import AgentDefinition, ToolMode, filled_for_call, names_of_call
+from perdure.activities.provider_messages import add_cache_marks, reasoning_of, with_content, with_reasoning
+from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
@@ -58,8 +58,8 @@ from perdure.contracts.values import JsonValue
 from perdure.llm.failures import classify
 from perdure.llm.openai_format import openai_tools
 from perdure.llm.structured_output import is_strict
-from perdure.llm.text_tools import as_text, calls_in, offered
-from perdure.llm.tool_output import whole_characters
+from perdure.llm.text_tools import as_text, calls_in, describe_tools
+from perdure.llm.tool_output import replace_surrogates
 
 PRICES = frozenset(CustomPricingLiteLLMParams.model_fields)
 """Names of litellm's price settings, which an agent may give in its generate_params."""
@@ -77,7 +77,7 @@ def quiet() -> None:
     """
     AsyncHTTPHandler.single_connection_post_request = _not_again  # type: ignore[method-assign]
     for module in (gpt_transformation, convert_dict_to_response):
-        vars(module)["handle_invalid_parallel_tool_calls"] = _unpacked_calls
+        vars(module)["handle_invalid_parallel_tool_calls"] = _unpack_calls
     provider_http.install()
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
@@ -95,7 +95,7 @@ async def _not_again(*_: object, **__: object) -> NoReturn:
 _litellms_unpacked_calls = cast("Callable[[Any], Any]", convert_dict_to_response.handle_invalid_parallel_tool_calls)
 
 
-def _unpacked_calls(tool_calls: Any) -> Any:  # noqa: ANN401
+def _unpack_calls(tool_calls: Any) -> Any:  # noqa: ANN401
     """Calls packed into one, unpacked as litellm does it; as they are where it fails over their arguments."""
     try:
         return _litellms_unpacked_calls(tool_calls)
@@ -179,7 +179,7 @@ class PromptAssemblyError(Exception):
 
 
 @contextlib.contextmanager
-def assembling() -> Iterator[None]:
+def guard_assembly() -> Iterator[None]:
     """Have whatever goes wrong while a request is put together fail as that.
 
     Raises:
@@ -226,7 +226,7 @@ async def _response(definition: AgentDefinition, arguments: Mapping[str, Any]) -
     completion = await answers.answer(definition, arguments)
     if completion is None:
         nowhere = {"api_base": NOWHERE, "api_key": "sk-stand-in"}
-        with provider_http.answered_by(answers.send):
+        with provider_http.answer_with(answers.send):
             return await litellm.acompletion(**{**nowhere, **arguments})
     response: Any = convert_dict_to_response.convert_to_model_response_object(
         response_object=completion, model_response_object=litellm.ModelResponse()
@@ -296,7 +296,7 @@ def mode_of(definition: AgentDefinition) -> ToolMode:
 def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
     """The first message of each request, if there is anything to say."""
     mode = mode_of(definition) if definition.tools else "api"
-    told = offered(mode, definition.tools) if mode != "api" else ""
+    told = describe_tools(mode, definition.tools) if mode != "api" else ""
     text = "\n\n".join(part for part in (definition.instructions, told, output_instructions(definition)) if part)
     return [{"role": "system", "content": text}] if text else []
 
@@ -345,19 +345,19 @@ class ToolLimits:
 
     def are_exceeded(self, definition: AgentDefinition) -> bool:
         """Whether the agent's model is known to refuse as many tools as it has."""
-        refused = self._refused.get(_place(definition))
+        refused = self._refused.get(_destination_of(definition))
         return refused is not None and len(definition.tools) >= refused
 
     def learn(self, definition: AgentDefinition, error: BaseException) -> bool:
         """Whether the call failed because the agent has too many tools, which is then remembered."""
         if classify(facts_of(error, datetime.now(UTC))) != ReasonCode.LLM_TOO_MANY_TOOLS:
             return False
-        place, count = _place(definition), len(definition.tools)
+        place, count = _destination_of(definition), len(definition.tools)
         self._refused[place] = min(count, self._refused.get(place, count))
         return True
 
 
-def _place(definition: AgentDefinition) -> tuple[str, str]:
+def _destination_of(definition: AgentDefinition) -> tuple[str, str]:
     params = definition.generate_params
     return definition.model, str(params.get("api_base") or params.get("base_url") or "")
 
@@ -384,32 +384,34 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage], *, 
     require_key(definition)
     chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
     if chooses and _TOOL_LIMITS.are_exceeded(definition):
-        return await _called(*_in_text(definition, messages), may_be_cut)
+        return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut)
     try:
-        return await _called(definition, messages, may_be_cut)
+        return await _call_litellm(definition, messages, may_be_cut)
     except Exception as error:
         if not (chooses and definition.tools and _TOOL_LIMITS.learn(definition, error)):
             raise
-    return await _called(*_in_text(definition, messages), may_be_cut)
+    return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut)
 
 
-def _in_text(definition: AgentDefinition, messages: list[WireMessage]) -> tuple[AgentDefinition, list[WireMessage]]:
+def _with_text_tools(
+    definition: AgentDefinition, messages: list[WireMessage]
+) -> tuple[AgentDefinition, list[WireMessage]]:
     """The same call with the tools in the system prompt."""
     changed = definition.model_copy(update={"tool_mode": IN_TEXT})
     return changed, [*system_prompt(changed), *(one for one in messages if one.get("role") != "system")]
 
 
-async def _called(definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool) -> Answer:
+async def _call_litellm(definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool) -> Answer:
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
     mode = mode_of(definition)
-    with assembling():
+    with guard_assembly():
         arguments = _arguments(definition, mode, messages)
-    with provider_http.guarded() as exchange:
+    with provider_http.guard_exchanges() as exchange:
         try:
             response: Any = await _response(definition, arguments)
         except Exception as error:
-            unusable = _unusable(error, exchange.usage, definition)
+            unusable = _error_of_unusable(error, exchange.usage, definition)
             if unusable is None:
                 if exchange.headers and not getattr(error, "litellm_response_headers", None):
                     error.litellm_response_headers = exchange.headers  # type: ignore[attr-defined]
@@ -431,7 +433,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
     sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
     own: dict[str, Any] = {
         "model": definition.model,
-        "messages": marked(definition, with_content(definition.model, with_reasoning(definition.model, sent))),
+        "messages": add_cache_marks(definition, with_content(definition.model, with_reasoning(definition.model, sent))),
         "timeout": SILENCE_SECONDS,
         "num_retries": 0,
         "max_retries": 0,
@@ -439,7 +441,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
         **_response_format(definition),
     }
     environment = os.environ if stand_in.current() is None else defaultdict(lambda: "stand-in", os.environ)
-    given = filled_for_call(_without_prices(definition.generate_params), environment)
+    given = fill_call_variables(_without_prices(definition.generate_params), environment)
     twice = sorted(own.keys() & given.keys())
     if twice:
         msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"
@@ -451,7 +453,7 @@ _UNREAD = frozenset({"APIConnectionError", "APIError", "InternalServerError"})
 """Classes that litellm gives what it did not expect in a reply."""
 
 
-def _unusable(error: Exception, usage: Usage | None, definition: AgentDefinition) -> UnusableReplyError | None:
+def _error_of_unusable(error: Exception, usage: Usage | None, definition: AgentDefinition) -> UnusableReplyError | None:
     """What a reply was that is no answer, out of what litellm made of it; None if the call failed otherwise.
 
     Args:
@@ -495,7 +497,7 @@ def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ..
     text, found = calls_in(mode, answer.text, tools)
     if not found:
         return answer
-    calls = (WireCall(name=call.name, arguments=whole_characters(call.arguments)) for call in found)
+    calls = (WireCall(name=call.name, arguments=replace_surrogates(call.arguments)) for call in found)
     return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
 
 
@@ -503,12 +505,12 @@ def _answer(response: Any, definition: AgentDefinition, may_be_cut: bool) -> Ans
     choice = response.choices[0]
     message = choice.message
     extra: dict[str, Any] = getattr(message, "provider_specific_fields", None) or {}
-    text = whole_characters(message.content or "")
-    refusal = whole_characters(extra.get("refusal") or "")
+    text = replace_surrogates(message.content or "")
+    refusal = replace_surrogates(extra.get("refusal") or "")
     calls = tuple(
         WireCall(
-            name=whole_characters(str(call.function.name or "")),
-            arguments=whole_characters(str(call.function.arguments or "{}")),
+            name=replace_surrogates(str(call.function.name or "")),
+            arguments=replace_surrogates(str(call.function.arguments or "{}")),
         )
         for call in message.tool_calls or ()
     )

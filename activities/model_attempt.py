@@ -144,9 +144,11 @@ class Attempts:
         try:
             if definition.recording or replays:
                 asked = without_places(messages)
-                answer = await self._recordings.answer(definition, asked, lambda: _called(definition, filled, ceiling))
+                answer = await self._recordings.answer(
+                    definition, asked, lambda: _call_model(definition, filled, ceiling)
+                )
             else:
-                answer = await _called(definition, filled, ceiling)
+                answer = await _call_model(definition, filled, ceiling)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             failure = self.failed(definition, error, self._monotonic() - began, waited=waited)
             if sent is not None:
@@ -265,7 +267,7 @@ class Attempts:
             text = final_text(place, facts, reason, rule, request.session, choice=choice)
             if failures is not None and not not_again and reason.transient and attempt > policy.max_retries:
                 text = f"more than {policy.max_retries} failures in a row: {text}"
-            paid = paid_in(before).plus(error.paid.usage, error.paid.cost_usd)
+            paid = paid_of_retries(before).plus(error.paid.usage, error.paid.cost_usd)
             return Failure(_detail(facts, code, text), None, paid, last=error.paid)
         self._metrics.generation_retries.labels(definition.model, code).inc()
         retry = GenerationRetry(
@@ -311,7 +313,7 @@ class Attempts:
 
     async def paid(self, request: StepRequest) -> Paid:
         """What tries of this call have cost that failed."""
-        return paid_in(await self.retries(request))
+        return paid_of_retries(await self.retries(request))
 
     async def _of_step(self, request: StepRequest) -> list[GenerationRetry]:
         async with store_failures():
@@ -334,7 +336,7 @@ def _without(value: JsonValue, secrets: Collection[str]) -> JsonValue:
     return without_known(value, secrets) if isinstance(value, str) else value
 
 
-def paid_in(retries: Iterable[GenerationRetry]) -> Paid:
+def paid_of_retries(retries: Iterable[GenerationRetry]) -> Paid:
     """What failed calls have cost."""
     paid = Paid()
     for retry in retries:
@@ -350,15 +352,15 @@ def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> None:
         gate.refuse(sent, facts.retry_after_seconds)
 
 
-async def _called(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:
+async def _call_model(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:
     bounded = definition if ceiling is None else with_ceiling(definition, ceiling)
     call = complete(bounded, messages, may_be_cut=ceiling is not None)
-    answer = await _within(definition.generation_timeout, call)
+    answer = await _wait_within(definition.generation_timeout, call)
     _check_calls(answer)
     return answer
 
 
-async def _within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
+async def _wait_within(limit: timedelta, call: Awaitable[Answer]) -> Answer:
     """The answer, or :class:`DeadlineExceededError`; litellm's own time-out bounds a silence only."""
     deadline = asyncio.timeout(limit.total_seconds())
     try:

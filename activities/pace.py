@@ -21,9 +21,9 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.errors import handed_over, transient
+from perdure.activities.errors import error_of_shutdown, transient
 from perdure.activities.metrics import Metrics
-from perdure.contracts.agents import REFERENCE, AgentDefinition, place_of_calls
+from perdure.contracts.agents import REFERENCE, AgentDefinition, destination_of
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.waits import WAITS_FOR_ITS_TURN
 from perdure.llm.pace import Pace, Sent
@@ -234,7 +234,7 @@ async def wait_for(gate: Gate, owner: str, tell: Callable[[Waiting], Awaitable[N
         try:
             while not turn.done():
                 if stopping.done():
-                    raise handed_over()
+                    raise error_of_shutdown()
                 if _now() - began > LONGEST_STAY:
                     raise gate.put_off(turn)
                 await tell(replace(gate.state(turn), seconds=_now() - began))
@@ -248,7 +248,7 @@ def _digest(provider: str, definition: AgentDefinition, environment: Mapping[str
     """What stands for provider, address and key: no key is kept here."""
     where = [
         (name, REFERENCE.sub(lambda found: environment.get(found[1], ""), text))
-        for name, text in place_of_calls(definition.generate_params)
+        for name, text in destination_of(definition.generate_params)
     ]
     return hashlib.sha256(json.dumps([provider, sorted(where)]).encode()).hexdigest()
 

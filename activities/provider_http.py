@@ -2,8 +2,8 @@
 
 litellm follows redirects with the conversation and sometimes the key, masks an error's text for a second a megabyte on
 the event loop, and unpacks a reply however large it becomes. :func:`install` puts its HTTP transports behind this
-module: aiohttp's, and httpx's for an operator who has switched the other off. Only calls within :func:`guarded` are
-touched; what an agent's own code does with litellm is its own business.
+module: aiohttp's, and httpx's for an operator who has switched the other off. Only calls within :func:`guard_exchanges`
+are touched; what an agent's own code does with litellm is its own business.
 
 A reply of status 200 is repaired where that changes nothing, else refused. litellm makes a traceback of what it does
 not expect, or a success, and what is wrong is then hard to say. So the two wires that most providers speak, OpenAI's
@@ -102,7 +102,7 @@ class BrokenOffReplyError(UnusableReplyError):
         self.status_code = status
 
 
-def checked_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Usage | None]:
+def check_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Usage | None]:
     """The body of a reply of status 200 as litellm can read it, and what was counted for the answer in it.
 
     What is no answer has no count, and is cut to ``largest_error``.
@@ -111,7 +111,7 @@ def checked_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Us
         InvalidReplyError: No answer can be made of it.
         BrokenOffReplyError: It says that the answer was broken off.
     """
-    reply, is_as_sent = _parsed(body)
+    reply, is_as_sent = _parse_body(body)
     if not isinstance(reply, dict):
         return body[:largest_error], None
     if reply.get("error"):
@@ -124,7 +124,7 @@ def checked_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Us
     return json.dumps(reply).encode() if any(changes) else body, usage_of(reply)
 
 
-def _parsed(body: bytes) -> tuple[JsonValue, bool]:
+def _parse_body(body: bytes) -> tuple[JsonValue, bool]:
     """The JSON value at the beginning of a body, and whether the body is that value alone; None if there is none."""
     marked: list[str] = []
 
@@ -174,10 +174,10 @@ def _cut_error(reply: Object, largest: int) -> bytes:
     return json.dumps({"error": cut, **kind}).encode()
 
 
-def _clamped(value: JsonValue) -> JsonValue:
+def _clamp(value: JsonValue) -> JsonValue:
     """Counts within what a counter of ours holds; they may stand in groups."""
     if isinstance(value, dict):
-        return {name: _clamped(part) for name, part in value.items()}
+        return {name: _clamp(part) for name, part in value.items()}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value if 0 <= value <= MOST_TOKENS else (MOST_TOKENS if value > 0 else 0)
     return 0 if value == _MARK else value
@@ -187,7 +187,7 @@ def _replace_counts(reply: Object) -> bool:
     """Clamp the counts of tokens; whether that changed any."""
     if not isinstance(reply.get("usage"), dict):
         return False
-    usage = _clamped(before := reply["usage"])
+    usage = _clamp(before := reply["usage"])
     reply["usage"] = usage
     return usage != before
 
@@ -218,14 +218,14 @@ def _check_completion(reply: Object) -> bool:
     if not isinstance(choice, dict) or not isinstance(message := choice.get("message"), dict):
         raise _without("message", reply)
     if (error := choice.get("error")) is not None:
-        raise _broken_off(error, reply)
+        raise _error_of_broken_off(error, reply)
     changed = _check_end(choice, "finish_reason", reply)
     for name, usual in (("finish_reason", None), ("index", 0)):
         if name not in choice:
             choice[name], changed = usual, True
     if message.get("role") != "assistant":
         message["role"], changed = "assistant", True
-    text = _joined_texts(message.get("content"))
+    text = _join_texts(message.get("content"))
     if text != message.get("content"):
         message["content"], changed = text, True
     return _check_calls(message.get("tool_calls"), reply) or changed
@@ -288,7 +288,7 @@ def _check_end(place: Object, name: str, reply: Object) -> bool:
     return False
 
 
-def _broken_off(error: JsonValue, reply: Object) -> BrokenOffReplyError:
+def _error_of_broken_off(error: JsonValue, reply: Object) -> BrokenOffReplyError:
     parts: Object = error if isinstance(error, dict) else {"message": str(error)}
     code = parts.get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else None
@@ -300,7 +300,7 @@ def _without(name: str, reply: Object) -> InvalidReplyError:
     return InvalidReplyError(f"the reply has no {name!r}, or one of another kind", usage_of(reply))
 
 
-def _joined_texts(content: JsonValue) -> JsonValue:
+def _join_texts(content: JsonValue) -> JsonValue:
     """A content that is a list of texts as the one text it is."""
     if not isinstance(content, list) or not content:
         return content
@@ -347,7 +347,7 @@ _instead: ContextVar[Send | None] = ContextVar("perdure_instead", default=None)
 
 
 @contextmanager
-def answered_by(send: Send) -> Iterator[None]:
+def answer_with(send: Send) -> Iterator[None]:
     """Have this answer every guarded exchange of the block in place of the network."""
     token = _instead.set(send)
     try:
@@ -357,7 +357,7 @@ def answered_by(send: Send) -> Iterator[None]:
 
 
 @contextmanager
-def guarded() -> Iterator[Exchange]:
+def guard_exchanges() -> Iterator[Exchange]:
     """Guard every HTTP exchange of this block and of the tasks it starts."""
     exchange = Exchange()
     token = _running.set(exchange)
@@ -456,7 +456,7 @@ async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
         if not response.is_success:
             body = await _read(response, LARGEST_ERROR, cut=True)
         else:
-            checked = checked_reply(request.url.path, await _read(response, LARGEST_REPLY), LARGEST_ERROR)
+            checked = check_reply(request.url.path, await _read(response, LARGEST_REPLY), LARGEST_ERROR)
             body, exchange.usage = checked
     finally:
         await response.aclose()
@@ -481,7 +481,7 @@ def _origin(asked: httpx.URL, location: str) -> str:
 async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
     """The body, unpacked; what lies behind the bound is left out, or no answer has it."""
     body = bytearray()
-    async with aclosing(_unpacked(response, most + 1)) as pieces:
+    async with aclosing(_unpack(response, most + 1)) as pieces:
         async for piece in pieces:
             body += piece
             if len(body) <= most:
@@ -493,7 +493,7 @@ async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> by
     return bytes(body)
 
 
-async def _unpacked(response: httpx.Response, most: int) -> AsyncGenerator[bytes]:
+async def _unpack(response: httpx.Response, most: int) -> AsyncGenerator[bytes]:
     """The body in pieces of at most so many bytes, however far a packed one would spread."""
     raw = cast("httpx.AsyncByteStream", response.stream)
     encoding = response.headers.get("content-encoding", "").strip().lower()

@@ -30,7 +30,7 @@ from perdure.activities.errors import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
 from perdure.contracts.values import JsonValue
-from perdure.llm.tool_output import whole_characters
+from perdure.llm.tool_output import replace_surrogates
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
 
@@ -40,7 +40,7 @@ MARKED_MESSAGES = 2
 _MARK: JsonValue = {"type": "ephemeral"}
 
 
-def marked(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
+def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
     """The messages as they are sent, with marks if the agent wants them and its provider takes them."""
     if definition.cache == "off" or not _takes_marks(definition.model):
         return messages
@@ -123,12 +123,12 @@ def _blocks(message: object, calls: Sequence[object]) -> Iterator[dict[str, Json
     for block in _list(getattr(message, "thinking_blocks", None)):
         texts = {name: text for name in _OF_THINKING if isinstance(text := _fields(block).get(name), str)}
         if "type" in texts:
-            yield {name: whole_characters(text) for name, text in texts.items()}
+            yield {name: replace_surrogates(text) for name, text in texts.items()}
     text = getattr(message, "reasoning_content", None)
     if isinstance(text, str) and text:
-        yield {"type": "reasoning_content", "text": whole_characters(text)}
+        yield {"type": "reasoning_content", "text": replace_surrogates(text)}
     if details := _list(extra.get("reasoning_details")):
-        yield {"type": "reasoning_details", "details": _whole(cast("JsonValue", details))}
+        yield {"type": "reasoning_details", "details": _replace_surrogates(cast("JsonValue", details))}
     signatures = [_fields(getattr(call, "provider_specific_fields", None)).get("thought_signature") for call in calls]
     of_text = next(iter(_list(extra.get("thought_signatures"))), None)
     if of_text not in signatures:  # a call has it already, and a second copy is paid for
@@ -136,7 +136,7 @@ def _blocks(message: object, calls: Sequence[object]) -> Iterator[dict[str, Json
     for place, signature in enumerate(signatures):
         if isinstance(signature, str) and signature:
             at = place if place < len(calls) else -1
-            yield {"type": "thought_signature", "call": at, "signature": whole_characters(signature)}
+            yield {"type": "thought_signature", "call": at, "signature": replace_surrogates(signature)}
 
 
 def with_reasoning(model: str, messages: list[WireMessage]) -> list[WireMessage]:
@@ -144,10 +144,10 @@ def with_reasoning(model: str, messages: list[WireMessage]) -> list[WireMessage]
 
     Reasoning of another vendor's model, which answered before this one, is left out: it is signed for that one alone.
     """
-    return [_sent(model, message) if "reasoning" in message else message for message in messages]
+    return [_to_sent(model, message) if "reasoning" in message else message for message in messages]
 
 
-def _sent(model: str, message: WireMessage) -> WireMessage:
+def _to_sent(model: str, message: WireMessage) -> WireMessage:
     sent = {name: part for name, part in message.items() if name != "reasoning"}
     wanted = kinds_for(model)
     for block in map(_fields, _list(message["reasoning"])):
@@ -186,12 +186,12 @@ def _vendor(model: str) -> str:
     return "gemini" if provider in _OF_GEMINI else provider
 
 
-def _whole(value: JsonValue) -> JsonValue:
+def _replace_surrogates(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
-        return {whole_characters(name): _whole(part) for name, part in value.items()}
+        return {replace_surrogates(name): _replace_surrogates(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_whole(part) for part in value]
-    return whole_characters(value) if isinstance(value, str) else value
+        return [_replace_surrogates(part) for part in value]
+    return replace_surrogates(value) if isinstance(value, str) else value
 
 
 def _fields(value: object) -> dict[str, object]:
@@ -233,7 +233,7 @@ def takes(facts: Mapping[str, Any], media_type: str) -> bool:
 
 def most_tokens(messages: Sequence[WireMessage]) -> int:
     """The most tokens that a provider may count for the images and files of the messages."""
-    return sum(_most(part) for message in messages for part in _parts(message))
+    return sum(_most(part) for message in messages for part in _parts_of(message))
 
 
 def _most(part: FilePart) -> int:
@@ -249,7 +249,7 @@ def without_places(messages: list[WireMessage]) -> list[WireMessage]:
     if not any("parts" in message for message in messages):
         return messages
     return [
-        {**one, "parts": [part.model_dump(mode="json", exclude={"artifact"}) for part in _parts(one)]}
+        {**one, "parts": [part.model_dump(mode="json", exclude={"artifact"}) for part in _parts_of(one)]}
         if "parts" in one
         else one
         for one in messages
@@ -270,14 +270,17 @@ class Contents:
             return messages
         shown: set[int] = set()
         size = 0
-        parts = [part for message in messages for part in _parts(message)]
+        parts = [part for message in messages for part in _parts_of(message)]
         for number, part in reversed([*enumerate(parts)]):
             size += part.size if takes(facts, part.media_type) else 0
             if takes(facts, part.media_type) and len(shown) < MAX_PARTS and size <= MAX_ALL_BYTES:
                 shown.add(number)
         numbers = iter(range(len(parts)))
         return [
-            {**one, "parts": [await self._loaded(session, part, facts, next(numbers) in shown) for part in _parts(one)]}
+            {
+                **one,
+                "parts": [await self._loaded(session, part, facts, next(numbers) in shown) for part in _parts_of(one)],
+            }
             if "parts" in one
             else one
             for one in messages
@@ -322,26 +325,26 @@ def with_content(model: str, messages: list[WireMessage]) -> list[WireMessage]:
         plain = {name: value for name, value in message.items() if name != "parts"}
         is_result = message.get("role") == "tool"
         if waiting and not is_result:
-            sent.append(_following(waiting))
+            sent.append(_message_of_images(waiting))
             waiting = []
         if "parts" not in message:
             sent.append(message)
         elif not is_result:
-            sent.append({**plain, "content": _joined_parts_as_blocks([*_parts_as_blocks(message), _text(message)])})
+            sent.append({**plain, "content": _join_blocks([*_blocks_of(message), _text(message)])})
         elif in_results:
-            sent.append({**plain, "content": _joined_parts_as_blocks([_text(message), *_images(message)])})
+            sent.append({**plain, "content": _join_blocks([_text(message), *_images(message)])})
         else:
             sent.append(plain)
             waiting += _images(message)
-    return [*sent, _following(waiting)] if waiting else sent
+    return [*sent, _message_of_images(waiting)] if waiting else sent
 
 
-def _following(images: list[JsonValue]) -> WireMessage:
+def _message_of_images(images: list[JsonValue]) -> WireMessage:
     said: JsonValue = {"type": "text", "text": "The images of the tool results above, in their order:"}
     return {"role": "user", "content": [said, *images]}
 
 
-def _joined_parts_as_blocks(blocks: list[JsonValue]) -> JsonValue:
+def _join_blocks(blocks: list[JsonValue]) -> JsonValue:
     """One text if there is nothing but texts, which every provider takes."""
     texts = [block["text"] for block in blocks if isinstance(block, dict) and block["type"] == "text"]
     return "\n\n".join(map(str, texts)) if len(texts) == len(blocks) else blocks
@@ -353,12 +356,12 @@ def _text(message: WireMessage) -> JsonValue:
 
 def _images(message: WireMessage) -> list[JsonValue]:
     """The images of a result that are shown; of any other its text has a line."""
-    return [block for block in _parts_as_blocks(message) if isinstance(block, dict) and block["type"] == "image_url"]
+    return [block for block in _blocks_of(message) if isinstance(block, dict) and block["type"] == "image_url"]
 
 
-def _parts_as_blocks(message: WireMessage) -> Iterator[JsonValue]:
+def _blocks_of(message: WireMessage) -> Iterator[JsonValue]:
     for fields in _dicts(message):
-        part, data = _part(fields), fields.get("data")
+        part, data = _to_part(fields), fields.get("data")
         if not isinstance(data, str):
             why = str(fields.get("left_out") or "not shown")
             yield {"type": "text", "text": f"{part.line[:-1]}: {why}]"}
@@ -371,11 +374,11 @@ def _parts_as_blocks(message: WireMessage) -> Iterator[JsonValue]:
             yield {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
 
 
-def _parts(message: WireMessage) -> list[FilePart]:
-    return [_part(fields) for fields in _dicts(message)]
+def _parts_of(message: WireMessage) -> list[FilePart]:
+    return [_to_part(fields) for fields in _dicts(message)]
 
 
-def _part(fields: Mapping[str, JsonValue]) -> FilePart:
+def _to_part(fields: Mapping[str, JsonValue]) -> FilePart:
     return FilePart.model_validate({name: value for name, value in fields.items() if name not in {"data", "left_out"}})
 
 

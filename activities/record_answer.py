@@ -33,8 +33,8 @@ from perdure.contracts.tools import PlannedCall
 from perdure.contracts.values import JsonValue, json_object
 from perdure.engine import calls, delegates
 from perdure.llm.structured_output import AnswerError, check_answer
-from perdure.llm.tool_output import head_and_tail, whole_characters
-from perdure.security.approvals import considered, in_one_payload
+from perdure.llm.tool_output import head_and_tail, replace_surrogates
+from perdure.security.approvals import apply_policy, reject_oversized
 from perdure.security.redaction import MASK, mask_arguments, redact_text, without_known
 from perdure.store import LedgerCall, StepRecord
 
@@ -104,12 +104,12 @@ def step_of(
         call_id = f"call_{step_id[:16]}_{index}"
         name = _name(call.name, definition, secrets)
         tool = definition.tool(name)
-        shown, masked = shown_arguments(call.arguments, tool.masked if tool else (), secrets)
+        shown, masked = to_shown_arguments(call.arguments, tool.masked if tool else (), secrets)
         rejected = None if tool else _unknown(name, definition)
         plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
         if tool is not None:
             check = schema_checks.problem if tool.remote is not None else None
-            plan = considered(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
+            plan = apply_policy(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
             if tool.builtin is not None:
                 plan = calls.planned(tool, plan, shown)
             if tool.delegate is not None:
@@ -117,7 +117,7 @@ def step_of(
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
         masks.append(masked)
-    planned = in_one_payload(planned)
+    planned = reject_oversized(planned)
     message = AssistantMessage(content=answer.text, tool_calls=tuple(tool_calls), thinking=answer.thinking)
     step = StepRecord(
         id=step_id,
@@ -148,7 +148,7 @@ def _name(called: str, definition: AgentDefinition, secrets: Collection[str]) ->
     return name or "unnamed"
 
 
-def checked(
+def check_output(
     request: Generate, definition: AgentDefinition, step: StepRecord, output_type: TypeAdapter[Any] | None = None
 ) -> tuple[StepRecord, ErrorDetail | None]:
     """The step with its answer's JSON, or with what the model reads of an answer that the output schema rules out.
@@ -194,7 +194,7 @@ def answer_in(step: StepRecord) -> AssistantMessage:
     return next(message for message in reversed(step.messages) if isinstance(message, AssistantMessage))
 
 
-def shown_arguments(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
+def to_shown_arguments(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
     """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
     try:
         parsed = json_object(arguments)
@@ -206,7 +206,7 @@ def shown_arguments(arguments: str, names: Collection[str], secrets: Collection[
     masked = mask_arguments(parsed, names, secrets)
     if masked == parsed:
         return arguments, False
-    return whole_characters(json.dumps(masked, ensure_ascii=False)), True
+    return replace_surrogates(json.dumps(masked, ensure_ascii=False)), True
 
 
 def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:

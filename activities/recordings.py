@@ -25,7 +25,7 @@ from temporalio import activity
 from perdure.activities.conversations import WireMessage
 from perdure.activities.errors import store_failures
 from perdure.activities.litellm_call import Answer, WireCall
-from perdure.activities.record_answer import shown_arguments
+from perdure.activities.record_answer import to_shown_arguments
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import AskPeople, InputReceipt, InputRequest
@@ -42,10 +42,10 @@ from perdure.contracts.values import JsonValue, Value
 from perdure.llm.recorded_calls import (
     Asked,
     CanonicalRequest,
-    asked_model,
-    asked_tool,
     difference,
-    nearest,
+    find_nearest,
+    request_of_generation,
+    request_of_tool_call,
     without_secrets,
 )
 from perdure.settings import RecordingMode
@@ -171,7 +171,7 @@ class Recordings:
         return answer
 
     def _recorded(self, folder: Path, definition: AgentDefinition, messages: Sequence[WireMessage]) -> Answer:
-        asked = asked_model(definition, messages, self.secrets)
+        asked = request_of_generation(definition, messages, self.secrets)
         fixture = load(folder / f"{asked.digest}.json", ModelFixture)
         if fixture is None:
             raise _no_answer(folder, asked)
@@ -186,7 +186,7 @@ class Recordings:
         answer: Answer,
         seconds: float,
     ) -> None:
-        asked = asked_model(definition, messages, self.secrets)
+        asked = request_of_generation(definition, messages, self.secrets)
         shown = asked.numbers.hide(self._shown(definition, answer))
         fixture = ModelFixture(
             request=asked.request,
@@ -203,7 +203,7 @@ class Recordings:
         calls: list[JsonValue] = []
         for call in answer.calls:
             tool = definition.tool(call.name)
-            arguments, _ = shown_arguments(call.arguments, tool.masked if tool else (), self.secrets)
+            arguments, _ = to_shown_arguments(call.arguments, tool.masked if tool else (), self.secrets)
             calls.append(dataclasses.asdict(WireCall(name=call.name, arguments=arguments)))
         return {**shown, "calls": calls} if isinstance(shown, dict) else shown
 
@@ -228,7 +228,7 @@ class Recordings:
             return CallRecording()
         async with store_failures():
             transcript = await self.store.transcript(call.session)
-        asked = await asyncio.to_thread(asked_tool, transcript, call.call_id, tool, self.secrets)
+        asked = await asyncio.to_thread(request_of_tool_call, transcript, call.call_id, tool, self.secrets)
         try:
             place = self.place(definition)
         except FixtureMissingError as error:
@@ -342,13 +342,13 @@ def _all(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
 
 
 def _no_answer(folder: Path, asked: Asked) -> FixtureMissingError:
-    other = nearest(asked.request, (fixture.request for fixture in _all(folder, ModelFixture)))
+    other = find_nearest(asked.request, (fixture.request for fixture in _all(folder, ModelFixture)))
     where = "no model call is recorded" if other is None else difference(asked.request, other)
     return FixtureMissingError(f"{where} (recording {folder.parent.name!r}, request {asked.digest[:12]}); {AGAIN}")
 
 
 def _no_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
-    other = nearest(asked.request, (fixture.request for fixture in _all(folder, ToolFixture)))
+    other = find_nearest(asked.request, (fixture.request for fixture in _all(folder, ToolFixture)))
     if other is None:
         where = f"no call of {folder.name} is recorded"
     elif other != asked.request:
@@ -435,7 +435,7 @@ class RecordedTurns:
         if not caller.recording:
             return ""
         transcript = await store.transcript(delegated.session)
-        asked = asked_tool(transcript, delegated.call_id, delegated.tool, self._recordings.secrets)
+        asked = request_of_tool_call(transcript, delegated.call_id, delegated.tool, self._recordings.secrets)
         return f"{caller.recording}/delegates/{delegated.tool}/{asked.digest[:DIGITS]}.{asked.occurrence}"
 
     async def keep_decisions(self, session: str, turn: int) -> None:
@@ -452,7 +452,7 @@ class RecordedTurns:
     def _write_decisions(self, place: Path, transcript: tuple[Message, ...]) -> None:
         for message in transcript:
             if isinstance(message, ToolMessage) and message.decided is not None:
-                asked = asked_tool(transcript, message.call_id, message.name, self._recordings.secrets)
+                asked = request_of_tool_call(transcript, message.call_id, message.name, self._recordings.secrets)
                 write(_decision_file(place, message.name, asked), self._decision(message, message.decided, asked))
 
     def _decision(self, message: ToolMessage, decided: InputReceipt, asked: Asked) -> DecisionFixture:
@@ -483,7 +483,7 @@ class RecordedTurns:
         return RecordedDecisions(outcomes=tuple(found))
 
     def _decided(self, place: Path, transcript: tuple[Message, ...], request: InputRequest) -> ToolOutcome:
-        asked = asked_tool(transcript, request.request_id, request.tool, self._recordings.secrets)
+        asked = request_of_tool_call(transcript, request.request_id, request.tool, self._recordings.secrets)
         fixture = load(_decision_file(place, request.tool, asked), DecisionFixture)
         if fixture is None:
             what = "approval" if request.needs == "approval" else "answer"

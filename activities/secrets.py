@@ -7,7 +7,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.environment import secrets_among
 from perdure.contracts.agents import SHORTEST_SECRET, names_of_call
 from perdure.contracts.turn_context import VARIABLES
-from perdure.settings import is_path, known_secrets
+from perdure.settings import is_path, secrets_of
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
@@ -17,9 +17,9 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
     """
     agents = tuple(agents)
     needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
-    values = known_secrets(environment).union(*needed)
+    values = secrets_of(environment).union(*needed)
     values |= values_of((name for name in environment if name.startswith(VARIABLES)), environment)
-    values |= values_of((name for agent in agents for name in _referred(agent)), environment)
+    values |= values_of((name for agent in agents for name in _referred_variables_of(agent)), environment)
     return values | {line for value in values for line in _lines(value)}
 
 
@@ -29,7 +29,7 @@ def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
     return {value for value in values if len(value) >= SHORTEST_SECRET and not is_path(value)}
 
 
-def _referred(agent: Agent) -> Iterator[str]:
+def _referred_variables_of(agent: Agent) -> Iterator[str]:
     """The variables that the settings of the agent's models and servers name."""
     for params in (agent.generate_params, *(one.generate_params or {} for one in agent.fallback_models)):
         yield from names_of_call(params, secrets=True)

@@ -33,7 +33,7 @@ def current() -> StandIn | None:
 
 
 @contextlib.contextmanager
-def answered_by(stand_in: StandIn) -> Iterator[None]:
+def answer_with(stand_in: StandIn) -> Iterator[None]:
     """Have model calls of this block, and of the tasks that it starts, answered by the stand-in."""
     token = _current.set(stand_in)
     try:

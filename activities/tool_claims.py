@@ -19,8 +19,14 @@ from perdure.activities.agents import TurnContexts
 from perdure.activities.failures import redact
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_writes import write_until_stored
-from perdure.activities.tool_output import ERROR_CHARACTERS, ToolTimeoutError, approved, call_event, failed
-from perdure.activities.tool_runner import Bodies, Progress, checked_arguments, masked, within
+from perdure.activities.tool_output import (
+    ERROR_CHARACTERS,
+    ToolTimeoutError,
+    call_event,
+    events_of_approval,
+    message_of_error,
+)
+from perdure.activities.tool_runner import Bodies, Progress, check_arguments, masked, wait_within
 from perdure.agents.context import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
@@ -30,7 +36,7 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.contracts.values import json_object
-from perdure.security.redaction import Hidden, hidden_values
+from perdure.security.redaction import Hidden, hidden_values_of
 from perdure.store import RERUN, Claim, Store
 
 HEIR_SECONDS = 30.0
@@ -202,12 +208,12 @@ class Attempt:
         """Events of a body that is about to run; somebody has allowed it, if that was needed."""
         name = self.declaration.name
         start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
-        return [*approved(self.call, name), call_event(self.call, start)]
+        return [*events_of_approval(self.call, name), call_event(self.call, start)]
 
     def given_up(self, recovery: Recovery) -> ToolMessage:
         """What the model reads when an earlier attempt was lost in the body and it does not run again."""
         error = ErrorDetail(code=recovery.code, title=self.declaration.name, message=recovery.told)
-        return failed(self.call, error)
+        return message_of_error(self.call, error)
 
 
 class Claims:
@@ -281,10 +287,10 @@ class Claims:
             return Recovery("given_up", told, told, code=ReasonCode.TOOL_EXECUTION_ERROR)
         if attempt.declaration.idempotent:
             if claim.runs < MAX_RUNS:
-                return Recovery("run_again", _joined("the tool is idempotent", why))
-            why = _joined(why, often)
+                return Recovery("run_again", _join_sentences("the tool is idempotent", why))
+            why = _join_sentences(why, often)
         unknown = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN]
-        told = f"{_joined(unknown.cause, why)}; {unknown.advice}"
+        told = f"{_join_sentences(unknown.cause, why)}; {unknown.advice}"
         return Recovery("given_up", why or "the tool may have run, and is not idempotent", told)
 
     async def _effect(self, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:
@@ -302,7 +308,9 @@ class Claims:
             text = f"the check whether it happened failed: {type(error).__name__}: {str(error) or 'no message'}"
             return None, self._shown(text, unspoken)
         if isinstance(effect, EffectUnknown):
-            return effect, self._shown(_joined("a check could not tell whether it happened", str(effect.why)), unspoken)
+            return effect, self._shown(
+                _join_sentences("a check could not tell whether it happened", str(effect.why)), unspoken
+            )
         return effect, ""
 
     async def _asked(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
@@ -310,9 +318,9 @@ class Claims:
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
         context = await self._contexts.of_call(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
-        answer = self._bodies.start(asks, checked_arguments(tool, raw), context)
+        answer = self._bodies.start(asks, check_arguments(tool, raw), context)
         late = ToolTimeoutError(f"it took longer than {seconds:g} s")
-        effect = await within(answer, seconds, who="it", late=late, give_up=context.stop.set)
+        effect = await wait_within(answer, seconds, who="it", late=late, give_up=context.stop.set)
         if not isinstance(effect, Effect):
             msg = f"it returned {type(effect).__name__}, not Happened, DidNotHappen or EffectUnknown"
             raise TypeError(msg)
@@ -322,7 +330,7 @@ class Claims:
         return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
 
 
-def _joined(*parts: str) -> str:
+def _join_sentences(*parts: str) -> str:
     return ": ".join(part for part in parts if part)
 
 
@@ -330,12 +338,12 @@ async def hidden_of(attempt: Attempt, raw_arguments: str) -> Hidden:
     """What of the raw arguments nobody but the body may see."""
     if raw_arguments == attempt.call.arguments:
         return Hidden()
-    return await asyncio.to_thread(masked_values, attempt.declaration, raw_arguments)  # slow for large ones
+    return await asyncio.to_thread(masked_values_of, attempt.declaration, raw_arguments)  # slow for large ones
 
 
-def masked_values(declaration: ToolDeclaration, raw_arguments: str) -> Hidden:
+def masked_values_of(declaration: ToolDeclaration, raw_arguments: str) -> Hidden:
     """What nobody but the body may see of the arguments; an exception likes to repeat it."""
     try:
-        return hidden_values(json_object(raw_arguments), declaration.masked)
+        return hidden_values_of(json_object(raw_arguments), declaration.masked)
     except ValueError:
         return Hidden()

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 from perdure.activities.failures import redact
-from perdure.activities.mcp.failures import McpError, in_full, shortened
+from perdure.activities.mcp.failures import McpError, shorten, with_last_lines
 from perdure.activities.store_writes import write_until_stored
 from perdure.agents.builtin_tools import read_output
 from perdure.agents.context import InvalidInputError, InvalidOutputError, ToolUnavailableError
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
 from perdure.agents.parameters import ReturnValue
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.errors import ErrorDetail, ReasonCode, named
+from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolError, ToolStep, UserInputReceived
 from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
 from perdure.contracts.input_requests import InputReceipt
@@ -34,7 +34,7 @@ from perdure.llm.tool_output import (
     attachments_of,
     output_id,
     parts_of,
-    whole_characters,
+    replace_surrogates,
 )
 from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
@@ -92,14 +92,14 @@ def call_key(turn: int, call_id: str, key: str) -> str:
     return f"{turn}/{call_id}/{key}"
 
 
-def approved(call: Call, tool: str) -> list[NewEvent]:
+def events_of_approval(call: Call, tool: str) -> list[NewEvent]:
     """Somebody allowed the call, if that was needed."""
     if call.approval is None:
         return []
     return [call_event(call, UserInputReceived(tool=tool, **dict(call.approval)))]
 
 
-def ended(
+def events_of_end(
     call: Call,
     message: ToolMessage,
     artifacts: Sequence[Artifact],
@@ -125,7 +125,7 @@ def ended(
     return [call_event(call, end), step_ended(call, message.name)]
 
 
-def aborted(call: Call, tool: str, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
+def events_of_abort(call: Call, tool: str, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
     """Events of a call that failed outside its tool's ``catch``: the turn ends."""
     failure = ToolError(call_id=call.call_id, tool=tool, error=error, traceback=trace)
     return [call_event(call, failure), step_ended(call, tool)]
@@ -151,7 +151,7 @@ async def read(value: object, call_id: str, annotated: ReturnValue | None = None
             large.
     """
     if isinstance(value, str) and (annotated is None or annotated.is_text):
-        return CallResult(whole_characters(value))
+        return CallResult(replace_surrogates(value))
     # Large values take long, and a generator may block.
     return await asyncio.to_thread(_read, value, call_id, annotated)
 
@@ -209,7 +209,7 @@ def finder(store: Store, session: str) -> Callable[[str], File | None]:
     loop = asyncio.get_running_loop()
 
     def find(handle: str) -> File | None:
-        found = asyncio.run_coroutine_threadsafe(_patiently(store, handle, session), loop).result()
+        found = asyncio.run_coroutine_threadsafe(_load_patiently(store, handle, session), loop).result()
         if found is None:
             return None
         kind = found.content_type
@@ -218,12 +218,12 @@ def finder(store: Store, session: str) -> Callable[[str], File | None]:
     return find
 
 
-async def _patiently(store: Store, handle: str, session: str) -> Artifact | None:
+async def _load_patiently(store: Store, handle: str, session: str) -> Artifact | None:
     """Wait for a store that is away for a while: a failed read would be taken for the tool's own failure."""
-    return await write_until_stored(lambda: _stored(store, handle, session))
+    return await write_until_stored(lambda: _load_stored(store, handle, session))
 
 
-def whole_output(call: Call, text: str) -> Artifact:
+def artifact_of_output(call: Call, text: str) -> Artifact:
     """An output that is too long for the conversation."""
     return Artifact(id=output_id(call.call_id), session=call.session, media_type="text/plain", text=text)
 
@@ -236,30 +236,30 @@ def reading_tool(definition: AgentDefinition) -> str | None:
 
 async def artifacts_in_store(store: Store, call: CallTool) -> list[Artifact]:
     """The whole output of a call that has ended, if there is one, and its images and files."""
-    whole = await _stored(store, output_id(call.call_id), call.session)
+    whole = await _load_stored(store, output_id(call.call_id), call.session)
     artifacts: list[Artifact] = []
-    while (one := await _stored(store, attachment_id(call.call_id, len(artifacts) + 1), call.session)) is not None:
+    while (one := await _load_stored(store, attachment_id(call.call_id, len(artifacts) + 1), call.session)) is not None:
         artifacts.append(one)
     return artifacts if whole is None else [whole, *artifacts]
 
 
-def recorded(call: CallTool, fixture: ToolFixture) -> list[Artifact]:
+def copy_recorded_artifacts(call: CallTool, fixture: ToolFixture) -> list[Artifact]:
     """The artifacts of a recorded call, as this one's."""
     artifacts = [
         Artifact(id=attachment_id(call.call_id, number), session=call.session, media_type=one.media_type, text=one.text)
         for number, one in enumerate(fixture.attachments, start=1)
     ]
-    return artifacts if fixture.artifact is None else [whole_output(call, fixture.artifact), *artifacts]
+    return artifacts if fixture.artifact is None else [artifact_of_output(call, fixture.artifact), *artifacts]
 
 
-async def _stored(store: Store, handle: str, session: str) -> Artifact | None:
+async def _load_stored(store: Store, handle: str, session: str) -> Artifact | None:
     try:
         return await store.artifact(handle, session=session)
     except NotFoundError:
         return None
 
 
-def failed(call: CallTool, error: ErrorDetail, said: str = "") -> ToolMessage:
+def message_of_error(call: CallTool, error: ErrorDetail, said: str = "") -> ToolMessage:
     """An error as the model reads it: type and text, structured; ``said`` is the text if the detail's is shorter."""
     return ToolMessage(
         call_id=call.call_id,
@@ -295,9 +295,9 @@ def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
     """The exception of a body as facts: code, class, redacted text."""
-    text = shortened(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
+    text = shorten(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
     kind = type(error).__name__
-    exception = None if isinstance(error, _OURS) else named(kind)
+    exception = None if isinstance(error, _OURS) else code_of_kind(kind)
     return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=kind, exception=exception)
 
 
@@ -316,10 +316,10 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
     return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
 
 
-def told(error: Exception, secrets: "frozenset[str]") -> str:
+def text_of_exception(error: Exception, secrets: "frozenset[str]") -> str:
     """The exception's text for the model, with all the last lines of an MCP server that broke."""
     text = redact(str(error), secrets)
-    return in_full(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
+    return with_last_lines(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
 
 
 def _code(error: Exception) -> ReasonCode:

@@ -114,14 +114,14 @@ class Bodies:
         if tool.toolset is not None:
             return asyncio.run_coroutine_threadsafe(self._inside(tool.toolset, tool, arguments), self._loop)
         if tool.is_async:
-            return asyncio.run_coroutine_threadsafe(_contained(tool.function, arguments), self._loop)
+            return asyncio.run_coroutine_threadsafe(_run_contained(tool.function, arguments), self._loop)
         return self._on_a_thread(tool.function, arguments)
 
     def start_function(self, function: Callable[..., Any], arguments: Sequence[object]) -> Future[Any]:
         """Start a function that is no tool's body; cancelling the future is the same as there."""
         names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
         if inspect.iscoroutinefunction(function):
-            return asyncio.run_coroutine_threadsafe(_contained(function, names), self._loop)
+            return asyncio.run_coroutine_threadsafe(_run_contained(function, names), self._loop)
         return self._on_a_thread(function, names)
 
     def close(self) -> None:
@@ -142,15 +142,15 @@ class Bodies:
         """Run a method, once its toolset is entered."""
         await self._toolsets.enter(toolset)
         if tool.is_async:
-            return await _contained(tool.function, arguments)
+            return await _run_contained(tool.function, arguments)
         return await asyncio.wrap_future(self._on_a_thread(tool.function, arguments))
 
     def _on_a_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Future[Any]:
         outer = contextvars.copy_context()
-        return self._pool.submit(lambda: outer.run(_contained_sync, function, arguments))
+        return self._pool.submit(lambda: outer.run(_run_contained_sync, function, arguments))
 
 
-async def within(
+async def wait_within(
     body: Future[Any], seconds: float, *, who: str, late: TimeoutError, give_up: Callable[[], None]
 ) -> Any:  # noqa: ANN401
     """What a body comes to, or ``late`` if it takes too long; one that nobody waits for any more is given up.
@@ -173,7 +173,7 @@ async def within(
     return waiting.result()
 
 
-async def _contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+async def _run_contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
     try:
         return await body(**arguments)
     except (SystemExit, KeyboardInterrupt) as error:
@@ -181,7 +181,7 @@ async def _contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, A
         raise BodyExitedError(msg) from error
 
 
-def _contained_sync(body: Callable[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+def _run_contained_sync(body: Callable[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
     try:
         return body(**arguments)
     except (SystemExit, KeyboardInterrupt) as error:
@@ -297,7 +297,7 @@ class Progress:
             self._unwritten = None
 
 
-def parsed_arguments(raw: str) -> dict[str, JsonValue]:
+def parse_arguments(raw: str) -> dict[str, JsonValue]:
     """The model's arguments as JSON.
 
     Raises:
@@ -310,10 +310,10 @@ def parsed_arguments(raw: str) -> dict[str, JsonValue]:
         raise InvalidInputError(msg) from error
 
 
-def checked_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
+def check_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
     """The model's arguments as the body takes them.
 
     Raises:
         InvalidInputError: They are no JSON object, or do not fit the schema.
     """
-    return tool.checked(parsed_arguments(raw))
+    return tool.checked(parse_arguments(raw))

@@ -19,8 +19,8 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.agents import Definitions, Roster, TurnContexts, skill_tool
 from perdure.activities.conditions import matches
-from perdure.activities.errors import behind, missing_version, permanent, store_failures
-from perdure.activities.heartbeat import beating
+from perdure.activities.errors import cause_of, error_of_missing_version, permanent, store_failures
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.metrics import Metrics
@@ -30,25 +30,25 @@ from perdure.activities.tool_claims import Attempt, Body, Claims, RunningCalls, 
 from perdure.activities.tool_output import (
     NotApprovedError,
     ToolTimeoutError,
-    aborted,
+    artifact_of_output,
     artifacts_in_store,
     artifacts_of,
-    ended,
+    copy_recorded_artifacts,
     error_detail,
-    failed,
+    events_of_abort,
+    events_of_end,
     finder,
     is_caught,
+    message_of_error,
     outcome,
     read,
     reading_tool,
-    recorded,
     shown_images,
     stop_request,
-    told,
+    text_of_exception,
     traceback_of,
-    whole_output,
 )
-from perdure.activities.tool_runner import Bodies, Progress, checked_arguments, masked, parsed_arguments, within
+from perdure.activities.tool_runner import Bodies, Progress, check_arguments, masked, parse_arguments, wait_within
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.agents.parameters import takes_the_same
@@ -59,7 +59,7 @@ from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.waits import MissingVersion
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, CallResult, head_and_tail, offloaded, output_id
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, CallResult, head_and_tail, output_id, shorten_output
 from perdure.schema_checks import off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_hidden, without_known
@@ -144,7 +144,7 @@ class ToolActivities:
             except StoreError:
                 return True  # nobody else can have claimed it while the store is away
 
-        async with beating(is_bounded=False):
+        async with keep_beating(is_bounded=False):
             async with store_failures():
                 await self._store.require(call.store)
             return await self._running.carry_out(claimant, self._carry_out(call, claimant), holds)
@@ -198,14 +198,14 @@ class ToolActivities:
             definition=definition.digest(),
             changed=declaration is not None and agent is not None and agent.tool(name) is not None,
         )
-        return missing_version(missing, MISSING_TOOL_RETRY)
+        return error_of_missing_version(missing, MISSING_TOOL_RETRY)
 
     async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
         """The attempt with the raw arguments that it has claimed, or how an earlier one has ended."""
         claim, recovery = await self._claims.claim(attempt)
         if claim.message is not None:
             error = claim.message.error if claim.aborted else None
-            return attempt, CallEnd(claim.message, abort=None if error is None else _aborting(attempt, error))
+            return attempt, CallEnd(claim.message, abort=None if error is None else _detail_of_abort(attempt, error))
         hidden = await hidden_of(attempt, claim.arguments)
         attempt = replace(attempt, raw_arguments=claim.arguments, hidden=hidden, recovery=recovery)
         masked.set(attempt.unspoken)
@@ -244,7 +244,7 @@ class ToolActivities:
                     result = await self._mcp.call(
                         attempt.body,
                         attempt.declaration,
-                        parsed_arguments(attempt.raw_arguments),
+                        parse_arguments(attempt.raw_arguments),
                         caller=Caller(attempt.call.session, attempt.call.call_id),
                         unspoken=attempt.unspoken,
                         on_progress=attempt.progress.report,
@@ -256,7 +256,7 @@ class ToolActivities:
     async def _run_here(self, attempt: Attempt, tool: Tool[..., object]) -> CallResult:
         """Check the arguments, run the body within its time-out, and write its result as text."""
         limit = attempt.declaration.timeout.total_seconds()
-        arguments = checked_arguments(tool, attempt.raw_arguments)
+        arguments = check_arguments(tool, attempt.raw_arguments)
         context = await self._contexts.of_call(attempt.call)
         context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
@@ -267,7 +267,7 @@ class ToolActivities:
                 self._metrics.tools_abandoned.labels(tool.name).inc()
 
         body = self._bodies.start(tool, arguments, context)
-        returned = await within(body, limit, who=tool.name, late=late, give_up=stop)
+        returned = await wait_within(body, limit, who=tool.name, late=late, give_up=stop)
         return replace(await read(returned, context.call_id, tool.returns), stop=context.stop_reason)
 
     async def _replay(self, attempt: Attempt) -> CallEnd:
@@ -282,8 +282,8 @@ class ToolActivities:
             code = ReasonCode.TOOL_FIXTURE_MISSING
             text = f"{REASONS[code].cause}: {error}; {REASONS[code].advice}"
             detail = ErrorDetail(code=code, title=name, message=text, type=type(error).__name__)
-            return CallEnd(failed(call, detail), abort=_aborting(attempt, detail))
-        artifacts = recorded(call, fixture)
+            return CallEnd(message_of_error(call, detail), abort=_detail_of_abort(attempt, detail))
+        artifacts = copy_recorded_artifacts(call, fixture)
         whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
         matched, problem = ((), None) if fixture.error else await matches(attempt.definition, name, whole)
         message = ToolMessage(
@@ -297,7 +297,7 @@ class ToolActivities:
             parts=shown_images(artifacts),
         )
         ending = fixture.error if fixture.ended_turn else None
-        abort = None if ending is None else _aborting(attempt, ending)
+        abort = None if ending is None else _detail_of_abort(attempt, ending)
         return CallEnd(message, artifacts, abort=abort, problem=problem)
 
     async def _redact(self, attempt: Attempt, ran: Ran) -> CallEnd:
@@ -310,8 +310,8 @@ class ToolActivities:
         if declaration.truncate is not None:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
-            whole = whole_output(call, text)
-            content = offloaded(text, whole.id, reading_tool(definition))
+            whole = artifact_of_output(call, text)
+            content = shorten_output(text, whole.id, reading_tool(definition))
             artifacts = [whole, *artifacts]
         matched, problem = await matches(definition, declaration.name, text) if definition.conditions else ((), None)
         message = ToolMessage(
@@ -332,19 +332,21 @@ class ToolActivities:
         if detail.exception is not None:  # the tool's own, and no failure that its sentence explains
             trace = traceback_of(error, secrets)
             activity.logger.warning("tool %s raised %s", detail.title, detail.type, extra={"exception": trace})
-        end = CallEnd(failed(attempt.call, detail, told(error, secrets)), seconds=seconds, trace=trace)
+        end = CallEnd(
+            message_of_error(attempt.call, detail, text_of_exception(error, secrets)), seconds=seconds, trace=trace
+        )
         if attempt.definition.on_tool_error != "abort" or is_caught(declaration, error):
             return end
-        return replace(end, abort=_aborting(attempt, detail), cause=behind(detail, error))
+        return replace(end, abort=_detail_of_abort(attempt, detail), cause=cause_of(detail, error))
 
     async def _record(self, attempt: Attempt, end: CallEnd) -> ToolOutcome:
         """Store the result with all that belongs to it; that of an attempt which has lost its claim is dropped."""
         call, name, message = attempt.call, attempt.declaration.name, end.message
         if end.abort is not None:
-            events = aborted(call, name, end.abort, end.trace)
+            events = events_of_abort(call, name, end.abort, end.trace)
         else:
             seconds = end.seconds or 0.0
-            events = ended(
+            events = events_of_end(
                 call, message, end.artifacts, seconds, recorded=attempt.recording.replays, traceback=end.trace
             )
         events = [*attempt.progress.last(), *events]
@@ -383,7 +385,7 @@ class ToolActivities:
             await recording.keep(end.message, artifacts=artifacts, ended_turn=ended_turn, seconds=end.seconds)
 
 
-def _aborting(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:
+def _detail_of_abort(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:
     """The failure as people read it, in its row and as the turn's error: the model needs less."""
     why = (
         "a replay ends where it parts from its recording"

@@ -11,11 +11,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.agents import Definitions, Instructions, Roster, TurnContexts
-from perdure.activities.delegates import Delegations, for_the_caller, settled
+from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
 from perdure.activities.errors import MAX_MESSAGE, permanent, refusal, runtime_error, store_failures
-from perdure.activities.heartbeat import beating, note
+from perdure.activities.heartbeat import keep_beating, note
 from perdure.activities.litellm_call import context_window
-from perdure.activities.mcp.failures import McpError, last_lines, shortened
+from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
@@ -119,7 +119,7 @@ class TurnActivities:
 
     async def _open_turn(self, opening: OpenTurn) -> OpenedTurn:
         _check_session(opening.session)
-        async with beating(), store_failures(), _asking_for_what_is_there(opening):
+        async with keep_beating(), store_failures(), _refuse_missing(opening):
             await self._store.require(opening.request.store)
             before = await self._store.session_before(opening)
             resolved = await self._resolve(opening, before)
@@ -134,7 +134,7 @@ class TurnActivities:
         goes_on = goes_on or clone
         definition = _with_overrides(goes_on or await self._agent(opening, before), opening.request)
         context = await self._contexts.of_opening(opening, before.source)
-        return _Opening(_with(opening, context), before, settled(definition, opening), context, goes_on is not None)
+        return _Opening(_with(opening, context), before, with_grants(definition, opening), context, goes_on is not None)
 
     async def _freeze(self, resolved: "_Opening") -> "_Opening":
         """The definition as the turn keeps it: with its instructions, recording and the tools of its MCP servers."""
@@ -169,7 +169,7 @@ class TurnActivities:
             policy=self.delegations.reckoned(definition, policy),
             search_attributes=self._search_attributes,
             fails_workflow=self._fail_workflows,
-            ended=_told(opened.ended),
+            ended=_trim_result(opened.ended),
             last_turn=max(opened.turn, before.last.turn if before.last is not None else 0),
             asking=tuple(call for call in before.calls if call.call_id in before.waiting),
             call_ids=tuple(call.call_id for call in before.calls),
@@ -272,7 +272,7 @@ class TurnActivities:
                 remote = await self._with_notes(await self._mcp.declarations(agent, _say_who_is_silent), before.source)
                 await self._recorded.keep_tools(definition, before.number, remote)
         except McpError as error:
-            told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shortened(str(error), MAX_MESSAGE))
+            told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shorten(str(error), MAX_MESSAGE))
             raise permanent(told, last_lines(str(error))) from None
         except RecordingError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
@@ -328,7 +328,7 @@ class TurnActivities:
 
         Safe to run twice: a turn that has ended keeps the result it has.
         """
-        async with beating(is_bounded=False), store_failures():  # given up, it would leave the turn open
+        async with keep_beating(is_bounded=False), store_failures():  # given up, it would leave the turn open
             await self._store.require(commit.store)
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
@@ -354,7 +354,7 @@ async def close_as_canceled() -> None:
     """
     info = activity.info()
     run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-    async with beating(is_bounded=False):
+    async with keep_beating(is_bounded=False):
         try:
             await run.cancel(reason=TURN_CANCELLED)
         except RPCError as error:
@@ -366,7 +366,7 @@ async def close_as_canceled() -> None:
 
 
 @asynccontextmanager
-async def _asking_for_what_is_there(opening: OpenTurn) -> AsyncIterator[None]:
+async def _refuse_missing(opening: OpenTurn) -> AsyncIterator[None]:
     """Refuse a request that names what the store has not; what a delegate's names, its caller has written."""
     try:
         yield
@@ -398,9 +398,9 @@ def _conversation_of(opening: OpenTurn) -> str:
     return (origin.session if origin is not None else None) or opening.session
 
 
-def _told(ended: TurnResult | None) -> TurnResult | None:
+def _trim_result(ended: TurnResult | None) -> TurnResult | None:
     """The result of a turn that was carried out before: of a delegate's, as much as its caller's history is to have."""
-    return ended if ended is None or ended.report is None else for_the_caller(ended, ended.report)
+    return ended if ended is None or ended.report is None else trim_for_caller(ended, ended.report)
 
 
 def _warn_of_idle_rules(definition: AgentDefinition) -> None:

@@ -94,7 +94,7 @@ def find() -> DevFile | None:
 
 
 @contextlib.contextmanager
-def held() -> Iterator["HeldFile"]:
+def hold_address() -> Iterator["HeldFile"]:
     """Hold the address file of the working directory; it is removed at the end.
 
     Raises:
@@ -102,7 +102,7 @@ def held() -> Iterator["HeldFile"]:
     """
     make_folder(FOLDER.absolute())
     path = FILE.absolute()
-    descriptor = _locked(path)
+    descriptor = _lock(path)
     try:
         os.truncate(descriptor, 0)  # what a killed process left
         yield HeldFile(descriptor)
@@ -122,7 +122,7 @@ class HeldFile:
         os.pwrite(self._descriptor, addresses.model_dump_json(indent=2).encode() + b"\n", 0)
 
 
-def _locked(path: Path) -> int:
+def _lock(path: Path) -> int:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         descriptor = open_private(str(path), os.O_RDWR | os.O_CREAT)

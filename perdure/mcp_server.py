@@ -31,9 +31,9 @@ from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.llm.tool_output import Attachment, Attachments, Part, head_and_tail, parts_of, whole_characters
-from perdure.security.redaction import hidden_values, redact_text, without_hidden
-from perdure.settings import known_secrets
+from perdure.llm.tool_output import Attachment, Attachments, Part, head_and_tail, parts_of, replace_surrogates
+from perdure.security.redaction import hidden_values_of, redact_text, without_hidden
+from perdure.settings import secrets_of
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context, MCPServer
@@ -134,7 +134,7 @@ class _Around:
             raise UnmetNeedError("; ".join(problems))
         self.describe = describe
         self.environment = environment
-        self.secrets = known_secrets(environment).union(*(secrets_among(one.needs, environment) for one in tools))
+        self.secrets = secrets_of(environment).union(*(secrets_among(one.needs, environment) for one in tools))
         self.toolsets = OpenToolsets()
 
 
@@ -168,7 +168,7 @@ def as_mcp(
     except ImportError as error:
         msg = "the MCP SDK is not installed; install it with: pip install 'perdure[mcp]'"
         raise McpMissingError(msg) from error
-    served = _by_name(tools)
+    served = _index_by_name(tools)
     around = _Around(describe, dict(os.environ), tuple(served.values()))
 
     @asynccontextmanager
@@ -198,7 +198,7 @@ def as_mcp(
         ) -> "CallToolResult | InputRequiredResult":
             if name not in served:
                 return await super().call_tool(name, arguments, context)
-            outcome = await _carried_out(served[name], arguments, _call(context), around)
+            outcome = await _run_tool(served[name], arguments, _call(context), around)
             return CallToolResult(
                 content=outcome.content, structured_content=outcome.structured, is_error=outcome.is_error
             )
@@ -212,7 +212,7 @@ def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
     return server.streamable_http_app(host=host, session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS)
 
 
-def _by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
+def _index_by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
     served: dict[str, Tool[..., Any]] = {}
     for one in (made for item in given for made in tools_of(item)):
         if (why := _only_in_a_turn(one.declaration)) is not None:
@@ -242,9 +242,9 @@ def _call(context: "Context[Any, Any] | None") -> ServedCall:
     return ServedCall(call_id=context.request_id, tell=context.report_progress, loop=asyncio.get_running_loop())
 
 
-async def _carried_out(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> _Outcome:
+async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> _Outcome:
     """Run the tool; nothing that it raises leaves here, and nothing that it masks."""
-    hidden = hidden_values(raw, tool.declaration.masked)
+    hidden = hidden_values_of(raw, tool.declaration.masked)
     unspoken = around.secrets | hidden.named | hidden.guessed
     try:
         parts = await _run(tool, tool.checked(raw), call, around)
@@ -253,18 +253,18 @@ async def _carried_out(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCa
         expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(error)
         if told is None and not expected:
             trace = "".join(traceback.format_exception(error))
-            logger.warning("tool %s raised: %s", tool.name, redact_text(whole_characters(trace), unspoken))
+            logger.warning("tool %s raised: %s", tool.name, redact_text(replace_surrogates(trace), unspoken))
         text = told or f"{type(error).__name__}: {error}"
-        text = redact_text(whole_characters(text), unspoken)[:ERROR_CHARACTERS]
+        text = redact_text(replace_surrogates(text), unspoken)[:ERROR_CHARACTERS]
         return _Outcome([_text(text)], is_error=True)
-    outcome = _told(tool.declaration, parts, call, lambda text: without_hidden(text, hidden, around.secrets))
+    outcome = _outcome_of(tool.declaration, parts, call, lambda text: without_hidden(text, hidden, around.secrets))
     if call.stop_reason is None:
         return outcome
-    reason = redact_text(whole_characters(" ".join(call.stop_reason.split())), unspoken)[:STOP_CHARACTERS]
+    reason = redact_text(replace_surrogates(" ".join(call.stop_reason.split())), unspoken)[:STOP_CHARACTERS]
     return _Outcome([*outcome.content, _text(f"[{tool.name} asks you to stop here: {reason}]")])
 
 
-def _told(
+def _outcome_of(
     declaration: ToolDeclaration, parts: Sequence[Part], call: ServedCall, shown: Callable[[str], str]
 ) -> _Outcome:
     """The blocks of a result, in its order; what is cut stands before its images and files.
@@ -306,7 +306,7 @@ def _block(one: Attachment, address: str, shown: Callable[[str], str]) -> "Conte
 
     if one.file is None:
         return ImageContent(data=base64.b64encode(one.data).decode(), mime_type=one.media_type)
-    address = f"{address}/{quote(shown(whole_characters(one.file)), safe='')}"
+    address = f"{address}/{quote(shown(replace_surrogates(one.file)), safe='')}"
     try:
         text = File(one.file, one.data, one.media_type).text
     except ValueError:
@@ -347,7 +347,7 @@ async def _leave(around: _Around) -> None:
 
     with move_on_after(LEAVING_SECONDS, shield=True):
         for error in await around.toolsets.leave():
-            logger.warning("%s", redact_text(whole_characters(str(error)), around.secrets))
+            logger.warning("%s", redact_text(replace_surrogates(str(error)), around.secrets))
 
 
 async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any result

@@ -13,9 +13,9 @@ import regex
 from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from perdure.agents.schemas import GivenUpError, Watch, watch, watched
+from perdure.agents.schemas import GivenUpError, Watch, watch, with_watch
 from perdure.contracts.values import JsonValue, json_objects
-from perdure.security.approvals import described
+from perdure.security.approvals import describe_error
 
 T = TypeVar("T")
 
@@ -60,10 +60,10 @@ class Clock(Watch):
 
 async def off_the_loop(work: Callable[[], T]) -> T:
     """The result of work that holds values to schemas."""
-    return await asyncio.to_thread(under_a_clock, work)
+    return await asyncio.to_thread(run_with_clock, work)
 
 
-def under_a_clock(work: Callable[[], T]) -> T:
+def run_with_clock(work: Callable[[], T]) -> T:
     """The result of the work, whose checks of schemas have their time together."""
     if isinstance(watch.get(), Clock):
         return work()
@@ -81,7 +81,7 @@ def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
         GivenUpError: That cannot be said.
     """
     found = first_error(schema, value)
-    return None if found is None else described(found)
+    return None if found is None else describe_error(found)
 
 
 def first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationError | None:
@@ -95,12 +95,12 @@ def first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationErr
         raise GivenUpError(msg)
 
     def check() -> ValidationError | None:
-        kind = watched(validators.validator_for(schema, default=Draft202012Validator))
+        kind = with_watch(validators.validator_for(schema, default=Draft202012Validator))
         # With an empty registry, so that nothing is fetched.
         return next(iter(kind(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
 
     try:
-        return under_a_clock(check)
+        return run_with_clock(check)
     except GivenUpError:
         raise
     except Exception as error:  # whatever a schema that nobody foresaw makes of the value

@@ -92,7 +92,7 @@ def _values(name: str, text: str) -> Iterator[str]:
         path = text.partition("://")[2].partition("/")[2]
         if len(path) >= SHORTEST_PATH and _has_digit(path):
             yield path
-    for held in _held(name, text):
+    for held in _passwords_of(name, text):
         yield held
         yield unquote(held)
 
@@ -107,7 +107,7 @@ def _names_credential(name: str, text: str) -> bool:
     if _ABOUT.fullmatch(words[-1]):
         return False
     if "DSN" in words:
-        return any(True for _ in _held(name, text))
+        return any(True for _ in _passwords_of(name, text))
     if any(_SURE.fullmatch(word) for word in words):
         return True
     return _has_digit(text) and any(_LIKELY.fullmatch(word) for word in words)
@@ -117,12 +117,12 @@ def _is_webhook(name: str, text: str) -> bool:
     return "WEBHOOK" in name.upper() and _SCHEME.match(text) is not None
 
 
-def _held(name: str, text: str) -> Iterator[str]:
+def _passwords_of(name: str, text: str) -> Iterator[str]:
     """The passwords in addresses and connection strings, as they stand there."""
     schemes = list(_SCHEME.finditer(text))
     ends = [*(scheme.start() for scheme in schemes[1:]), len(text)]
     for scheme, end in zip(schemes, ends, strict=False):
-        yield from _held_by_user(_END_OF_ADDRESS.split(text[scheme.end() : end])[0])
+        yield from _user_passwords_of(_END_OF_ADDRESS.split(text[scheme.end() : end])[0])
     for setting in _SETTING.finditer(text):
         yield next(value for value in setting.groups() if value is not None)
     bare = _BARE.fullmatch(text)
@@ -130,7 +130,7 @@ def _held(name: str, text: str) -> Iterator[str]:
         yield bare["password"]
 
 
-def _held_by_user(address: str) -> Iterator[str]:
+def _user_passwords_of(address: str) -> Iterator[str]:
     """The password of ``user:password@host/…``, or a user that is a token."""
     authority = _END_OF_AUTHORITY.split(address)[0]
     for place in {authority, address}:  # a password that is not encoded may hold what ends an authority
@@ -295,6 +295,6 @@ def prepare_recordings(settings: Settings) -> None:
         raise SettingsError(msg) from error
 
 
-def known_secrets(environment: Mapping[str, str] | None = None) -> frozenset[str]:
+def secrets_of(environment: Mapping[str, str] | None = None) -> frozenset[str]:
     """The credentials among environment variables, which are cut out of every text."""
     return credentials_in(os.environ if environment is None else environment)

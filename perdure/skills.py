@@ -15,7 +15,7 @@ import yaml
 
 from perdure.agents.agent import AgentDefinitionError
 from perdure.contracts.agents import Skill
-from perdure.yaml_nodes import YamlError, composed
+from perdure.yaml_nodes import YamlError, compose
 
 __all__ = ["MAX_BYTES", "OnInvalid", "Skill", "instructions_in", "skills_in"]
 
@@ -98,7 +98,7 @@ def instructions_in(folder: str | Path, *, on_invalid: Literal["refuse", "skip"]
 
 def _each(place: Path, file: str, read: Callable[[Path], T], on_invalid: OnInvalid) -> Iterator[T]:
     """What is read of the folder and its subfolders, where they hold the file."""
-    places = _places(place, file, on_invalid)
+    places = _find_folders(place, file, on_invalid)
     for one in places:
         try:
             yield read(one)
@@ -123,7 +123,7 @@ def _absolute(folder: str | Path) -> Path:
     return place
 
 
-def _places(place: Path, file: str, on_invalid: OnInvalid) -> list[Path]:
+def _find_folders(place: Path, file: str, on_invalid: OnInvalid) -> list[Path]:
     """The folder and its subfolders, where they hold the file, be it only as a link that leads nowhere."""
     try:
         below = sorted(one for one in place.iterdir() if one.is_dir())
@@ -179,7 +179,7 @@ def _without_front_matter(text: str) -> str:
     if parts is None:
         return text
     try:
-        is_front_matter = isinstance(composed(parts[0]), yaml.MappingNode)
+        is_front_matter = isinstance(compose(parts[0]), yaml.MappingNode)
     except YamlError:
         return text
     return parts[1] if is_front_matter else text
@@ -222,7 +222,7 @@ class _SkillFile:
             license=self._text("license"),
             compatibility=compatibility,
             metadata=self._metadata(),
-            files=tuple(_further_files(self._folder)),
+            files=tuple(_find_files(self._folder)),
             folder=str(self._folder),
         )
 
@@ -240,7 +240,7 @@ class _SkillFile:
 
     def _parsed(self, front: str) -> Iterator[tuple[str, yaml.Node]]:
         try:
-            root = composed(front)
+            root = compose(front)
         except YamlError as error:
             raise self._invalid(error.line + 1, f"the front matter is no YAML: {error.cause}") from error
         if not isinstance(root, yaml.MappingNode):
@@ -299,7 +299,7 @@ class _SkillFile:
         return {self._scalar(key, name, wanted): self._scalar(key, value, wanted) for name, value in node.value}
 
 
-def _further_files(folder: Path) -> Iterator[str]:
+def _find_files(folder: Path) -> Iterator[str]:
     """The first files of a skill beside ``SKILL.md``: no hidden ones, none that a link takes from elsewhere."""
     count, inside = 0, folder.resolve()
     for at, below, names in os.walk(folder):

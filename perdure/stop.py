@@ -36,7 +36,7 @@ def any_tool_use(count: int = 1, *, name: str = "") -> AnyCondition:
 
 def tool_use(tool: str | None = None, count: int = 1, *, tool_name: str | None = None, name: str = "") -> AnyCondition:
     """The tool was called successfully so many times."""
-    return _made(conditions.ToolUse, tool=tool, tool_name=tool_name, count=count, name=name)
+    return _make_condition(conditions.ToolUse, tool=tool, tool_name=tool_name, count=count, name=name)
 
 
 def consecutive_errors(count: int, *, name: str = "") -> AnyCondition:
@@ -46,17 +46,17 @@ def consecutive_errors(count: int, *, name: str = "") -> AnyCondition:
 
 def tool_error(tool: str | None = None, *, tool_name: str | None = None, name: str = "") -> AnyCondition:
     """A call failed, of one tool or of any: the turn is finished, also where ``abort`` would end it in error."""
-    return _made(conditions.ToolFailed, tool=tool, tool_name=tool_name, name=name)
+    return _make_condition(conditions.ToolFailed, tool=tool, tool_name=tool_name, name=name)
 
 
 def elapsed_time(seconds: float | None = None, *, max_seconds: float | None = None, name: str = "") -> AnyCondition:
     """The turn has run longer than so many seconds; time spent waiting for people is left out."""
-    return _made(conditions.ElapsedTime, seconds=seconds, max_seconds=max_seconds, name=name)
+    return _make_condition(conditions.ElapsedTime, seconds=seconds, max_seconds=max_seconds, name=name)
 
 
 def estimated_cost(limit: Decimal | float | str, *, name: str = "") -> AnyCondition:
     """The turn has cost more than so many US dollars."""
-    return _made(conditions.EstimatedCost, limit=limit, name=name)
+    return _make_condition(conditions.EstimatedCost, limit=limit, name=name)
 
 
 def token_usage(limit: int, mode: Tokens = "total", *, name: str = "") -> AnyCondition:
@@ -68,22 +68,24 @@ def generation_count(
     count: int | None = None, *, retries: bool = False, max_generations: int | None = None, name: str = ""
 ) -> AnyCondition:
     """The turn's own model has answered so many times; with ``retries``, calls that were sent again count too."""
-    return _made(conditions.GenerationCount, count=count, max_generations=max_generations, retries=retries, name=name)
+    return _make_condition(
+        conditions.GenerationCount, count=count, max_generations=max_generations, retries=retries, name=name
+    )
 
 
 def step_count(count: int | None = None, *, max_steps: int | None = None, name: str = "") -> AnyCondition:
     """The turn has made so many steps."""
-    return _made(conditions.StepCount, count=count, max_steps=max_steps, name=name)
+    return _make_condition(conditions.StepCount, count=count, max_steps=max_steps, name=name)
 
 
 def no_new_tool_used(steps: int | None = None, *, for_steps: int | None = None, name: str = "") -> AnyCondition:
     """So many steps in a row used no tool that the turn had not used before."""
-    return _made(conditions.NoNewToolUsed, steps=steps, for_steps=for_steps, name=name)
+    return _make_condition(conditions.NoNewToolUsed, steps=steps, for_steps=for_steps, name=name)
 
 
 def no_tool_calls(steps: int | None = None, *, for_steps: int | None = None, name: str = "") -> AnyCondition:
     """So many steps in a row, one by default, called no tool."""
-    return _made(conditions.NoToolCalls, steps=steps, for_steps=for_steps, name=name)
+    return _make_condition(conditions.NoToolCalls, steps=steps, for_steps=for_steps, name=name)
 
 
 def output(  # noqa: PLR0913 - the settings of one search
@@ -102,7 +104,7 @@ def output(  # noqa: PLR0913 - the settings of one search
     error; with ``catch`` it counts as ``default``. An expression may come to 2,000 parts with its repeats ``{n}``
     written out; any other ``{`` is to be escaped.
     """
-    return _made(
+    return _make_condition(
         conditions.Output,
         pattern=pattern,
         case_sensitive=case_sensitive,
@@ -130,7 +132,7 @@ def tool_output(  # noqa: PLR0913 - the settings of one search
 
     Only results of tools with a body and of delegates are looked through, not those of ``todo`` or answers of people.
     """
-    return _made(
+    return _make_condition(
         conditions.ToolOutput,
         pattern=pattern,
         tool=tool,
@@ -144,6 +146,6 @@ def tool_output(  # noqa: PLR0913 - the settings of one search
     )
 
 
-def _made(kind: type[C], **settings: Any) -> C:  # noqa: ANN401 - pydantic checks each setting
+def _make_condition(kind: type[C], **settings: Any) -> C:  # noqa: ANN401 - pydantic checks each setting
     """A condition with the settings that were given, some of them in a word of another system."""
     return kind(**{name: value for name, value in settings.items() if value is not None})

@@ -18,7 +18,7 @@ from perdure.contracts.events import (
 from perdure.contracts.messages import SYSTEM_ROLES, AssistantMessage, Message, read_openai
 from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue, Value
-from perdure.llm.openai_format import WireMessage, in_chat_order, openai_messages
+from perdure.llm.openai_format import WireMessage, openai_messages, order_messages
 
 ModelCall = GenerationEnd | GenerationRetry | GenerationError | CompactionEvent
 """The events that say what a model call has used."""
@@ -71,7 +71,7 @@ class Trajectory(Value):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation in chat order: the result of a call right behind the answer that asked for it."""
-        return tuple(in_chat_order([message for step in self.steps for message in step.messages]))
+        return tuple(order_messages([message for step in self.steps for message in step.messages]))
 
     @property
     def usage(self) -> Usage:
@@ -202,7 +202,7 @@ def rows(records: Iterable[Record], form: str) -> Iterator[dict[str, JsonValue]]
     return (row for record in records for row in make(record))
 
 
-def _said(record: Record) -> list[dict[str, JsonValue]]:
+def _messages_of(record: Record) -> list[dict[str, JsonValue]]:
     return cast("list[dict[str, JsonValue]]", record["messages"])
 
 
@@ -215,14 +215,14 @@ def _messages(record: Record) -> Iterator[dict[str, JsonValue]]:
 
 
 def _chat(record: Record) -> Iterator[dict[str, JsonValue]]:
-    said: list[JsonValue] = [{"role": one["role"], "content": one.get("content") or ""} for one in _said(record)]
+    said: list[JsonValue] = [{"role": one["role"], "content": one.get("content") or ""} for one in _messages_of(record)]
     yield {**_about(record), "conversation": said}
 
 
 def _turns(record: Record) -> Iterator[dict[str, JsonValue]]:
     system: JsonValue = None
     history: list[JsonValue] = []
-    for one in _said(record):
+    for one in _messages_of(record):
         if one["role"] in SYSTEM_ROLES:
             system = one.get("content")
             continue

@@ -39,7 +39,7 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})$"), _first)
 
 
-def composed(text: str) -> yaml.Node | None:
+def compose(text: str) -> yaml.Node | None:
     """The nodes of one document; None if it is empty.
 
     Raises:
@@ -56,7 +56,7 @@ def composed(text: str) -> yaml.Node | None:
         raise YamlError(1, "it is nested too deeply") from error
 
 
-def plain(node: yaml.Node) -> JsonValue:
+def to_plain(node: yaml.Node) -> JsonValue:
     """What a node stands for.
 
     Raises:
@@ -121,7 +121,7 @@ def line_of(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def place_of(node: yaml.Node, path: tuple[int | str, ...]) -> int:
+def line_of_path(node: yaml.Node, path: tuple[int | str, ...]) -> int:
     """The line of what stands at the path, or of the last part of it that there is."""
     line = line_of(node)
     for part in path:

@@ -39,7 +39,7 @@ from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServer
 from perdure.contracts.names import ENTRY_POINT_GROUP
 from perdure.contracts.values import JsonValue
 from perdure.skills import skills_in
-from perdure.yaml_nodes import YamlError, composed, line_of, place_of, plain
+from perdure.yaml_nodes import YamlError, compose, line_of, line_of_path, to_plain
 
 _OURS = {str(Path(__file__).resolve().parent), str(Path(perdure.__file__).parent)}
 _NOT_OWN = (*sysconfig.get_paths().values(), *_OURS)
@@ -208,16 +208,16 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(dotted)
     except ModuleNotFoundError as error:
         missing = "" if dotted == error.name else f", which needs {error.name!r}"
-        place = _place(error) if missing else ""
+        place = _place_of(error) if missing else ""
         msg = f"module {name!r}{missing} cannot be found{place}; run where it can be imported, or install its package"
         raise AgentLoadError(msg) from (error if missing else None)
     except Exception as error:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-        msg = f"module {name!r} does not import: {type(error).__name__}: {' '.join(text.split())}{_place(error)}"
+        msg = f"module {name!r} does not import: {type(error).__name__}: {' '.join(text.split())}{_place_of(error)}"
         raise AgentLoadError(msg) from error
 
 
-def _place(error: Exception) -> str:
+def _place_of(error: Exception) -> str:
     """The last line of the user's own code behind an exception, as ``, at FILE:LINE``; empty if none is known."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
@@ -252,7 +252,7 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
     Raises:
         AgentFileError: It cannot be read, or describes no agent.
     """
-    root, value = _parsed(file, _read(file))
+    root, value = _parse_file(file, _read(file))
     reader = _Reader(file, registered, load)
     find = Finders(
         tools=reader.tool,
@@ -266,8 +266,8 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
             with warnings.catch_warnings(record=True) as told:
                 agent = agent_of(fields, find)
         except AgentDataError as error:
-            raise AgentFileError(f"{file}:{place_of(root, (*path, *error.path))}: {error}") from error
-        _warn(told, file, place_of(root, path) if path else line_of(root))
+            raise AgentFileError(f"{file}:{line_of_path(root, (*path, *error.path))}: {error}") from error
+        _warn(told, file, line_of_path(root, path) if path else line_of(root))
         yield agent
 
 
@@ -279,12 +279,12 @@ def _warn(told: Sequence[warnings.WarningMessage], file: Path, line: int) -> Non
         warnings.warn_explicit(str(one.message), one.category, where, at)
 
 
-def _parsed(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
+def _parse_file(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
     """The nodes of a file, for their lines, and what they stand for."""
     is_json = file.suffix == ".json"
     try:
-        root = composed(text.replace("\t", " ") if is_json else text)
-        value = None if root is None else plain(root)
+        root = compose(text.replace("\t", " ") if is_json else text)
+        value = None if root is None else to_plain(root)
         if is_json:
             value = json.loads(text)  # of which YAML takes more
     except YamlError as error:
@@ -318,14 +318,14 @@ def _objects(
     several = isinstance(value, dict) and "agents" in value
     listed = value["agents"] if isinstance(value, dict) and several else [value]
     if isinstance(value, dict) and several and (others := sorted(value.keys() - {"agents"})):
-        line = place_of(root, (others[0],))
+        line = line_of_path(root, (others[0],))
         raise AgentFileError(f"{file}:{line}: {others[0]}: beside 'agents' nothing may stand; put it into an agent")
     if not isinstance(listed, list) or not listed:
-        raise AgentFileError(f"{file}:{place_of(root, ('agents',))}: agents: write a list of agents")
+        raise AgentFileError(f"{file}:{line_of_path(root, ('agents',))}: agents: write a list of agents")
     for at, item in enumerate(listed):
         path: tuple[int | str, ...] = ("agents", at) if several else ()
         if not isinstance(item, dict):
-            line = place_of(root, path) if several else line_of(root)
+            line = line_of_path(root, path) if several else line_of(root)
             raise AgentFileError(f"{file}:{line}: an agent is an object; write 'name: …' and 'model: …'")
         yield path, item
 

@@ -55,7 +55,7 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
 from perdure.worker.sandbox import production_runner
-from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serving
+from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serve_pages
 from perdure.workflows.agent_turn import AgentTurn
 
 STICKY = timedelta(seconds=2)
@@ -291,7 +291,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         listener = stack.enter_context(bind(settings.metrics_address)) if settings.metrics_address else None
         sdk, own, health = SdkMetrics(), registry(), Health()
         if listener is not None:
-            await stack.enter_async_context(serving(listener, health, lambda: metrics_page(own, sdk)))
+            await stack.enter_async_context(serve_pages(listener, health, lambda: metrics_page(own, sdk)))
         client = await connect(runtime=sdk.runtime)
         if settings.recording_mode != "replay":
             await warm_up(model for agent in agents.values() for model in agent.models)

@@ -24,7 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from perdure.activities.tool_runner import masked
-from perdure.contracts.errors import ErrorDetail, named
+from perdure.contracts.errors import ErrorDetail, code_of_kind
 from perdure.contracts.values import JsonValue
 from perdure.security.redaction import mask_arguments, redact_text
 
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         plain = {name: _as_json(value) for name, value in extra.items()}
         for name, value in mask_arguments(plain).items():
-            line[name] = _redacted(value, secrets)
+            line[name] = _redact(value, secrets)
         if record.exc_info:
             line["exception"] = redact_text(self.formatException(record.exc_info), secrets)
         line["message"] = _ADDRESS.sub("", str(line["message"]))
@@ -76,12 +76,12 @@ def _name_of(value: object) -> str:
     return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else type(value).__name__
 
 
-def _redacted(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
+def _redact(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
     if isinstance(value, str):
         return redact_text(value, secrets)
     if isinstance(value, list):
-        return [_redacted(part, secrets) for part in value]
-    return {name: _redacted(part, secrets) for name, part in value.items()} if isinstance(value, dict) else value
+        return [_redact(part, secrets) for part in value]
+    return {name: _redact(part, secrets) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def brief(record: logging.LogRecord) -> bool:
@@ -89,7 +89,7 @@ def brief(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     kind = error.type if isinstance(error, ApplicationError) else type(error).__name__ if error is not None else None
     if kind:
-        record.reason_code = named(kind)
+        record.reason_code = code_of_kind(kind)
     details = error.details if isinstance(error, ApplicationError) else ()
     second = next((detail.exception for detail in details if isinstance(detail, ErrorDetail)), None)
     if second is not None:
@@ -197,7 +197,7 @@ class Health:
 
 
 @asynccontextmanager
-async def serving(listener: socket.socket, health: Health, page: Callable[[], bytes]) -> AsyncIterator[None]:
+async def serve_pages(listener: socket.socket, health: Health, page: Callable[[], bytes]) -> AsyncIterator[None]:
     """Serve the three pages on the socket until the block ends."""
 
     async def metrics(_: Request) -> Response:

@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.budgets import Paid
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, named
+from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.hooks import Reacted
 from perdure.contracts.tools import DelegateReport
 from perdure.contracts.turns import CommitTurn, OpenTurn, Refusal, StopReason, TurnResult
@@ -90,7 +90,7 @@ def detail(error: ActivityError, title: str) -> ErrorDetail:
     if isinstance(cause, ApplicationError):
         with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
             return ErrorDetail.model_validate(cause.details[0])
-        code = named(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
+        code = code_of_kind(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
     if isinstance(cause, ActivityTimeoutError):
         text = f"{REASONS[ReasonCode.RUNTIME_WORKER_LOST].cause}, again and again: {cause.message}"

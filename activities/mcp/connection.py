@@ -102,7 +102,7 @@ class Owner:
 
 
 @asynccontextmanager
-async def over(
+async def connect_over(
     transport: AbstractAsyncContextManager[Any], on_garbage: Callable[[str], None], mode: str
 ) -> AsyncIterator[Client]:
     """A client over a transport of the SDK."""
@@ -115,14 +115,16 @@ async def over(
         yield client
 
 
-def over_http(config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None) -> Client:
+def connect_over_http(
+    config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None
+) -> Client:
     """A client over streamable HTTP; with ``known`` it asks the server nothing before the first call."""
     transport = streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT)
     return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
 
 
 @asynccontextmanager
-async def over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
+async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
     """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given.
 
     Raises:

@@ -55,7 +55,7 @@ def leaf(error: BaseException) -> BaseException:
     return error
 
 
-def told(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """What a failure says, after its kind: some say nothing of themselves."""
     text = str(error)
     if isinstance(error, ConnectionLostError | McpError):
@@ -103,7 +103,7 @@ ENDS_WITH = "; its standard error ends with: "
 """What stands before them."""
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """A failure's text within a limit: of its last lines as many of the newest as fit whole."""
     head, mark, lines = text.partition(ENDS_WITH)
     room = limit - len(head) - len(mark)
@@ -113,7 +113,7 @@ def shortened(text: str, limit: int) -> str:
     return head + mark + (fitting.partition("\n")[2] or fitting)
 
 
-def in_full(text: str, limit: int) -> str:
+def with_last_lines(text: str, limit: int) -> str:
     """A failure's text with all its last lines; the limit is for what stands before them."""
     head, mark, lines = text.partition(ENDS_WITH)
     return head[:limit] + mark + lines[-RECENT_LINES * (LONGEST_RECENT_LINE + 1) :]

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 
-from perdure.activities.mcp.connection import Owner, over_http
-from perdure.activities.mcp.failures import McpUnavailableError, leaf, told
+from perdure.activities.mcp.connection import Owner, connect_over_http
+from perdure.activities.mcp.failures import McpUnavailableError, describe_failure, leaf
 from perdure.activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
-from perdure.activities.mcp.references import MissingVariableError, own_folder, resolved
+from perdure.activities.mcp.references import MissingVariableError, own_folder, resolve_references
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
 
 PATIENCE = 300.0
@@ -28,13 +28,13 @@ class _Callback:
 
     def expect(self, url: str) -> None:
         """Take only what comes back from the login that this page begins."""
-        self._state = _asked(url).get("state")
+        self._state = _query_of(url).get("state")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request of the browser."""
         line = (await reader.readline()).decode(errors="replace").split(" ")
         place = line[1] if line[0] == "GET" and len(line) > 1 else ""
-        given = _asked(place)
+        given = _query_of(place)
         status, text = "404 Not Found", "Nothing to see here."
         ours = urlsplit(place).path == CALLBACK and self._state is not None and given.get("state") == self._state
         if ours and ("code" in given or "error" in given):
@@ -64,7 +64,7 @@ class _Callback:
         return await self._answer
 
 
-def _asked(url: str) -> dict[str, str]:
+def _query_of(url: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
@@ -86,7 +86,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
 
     auth = authentication(config, config.oauth, tokens, redirect, callback.wait)
     try:
-        headers = resolved(config, environment)
+        headers = resolve_references(config, environment)
         page = await asyncio.start_server(callback.serve, "127.0.0.1", LOGIN_PORT)
     except (MissingVariableError, OSError) as error:
         msg = f"the login at MCP server {config.name!r} cannot begin: {error}"
@@ -101,7 +101,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
 async def _greet(
     config: HttpServerConfig, http: httpx2.AsyncClient, tokens: TokenFile, auth: OAuthClientProvider
 ) -> None:
-    owner = Owner(lambda: over_http(config, http, "auto", None))
+    owner = Owner(lambda: connect_over_http(config, http, "auto", None))
     try:
         await owner.client(PATIENCE)
         tokens.remember(auth.context)
@@ -109,7 +109,7 @@ async def _greet(
         msg = f"nobody logged in at MCP server {config.name!r} within {PATIENCE:g} s"
         raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
     except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a login that fails
-        msg = f"the login at MCP server {config.name!r} did not work: {told(leaf(error))}"
+        msg = f"the login at MCP server {config.name!r} did not work: {describe_failure(leaf(error))}"
         raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
     finally:
         await owner.closed()

@@ -94,7 +94,7 @@ class _Reader(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def running(
+async def run_server(
     config: StdioServerConfig, variables: Mapping[str, str], standard_error: StandardError
 ) -> AsyncIterator[Any]:
     """The server's process, below a guard that ends it with the worker; gives the streams of the SDK's transport.

@@ -30,11 +30,11 @@ def _watch(worker: int) -> None:
         _end_the_group()
 
 
-def _caught(_number: int, _frame: object) -> None:
+def _ignore_signal(_number: int, _frame: object) -> None:
     """The command gets the signal too, and decides."""
 
 
-def _told_to_end(_number: int, _frame: object) -> None:
+def _begin_to_end(_number: int, _frame: object) -> None:
     """The command gets the signal too, and decides, but not for long."""
     signal.alarm(GRACE_SECONDS)
 
@@ -72,8 +72,8 @@ def main(worker: int, keep_locale: bool, command: list[str]) -> None:
     """Run the command until it ends."""
     # Caught, not ignored: the command would inherit that. It gets the group's signals itself.
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _caught)
-    signal.signal(signal.SIGTERM, _told_to_end)
+        signal.signal(number, _ignore_signal)
+    signal.signal(signal.SIGTERM, _begin_to_end)
     signal.signal(signal.SIGALRM, _time_is_up)
     _adopt_orphans()
     if not keep_locale:  # the interpreter sets it in the C locale; the server is given what its author named only

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from perdure.contracts.agents import filled, names_in
+from perdure.contracts.agents import fill_variables, names_in
 from perdure.contracts.mcp import AnyServerConfig, StdioServerConfig
 
 FOLDER_VARIABLE = "PERDURE_MCP_FOLDER"
@@ -14,7 +14,7 @@ class MissingVariableError(Exception):
     """A server needs variables that the worker does not have; the message names them."""
 
 
-def resolved(config: AnyServerConfig, environment: Mapping[str, str]) -> dict[str, str]:
+def resolve_references(config: AnyServerConfig, environment: Mapping[str, str]) -> dict[str, str]:
     """The server's headers or variables, with the values of what they refer to.
 
     Raises:
@@ -25,7 +25,7 @@ def resolved(config: AnyServerConfig, environment: Mapping[str, str]) -> dict[st
     if missing:
         msg = f"it needs {', '.join(missing)} in the worker's environment; set it and start the worker again"
         raise MissingVariableError(msg)
-    values = {name: filled(text, environment) for name, text in _texts(config).items()}
+    values = {name: fill_variables(text, environment) for name, text in _texts(config).items()}
     if isinstance(config, StdioServerConfig):
         values = {**{name: environment[name] for name in config.required_env}, **values}
     return values

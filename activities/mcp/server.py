@@ -37,7 +37,7 @@ from perdure.activities.mcp.failures import (
     McpError,
     McpUnavailableError,
     call_failures,
-    told,
+    describe_failure,
 )
 from perdure.activities.mcp.session_state import Caller, Reliance, Use
 from perdure.agents.context import InvalidOutputError
@@ -46,7 +46,7 @@ from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.llm.tool_output import Attachments, CallResult, attachments_of, whole_characters
+from perdure.llm.tool_output import Attachments, CallResult, attachments_of, replace_surrogates
 from perdure.schema_checks import first_error, off_the_loop
 
 RECONNECT_PAUSE = 1.0
@@ -295,7 +295,9 @@ class McpServer(ABC):
             except ConnectionLostError as error:
                 await owner.closed()
                 self.drop(owner)
-                raise ConnectionLostError(self.last_words(told(owner.failure or error)), unsent=error.unsent) from None
+                raise ConnectionLostError(
+                    self.last_words(describe_failure(owner.failure or error)), unsent=error.unsent
+                ) from None
             except McpError as error:
                 if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
                     self._later(self._probe(client, owner))
@@ -387,10 +389,10 @@ def read(result: CallToolResult, call_id: str) -> CallResult:
         McpError: The server says that the call failed, or an image or a file cannot be taken.
     """
     attachments = attachments_of(call_id)
-    parts = [_part(block, attachments) for block in result.content]
+    parts = [_read_block(block, attachments) for block in result.content]
     if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
         parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())
-    text = whole_characters("\n".join(parts))
+    text = replace_surrogates("\n".join(parts))
     if result.is_error:
         raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
     try:
@@ -399,11 +401,11 @@ def read(result: CallToolResult, call_id: str) -> CallResult:
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
 
 
-def _part(block: ContentBlock, attachments: Attachments) -> str:
+def _read_block(block: ContentBlock, attachments: Attachments) -> str:
     if isinstance(block, TextContent):
         return block.text
     if isinstance(block, ImageContent | AudioContent):
-        return _attached(block.type, block.mime_type, block.data, attachments)
+        return _attach(block.type, block.mime_type, block.data, attachments)
     if isinstance(block, ResourceLink):
         return f"[resource {block.name}: {block.uri}]"
     return _resource(block, attachments)
@@ -413,11 +415,11 @@ def _resource(block: EmbeddedResource, attachments: Attachments) -> str:
     resource = block.resource
     if isinstance(resource, BlobResourceContents):
         kind = f"resource {resource.uri}"
-        return _attached(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, attachments)
+        return _attach(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, attachments)
     return f"[resource {resource.uri}]\n{resource.text}"
 
 
-def _attached(what: str, media_type: str, data: str, attachments: Attachments) -> str:
+def _attach(what: str, media_type: str, data: str, attachments: Attachments) -> str:
     try:
         return attachments.add(what, media_type, base64.b64decode(data))
     except ValueError:

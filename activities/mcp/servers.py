@@ -21,7 +21,7 @@ from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
 from perdure.contracts.tools import MCP_REFERENCE, ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue
 from perdure.llm.recorded_calls import without_secrets
-from perdure.llm.tool_output import CallResult, whole_characters
+from perdure.llm.tool_output import CallResult, replace_surrogates
 from perdure.security.redaction import redact_text, without_known
 
 MOST_TOOLS = 500
@@ -49,7 +49,7 @@ class McpServers:
         self._secrets = secrets
 
         def clean(text: str, unspoken: frozenset[str]) -> str:
-            return redact_text(whole_characters(text[:LONGEST_LINE]), secrets | unspoken)
+            return redact_text(replace_surrogates(text[:LONGEST_LINE]), secrets | unspoken)
 
         self._around = Surroundings(environment, own_folder(environment), clean)
         self._servers: dict[str, McpServer] = {}
@@ -90,7 +90,7 @@ class McpServers:
         for config, tools in zip(configs, listed, strict=True):
             if isinstance(tools, BaseException):
                 raise tools
-            declared += _declared(config, tools, taken, self.queue if config.stateful else None)
+            declared += _declare_tools(config, tools, taken, self.queue if config.stateful else None)
         return tuple(declared)
 
     async def call(
@@ -109,7 +109,7 @@ class McpServers:
             McpError: It came to nothing, or the server says that it failed.
         """
         name = declaration.remote.name if declaration.remote is not None else ""
-        if not _allowed(config, name):
+        if not _is_allowed(config, name):
             msg = f"this worker's agent may not use {name} of MCP server {config.name!r} any more"
             raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
         server = self._server(config)
@@ -150,7 +150,7 @@ class McpServers:
     async def _listed(self, config: AnyServerConfig) -> Sequence[Tool]:
         server = self._server(config)
         try:
-            tools = _admitted(config, await server.tools())
+            tools = _admit_tools(config, await server.tools())
         except McpUnavailableError as error:
             server.failed(error)
             logger.warning("%s", error)
@@ -179,13 +179,13 @@ def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
     return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
-def _admitted(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
+def _admit_tools(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
     """Those of the server's tools that the agent may use; all that is asked of a list is asked of these."""
     offered = [tool.name for tool in tools]
     if absent := sorted(set(config.pick or ()).difference(offered)):
-        msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_shown(offered)}"
+        msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_format_names(offered)}"
         raise McpUnavailableError(f"MCP server {config.name!r} {msg}")
-    admitted = [tool for tool in tools if _allowed(config, tool.name)]
+    admitted = [tool for tool in tools if _is_allowed(config, tool.name)]
     if problem := _problem([tool.name for tool in admitted]) or _size_problem(admitted):
         raise McpUnavailableError(f"MCP server {config.name!r} {problem}")
     return admitted
@@ -198,7 +198,7 @@ def _problem(names: Sequence[str]) -> str:
             "pick, or leave some out with omit"
         )
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    return f"lists two tools named {_shown(twice)}; omit them, or have the server fixed" if twice else ""
+    return f"lists two tools named {_format_names(twice)}; omit them, or have the server fixed" if twice else ""
 
 
 def _size_problem(tools: Sequence[Tool]) -> str:
@@ -209,22 +209,22 @@ def _size_problem(tools: Sequence[Tool]) -> str:
     largest = max(sizes, key=lambda name: sizes[name])
     return (
         f"describes its tools in {sum(sizes.values())} bytes, and one server may use {LARGEST_DECLARATIONS}; the "
-        f"largest is {_shown([largest])} with {sizes[largest]}: leave such out with omit, or name those that the agent "
-        "needs in pick"
+        f"largest is {_format_names([largest])} with {sizes[largest]}: leave such out with omit, or name those that "
+        "the agent needs in pick"
     )
 
 
-def _shown(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """The names, as far as one line has room."""
     text = " ".join(", ".join(names).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(names)} in all)"
 
 
-def _allowed(config: AnyServerConfig, tool: str) -> bool:
+def _is_allowed(config: AnyServerConfig, tool: str) -> bool:
     return tool not in config.omit and (config.pick is None or tool in config.pick)
 
 
-def _declared(
+def _declare_tools(
     config: AnyServerConfig, tools: Sequence[Tool], taken: set[str], queue: str | None
 ) -> list[ToolDeclaration]:
     """The tools, sorted: a definition's hash does not depend on their order."""

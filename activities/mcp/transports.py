@@ -10,11 +10,27 @@ from mcp import Client
 from mcp_types import DiscoverResult, Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from perdure.activities.mcp.connection import Exchange, NotedClient, Opening, Owner, exchange, over, over_http, over_sse
-from perdure.activities.mcp.failures import ENDS_WITH, ConnectionLostError, McpError, McpUnavailableError, leaf, told
+from perdure.activities.mcp.connection import (
+    Exchange,
+    NotedClient,
+    Opening,
+    Owner,
+    connect_over,
+    connect_over_http,
+    connect_over_sse,
+    exchange,
+)
+from perdure.activities.mcp.failures import (
+    ENDS_WITH,
+    ConnectionLostError,
+    McpError,
+    McpUnavailableError,
+    describe_failure,
+    leaf,
+)
 from perdure.activities.mcp.oauth import TokenFile, authentication
-from perdure.activities.mcp.process import StandardError, running
-from perdure.activities.mcp.references import MissingVariableError, resolved
+from perdure.activities.mcp.process import StandardError, run_server
+from perdure.activities.mcp.references import MissingVariableError, resolve_references
 from perdure.activities.mcp.server import McpServer, Surroundings
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerState, ServerStatus, StdioServerConfig
 
@@ -51,14 +67,14 @@ class StdioServer(McpServer):
         """Start the process and greet it."""
         seconds = self._settings.init_timeout.total_seconds()
         try:
-            variables = resolved(self._settings, self.around.environment)
+            variables = resolve_references(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
         self._garbage, mode = "", self._mode
         self._mode = "legacy" if mode == "auto" else "auto"  # of the next try, if this one comes to nothing
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
         self._said = said = StandardError(log, self.clean, lambda: self._ended(owner))
-        owner = Owner(lambda: over(running(self._settings, variables, said), self._note_garbage, mode))
+        owner = Owner(lambda: connect_over(run_server(self._settings, variables, said), self._note_garbage, mode))
         try:
             client = await owner.client(seconds)
         except TimeoutError:
@@ -68,7 +84,7 @@ class StdioServer(McpServer):
         except McpUnavailableError as error:
             raise self.unavailable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises when a process ends early
-            why = f"it ended before it answered ({told(leaf(error))}){self._printed()}"
+            why = f"it ended before it answered ({describe_failure(leaf(error))}){self._printed()}"
             raise self.unavailable(why, self._tail(), again=True) from None
         self._mode = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
         return owner
@@ -110,18 +126,20 @@ class HttpServer(McpServer):
     async def connect(self) -> Owner:
         """Greet the server over streamable HTTP, or over SSE if it refuses that."""
         try:
-            headers = resolved(self._settings, self.around.environment)
+            headers = resolve_references(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
         http = self._http = self._http or self._client(headers)
         with exchange() as greeting:
             try:
-                owner, client = await self._greeted(lambda: over_http(self._settings, http, "auto", None), greeting)
+                owner, client = await self._greeted(
+                    lambda: connect_over_http(self._settings, http, "auto", None), greeting
+                )
             except McpUnavailableError:
                 if greeting.status not in ONLY_SSE:
                     raise
                 owner, _ = await self._greeted(
-                    lambda: over_sse(self._settings, lambda: self._client(headers)), greeting
+                    lambda: connect_over_sse(self._settings, lambda: self._client(headers)), greeting
                 )
                 return owner
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -171,7 +189,7 @@ class HttpServer(McpServer):
             self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
         known, http, version = self._known, self._http, self._version
         assert http is not None, "it was made when the server was greeted"  # noqa: S101 - narrows the type
-        owner = Owner(lambda: over_http(self._settings, http, version, known))
+        owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
         return await owner.client(self.config.init_timeout.total_seconds()), owner
 
     async def _greeted(self, opening: Opening, greeting: Exchange) -> tuple[Owner, Client]:
@@ -212,7 +230,7 @@ class HttpServer(McpServer):
     def _cause(self, error: BaseException, *, silent: bool) -> str:
         """Why the connection broke, with the setting that has a say in it."""
         if not silent:
-            return told(error)
+            return describe_failure(error)
         seconds = self._settings.sse_read_timeout.total_seconds()
         return f"ReadTimeout: the server said nothing for longer than sse_read_timeout ({seconds:g} s)"
 

@@ -19,13 +19,13 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from perdure.agents.author_warnings import of_agent, warn
-from perdure.agents.builtin_tools import settled
+from perdure.agents.builtin_tools import settle_completion
 from perdure.agents.context import ToolDefinitionError
-from perdure.agents.delegates import Delegate, awaiting, check
+from perdure.agents.delegates import Delegate, await_tool_of, check
 from perdure.agents.hooks import Hook
 from perdure.agents.schemas import check_rule, check_schema, unknown_arguments
-from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction, adapter_of, listed, tools_of
-from perdure.agents.skills import declared
+from perdure.agents.settings import AgentChanges, AgentSettings, InstructionsFunction, adapter_of, items_of, tools_of
+from perdure.agents.skills import declare_skills
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
@@ -50,7 +50,7 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
 from perdure.contracts.retries import Fallback, RetryPolicy, check_model
 from perdure.contracts.tools import Completion, ToolDeclaration
-from perdure.contracts.values import JsonValue, Value, in_our_words, known_fields
+from perdure.contracts.values import JsonValue, Value, refuse_unknown_fields, translate_names
 
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
 """What is no tool is refused, and what is one is not looked into."""
@@ -137,7 +137,7 @@ class Agent(Value):
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
     generate_params: dict[str, JsonValue] = {}
-    retry: Annotated[RetryPolicy, known_fields(RetryPolicy)] = RetryPolicy()
+    retry: Annotated[RetryPolicy, refuse_unknown_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
     on_unknown_tool: OnUnknownTool = "feed_back"
     finish_tool: str | None = None
@@ -147,14 +147,14 @@ class Agent(Value):
     hooks: tuple[Annotated[HookRule | Hook, _LOOKED_AT], ...] = Field(default=(), max_length=MAX_HOOKS)
     on_hook_error: OnHookError = "fail"
     tool_mode: ToolMode = "auto"
-    budgets: Annotated[Budgets, known_fields(Budgets)] = Budgets()
-    compaction: Annotated[Compaction, known_fields(Compaction)] = Compaction()
+    budgets: Annotated[Budgets, refuse_unknown_fields(Budgets)] = Budgets()
+    compaction: Annotated[Compaction, refuse_unknown_fields(Compaction)] = Compaction()
     output_schema: dict[str, JsonValue] | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
     interactive: Interactive = "wait"
-    approvals: Annotated[ApprovalPolicy, known_fields(ApprovalPolicy)] = ApprovalPolicy()
+    approvals: Annotated[ApprovalPolicy, refuse_unknown_fields(ApprovalPolicy)] = ApprovalPolicy()
     skills: tuple[Skill, ...] = ()
-    fallback_models: tuple[Annotated[Fallback, known_fields(Fallback)], ...] = ()
+    fallback_models: tuple[Annotated[Fallback, refuse_unknown_fields(Fallback)], ...] = ()
     cache: CacheMode = "latest"
     _output_type: TypeAdapter[Any] | None = PrivateAttr(default=None)
 
@@ -165,7 +165,7 @@ class Agent(Value):
             AgentDefinitionError: A setting cannot be used.
         """
         try:
-            ours: dict[str, Any] = in_our_words("Agent", settings)
+            ours: dict[str, Any] = translate_names("Agent", settings)
         except ValueError as error:
             msg = f"agent {settings.get('name', '?')!r}: {error}"
             raise AgentDefinitionError(msg) from error
@@ -194,7 +194,7 @@ class Agent(Value):
     @field_validator("tools", mode="before")
     @classmethod
     def _functions_become_tools(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        items = listed(value, "tools", "tools")
+        items = items_of(value, "tools", "tools")
         try:
             return tuple(made for item in items for made in tools_of(item))
         except ToolDefinitionError as error:
@@ -215,12 +215,12 @@ class Agent(Value):
     @classmethod
     def _agents_become_delegates(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         return tuple(
-            item if isinstance(item, Delegate) else Delegate(item) for item in listed(value, "delegates", "agents")
+            item if isinstance(item, Delegate) else Delegate(item) for item in items_of(value, "delegates", "agents")
         )
 
     @model_validator(mode="after")
     def _can_finish(self) -> Self:
-        settled(self.completion, self.finish_tool, self.output_schema, self._declared_tools)
+        settle_completion(self.completion, self.finish_tool, self.output_schema, self._declared_tools)
         return self
 
     @field_validator("generate_params")
@@ -283,7 +283,7 @@ class Agent(Value):
     @field_validator("hooks", mode="before")
     @classmethod
     def _hooks_are_made(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        hooks = listed(value, "hooks", "hooks")
+        hooks = items_of(value, "hooks", "hooks")
         for item in hooks:
             if not isinstance(item, HookRule | Hook):
                 name = getattr(item, "__name__", repr(item))
@@ -324,7 +324,7 @@ class Agent(Value):
         if isinstance(value, list | tuple) and all(isinstance(text, str) for text in cast("list[Any]", value)):
             return "\n\n".join(cleandoc(text) for text in cast("list[str]", value) if text)
         if isinstance(value, str | None):
-            return cleaned(value or "")
+            return dedent_instructions(value or "")
         given = cast("object", value)
         problem = no_instructions(given)
         if problem is not None:
@@ -345,7 +345,7 @@ class Agent(Value):
         kept: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         if self._output_type is not None:
             kept["output_schema"] = self._output_type
-        kept.update(in_our_words("Agent", changes))
+        kept.update(translate_names("Agent", changes))
         return type(self)(**kept)
 
     @property
@@ -366,14 +366,14 @@ class Agent(Value):
         else:
             fields["instructions_from"] = f"{self.instructions.__module__}:{self.instructions.__qualname__}"
         own = self._declared_tools
-        fields["finish_tool"], added = settled(self.completion, self.finish_tool, self.output_schema, own)
+        fields["finish_tool"], added = settle_completion(self.completion, self.finish_tool, self.output_schema, own)
         fields["hooks"] = tuple(one.declaration if isinstance(one, Hook) else one for one in self.hooks)
         return AgentDefinition(**fields, tools=(*own, *added))
 
     @property
     def _declared_tools(self) -> tuple[ToolDeclaration, ...]:
         tools = (*(item.declaration for item in self.tools), *(item.declaration for item in self.delegates))
-        return (*tools, *awaiting(tools), *declared(self.skills))
+        return (*tools, *await_tool_of(tools), *declare_skills(self.skills))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -393,7 +393,7 @@ class Agent(Value):
         return next((server for server in self.mcp_servers if server.name == name), None)
 
 
-def cleaned(instructions: str) -> str:
+def dedent_instructions(instructions: str) -> str:
     """Instructions without the indentation of the code around them."""
     return cleandoc(instructions)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.conditions import AnyCondition, ToolOutput, ToolUse, parts
+from perdure.contracts.conditions import AnyCondition, ToolOutput, ToolUse, walk_conditions
 from perdure.contracts.events import EVENT_TYPES
 from perdure.contracts.hooks import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
 from perdure.contracts.input_requests import ApprovalRule
@@ -55,7 +55,7 @@ def of_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         yield f"{called} yields, so its body never runs; use return"
         return
-    for kind in _returned(function):
+    for kind in _returned_classes(function):
         if issubclass(kind, Reaction) and at_the_end:
             yield (
                 f"{called}: its {kind.__name__} is ignored, because the turn has ended by then; "
@@ -95,7 +95,7 @@ def _of_conditions(
     names = [tool.name for tool in agent.tools]
     unread = {tool.name for tool in agent.tools if tool.builtin is not None or tool.interactive}
     prefixes = tuple(f"{server.name}__" for server in servers)
-    for one in parts(conditions):
+    for one in walk_conditions(conditions):
         tool = one.tool if isinstance(one, ToolUse | ToolOutput) else None
         if tool is not None and tool not in names and not tool.startswith(prefixes):
             known = ", ".join([*names, *(f"{prefix}…" for prefix in prefixes)]) or "none"
@@ -114,7 +114,7 @@ def _covers(first: ApprovalRule, second: ApprovalRule) -> bool:
     return first.tool in {"*", second.tool} or (not second.is_pattern and first.matches(second.tool))
 
 
-def _returned(function: Callable[..., object]) -> Iterator[type[object]]:
+def _returned_classes(function: Callable[..., object]) -> Iterator[type[object]]:
     """The classes that the function is annotated to return, without None; nothing if they cannot be told."""
     try:
         hint: object = typing.get_type_hints(function).get("return")

@@ -51,7 +51,7 @@ def _not_here() -> NoReturn:
     raise NotImplementedError
 
 
-def settled(
+def settle_completion(
     completion: Completion | None, finish_tool: str | None, schema: object, tools: Sequence[ToolDeclaration]
 ) -> tuple[str | None, tuple[ToolDeclaration, ...]]:
     """The name of the agent's finish tool, and the tools that its way to finish adds.

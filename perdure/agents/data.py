@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.author_warnings import AgentWarning
 from perdure.agents.delegates import Delegate
-from perdure.agents.schemas import MAX_PARTS, has_expressions, parts_in
+from perdure.agents.schemas import MAX_PARTS, count_parts, has_expressions
 from perdure.agents.tool import Tool
 from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig
@@ -68,7 +68,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
             known = ", ".join(Agent.model_fields)
             raise AgentDataError((name,), f"{called}: {name}: there is no such setting; the settings are {known}")
         finder = getattr(find, name, None)
-        made[name] = value if finder is None else _found(called, name, value, finder)
+        made[name] = value if finder is None else _find_all(called, name, value, finder)
     try:
         agent = Agent(**made)
     except AgentDefinitionError as error:
@@ -93,7 +93,7 @@ def rule_of(item: JsonValue) -> HookRule | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = _path_in(item, first)
-        raise AgentDataError(path, f"{'.'.join(map(str, path))}: {_said(first)}") from error
+        raise AgentDataError(path, f"{'.'.join(map(str, path))}: {_describe_mistake(first)}") from error
     _refuse_unknown("a hook", (), item, rule)
     return rule
 
@@ -113,7 +113,7 @@ def _path_in(given: JsonValue, mistake: ErrorDetails) -> Path:
     return tuple(path)
 
 
-def _said(mistake: ErrorDetails) -> str:
+def _describe_mistake(mistake: ErrorDetails) -> str:
     """The mistake in a person's words."""
     words = _WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
     if mistake["type"] == "literal_error":
@@ -148,7 +148,7 @@ def delegate_of(item: JsonValue) -> tuple[Delegate]:
         raise AgentDataError(("agent",), str(error)) from error
 
 
-def _found(called: str, name: str, value: JsonValue, finder: Found) -> list[Any]:
+def _find_all(called: str, name: str, value: JsonValue, finder: Found) -> list[Any]:
     if not isinstance(value, list):
         raise AgentDataError((name,), f"{called}: {name}: write a list")
     found: list[Any] = []
@@ -275,7 +275,7 @@ class InlineAgents:
                     f"{called}: {field}: pattern and patternProperties may not come in a request; use enum or maxLength"
                 )
                 raise AgentDataError((field,), msg)
-            if parts_in(fields.get(field)) > MAX_PARTS:
+            if count_parts(fields.get(field)) > MAX_PARTS:
                 msg = (
                     f"{called}: {field}: a request may have schemas of {MAX_PARTS:,} parts at most; write a shorter one"
                 )

@@ -154,7 +154,7 @@ def _not_here() -> NoReturn:
     raise NotImplementedError
 
 
-def awaiting(tools: Sequence[ToolDeclaration]) -> tuple[ToolDeclaration, ...]:
+def await_tool_of(tools: Sequence[ToolDeclaration]) -> tuple[ToolDeclaration, ...]:
     """The tool that waits for delegates, if one of these may work in the background."""
     some = any(tool.delegate is not None and tool.delegate.background for tool in tools)
     return (await_delegate.declaration,) if some else ()

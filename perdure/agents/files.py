@@ -52,7 +52,7 @@ class Image:
             data, name = _read(path), name or str(path.__fspath__() if not isinstance(path, str) else path)
             name = re.split(r"[/\\]", name)[-1]
         self.name = " ".join(name.split())
-        self.data = _checked(data, "Image")
+        self.data = _check_data(data, "Image")
         known = media_type_of(self.data) or ""
         self.media_type = _media_type(media_type or (known if is_image(known) else "image/png"))
 
@@ -85,7 +85,7 @@ class File:
         if path is not None:
             data = _read(path)
         self.name = " ".join(name.split())
-        self.data = _checked(data.encode(errors="replace") if isinstance(data, str) else data, f"File {name!r}")
+        self.data = _check_data(data.encode(errors="replace") if isinstance(data, str) else data, f"File {name!r}")
         self.media_type = _media_type(media_type)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ def _read(path: str | HasPath) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
-def _checked(data: object, what: str) -> bytes:
+def _check_data(data: object, what: str) -> bytes:
     if isinstance(data, bytes | bytearray):
         return bytes(data)
     msg = f"{what} needs bytes, not {type(data).__name__}"

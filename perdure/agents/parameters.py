@@ -27,7 +27,7 @@ _DOCUMENTED = frozenset({"parameters", "other parameters", "returns", "raises", 
 """Sections that are no part of a tool's description: the schema says it, or it is for people."""
 
 
-def parted(docstring: str) -> tuple[str, dict[str, str]]:
+def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     """The description, and the texts of the parameters, of a docstring in the style of Google, NumPy or Sphinx."""
     if "\n" not in docstring:
         return docstring, {}
@@ -57,13 +57,13 @@ def _text(section: "DocstringSection") -> str:
     if section.kind.value == "text":
         return str(section.value).strip()
     if section.kind.value == "admonition":
-        return _titled(str(section.title), str(section.value.contents))
+        return _add_title(str(section.title), str(section.value.contents))
     if section.kind.value == "examples":
-        return _titled("Examples", "\n\n".join(text for _, text in section.value))
+        return _add_title("Examples", "\n\n".join(text for _, text in section.value))
     return ""
 
 
-def _titled(title: str, contents: str) -> str:
+def _add_title(title: str, contents: str) -> str:
     lines = [f"    {line}".rstrip() for line in contents.strip().splitlines()]
     return "\n".join([f"{title}:", *lines])
 
@@ -100,12 +100,12 @@ class ReturnValue:
         if self._of_items:
             if not _is_generator(value):
                 return value
-            value = _drawn(value)
+            value = _draw_generators(value)
         try:
             try:
                 self._adapter.validate_python((value,), strict=True)
             except ValidationError:  # which has drawn from no generator, as the other mode would
-                value = _drawn(value)
+                value = _draw_generators(value)
                 self._adapter.validate_python((value,))
         except ValidationError as error:
             raise InvalidOutputError(self._problem(error)) from error
@@ -157,7 +157,7 @@ def _is_generator(value: object) -> bool:
     return isinstance(value, GeneratorType)
 
 
-def _drawn(value: object) -> object:
+def _draw_generators(value: object) -> object:
     """The value with a list in place of each generator in its lists and dictionaries."""
     if _is_generator(value):
         try:
@@ -165,12 +165,12 @@ def _drawn(value: object) -> object:
         except (Exception, SystemExit) as error:  # it is the author's code that runs
             msg = f"the tool returned a generator that raised {type(error).__name__}: {error}"
             raise InvalidOutputError(msg) from error
-        return [_drawn(item) for item in items]
+        return [_draw_generators(item) for item in items]
     if type(value) is dict:
-        return {name: _drawn(item) for name, item in cast("dict[object, object]", value).items()}
+        return {name: _draw_generators(item) for name, item in cast("dict[object, object]", value).items()}
     if type(value) is list or type(value) is tuple:
         listed = cast("list[object] | tuple[object, ...]", value)
-        return type(listed)(map(_drawn, listed))
+        return type(listed)(map(_draw_generators, listed))
     return value
 
 
@@ -206,7 +206,7 @@ def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signat
         ToolDefinitionError: It cannot be described to a model.
     """
     hints = _hints(body, name)
-    description, texts = parted(inspect.getdoc(body) or "")
+    description, texts = split_docstring(inspect.getdoc(body) or "")
     fields: dict[str, Any] = {}
     needed: list[Needed] = []
     context: str | None = None
@@ -220,7 +220,7 @@ def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signat
         if hint is ToolContext:
             context = parameter.name
         elif parameter.name in needs:
-            needed.append(_needed(hint, parameter, needs[parameter.name], name))
+            needed.append(_needed_of(hint, parameter, needs[parameter.name], name))
         else:
             # Field names are our own, the alias is the parameter's: a parameter may be called "copy" or "_x".
             fields[f"argument_{index}"] = _field(hint, parameter, texts.get(parameter.name))
@@ -292,7 +292,7 @@ def _field(hint: Any, parameter: inspect.Parameter, documented: str | None) -> A
     return (Annotated[hint, Field(alias=parameter.name, description=text)], default)
 
 
-def _needed(hint: Any, parameter: inspect.Parameter, variable: object, name: str) -> Needed:  # noqa: ANN401
+def _needed_of(hint: Any, parameter: inspect.Parameter, variable: object, name: str) -> Needed:  # noqa: ANN401
     if not isinstance(variable, Variable):
         msg = f"tool {name!r}: needs[{parameter.name!r}] must be Secret('NAME') or Setting('NAME')"
         raise ToolDefinitionError(msg)

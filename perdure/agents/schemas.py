@@ -93,12 +93,12 @@ def has_expressions(value: JsonValue) -> bool:
     return any(isinstance(one.get("pattern"), str) or "patternProperties" in one for one in json_objects(value))
 
 
-def parts_in(value: JsonValue) -> int:
+def count_parts(value: JsonValue) -> int:
     """How many parts of schemas a JSON value may hold: objects, and what stands in lists and objects for one."""
-    return sum(1 + sum(isinstance(part, bool) for part in _within(one)) for one in json_objects(value))
+    return sum(1 + sum(isinstance(part, bool) for part in _subschemas_of(one)) for one in json_objects(value))
 
 
-def _within(value: dict[str, JsonValue]) -> Iterator[JsonValue]:
+def _subschemas_of(value: dict[str, JsonValue]) -> Iterator[JsonValue]:
     for part in value.values():
         yield from part if isinstance(part, list) else [part]
 
@@ -113,7 +113,7 @@ def _check_references(schema: dict[str, JsonValue]) -> None:
             msg = f"{keyword} {reference!r} leads nowhere in the schema; what it names must stand there, as in $defs"
             raise ValueError(msg) from None
     counted: dict[int, int] = {}
-    if max((_written_out(part, resolver, counted) for part in json_objects(schema)), default=0) > MAX_REFERENCES:
+    if max((_count_references(part, resolver, counted) for part in json_objects(schema)), default=0) > MAX_REFERENCES:
         msg = (
             f"its $refs come to more than {MAX_REFERENCES:,} for one value, with what each leads to written out; name "
             "once what allOf, anyOf or oneOf name again and again"
@@ -121,7 +121,7 @@ def _check_references(schema: dict[str, JsonValue]) -> None:
         raise ValueError(msg)
 
 
-def _written_out(
+def _count_references(
     part: JsonValue,
     resolver: Any,  # noqa: ANN401 - of `referencing`
     counted: dict[int, int],
@@ -134,11 +134,11 @@ def _written_out(
         for keyword, value in part.items():
             if keyword in _REFERENCES and isinstance(value, str):
                 found = resolver.lookup(value)
-                count += 1 + _written_out(found.contents, found.resolver, counted)
+                count += 1 + _count_references(found.contents, found.resolver, counted)
             elif keyword in _OF_THE_SAME_VALUE:
                 inner = value if isinstance(value, list) else [value]
                 inner = [*value.values()] if keyword == "dependentSchemas" and isinstance(value, dict) else inner
-                count += sum(_written_out(one, resolver, counted) for one in inner)
+                count += sum(_count_references(one, resolver, counted) for one in inner)
         counted[id(part)] = min(count, MAX_REFERENCES + 1)
     return counted[id(part)]
 
@@ -189,13 +189,13 @@ watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @cache
-def watched(kind: type[Validator]) -> type[Validator]:
+def with_watch(kind: type[Validator]) -> type[Validator]:
     """A draft's validator, whose every step looks at the watch."""
-    keywords = {name: _looking(keyword) for name, keyword in kind.VALIDATORS.items()}
-    return extended(kind, {**keywords, "pattern": _pattern})
+    keywords = {name: _look_at_watch(keyword) for name, keyword in kind.VALIDATORS.items()}
+    return with_keywords(kind, {**keywords, "pattern": _pattern})
 
 
-def extended(kind: type[Validator], keywords: Mapping[str, Keyword]) -> type[Validator]:
+def with_keywords(kind: type[Validator], keywords: Mapping[str, Keyword]) -> type[Validator]:
     """A validator with other keywords, which stay in force in all parts of a schema."""
     made = cast("Any", validators).extend(kind, keywords)
     plain = made.evolve
@@ -210,7 +210,7 @@ def extended(kind: type[Validator], keywords: Mapping[str, Keyword]) -> type[Val
     return cast("type[Validator]", made)
 
 
-def _looking(keyword: Keyword) -> Keyword:
+def _look_at_watch(keyword: Keyword) -> Keyword:
     def check(
         validator: Validator,
         value: Any,  # noqa: ANN401 - any JSON
@@ -237,5 +237,5 @@ def _pattern(
         yield ValidationError(f"{instance!r} does not match {value!r}")
 
 
-Watched = watched(Draft202012Validator)
+Watched = with_watch(Draft202012Validator)
 """The validator of the draft that authors write in."""

@@ -137,7 +137,7 @@ def problem_of(adapter: TypeAdapter[Any], value: JsonValue) -> str | None:
     return None
 
 
-def listed(given: object, setting: str, parts: str) -> list[Any]:
+def items_of(given: object, setting: str, parts: str) -> list[Any]:
     """The items of a setting.
 
     Raises:

@@ -23,7 +23,7 @@ def skill(name: Annotated[str, "The name of the skill, as it stands in the list 
     raise NotImplementedError
 
 
-def declared(skills: Sequence[Skill]) -> tuple[ToolDeclaration, ...]:
+def declare_skills(skills: Sequence[Skill]) -> tuple[ToolDeclaration, ...]:
     """The tool with the list of these skills in its description; none without skills."""
     if not skills:
         return ()
@@ -43,7 +43,7 @@ def to_prompt_xml(one: Skill) -> str:
     return f"<skill>\n<name>{name}</name>\n<description>{description}</description>\n</skill>"
 
 
-def resolved(name: str, skills: Sequence[Skill]) -> Skill:
+def resolve_skill(name: str, skills: Sequence[Skill]) -> Skill:
     """The skill of that id, or the only one of that name.
 
     Raises:
@@ -62,7 +62,7 @@ def resolved(name: str, skills: Sequence[Skill]) -> Skill:
     raise UnknownSkillError(msg)
 
 
-def rendered(one: Skill, *, folder: str, note: str = "") -> str:
+def render_skill(one: Skill, *, folder: str, note: str = "") -> str:
     """A skill as the model reads it: the body, its tools, the folder on this worker, and files in it."""
     parts = [f'<skill name="{escape(one.id)}">\n{one.body}\n</skill>']
     if one.allowed_tools:

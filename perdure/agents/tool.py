@@ -259,7 +259,7 @@ def _declaration(
             builtin=_BUILTINS.get(reference),
             delegate=delegate,
             catch=_catch_names(settings.get("catch"), name),
-            masked=_masked(settings.get("masked", ()), signature, name),
+            masked=_check_masked(settings.get("masked", ()), signature, name),
             answer=answer_of(body, name) if settings.get("interactive") else None,
             **fields,
         )
@@ -307,7 +307,7 @@ def _is_error_class(one: object) -> bool:
     return isinstance(one, type) and issubclass(one, BaseException)
 
 
-def _masked(masked: Iterable[str], signature: Signature, name: str) -> tuple[str, ...]:
+def _check_masked(masked: Iterable[str], signature: Signature, name: str) -> tuple[str, ...]:
     names = (masked,) if isinstance(masked, str) else tuple(masked)
     sent = {str(field.alias) for field in signature.sent.model_fields.values()}
     absent = sorted(set(names) - sent)

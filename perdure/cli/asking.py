@@ -79,10 +79,10 @@ def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -
     """Print each request with the command that replies to it."""
     for request in requests:
         what = request.question if request.needs == "answer" else f"{request.tool} {request.arguments}"
-        note(f"waiting for {_needed(request)}: {' '.join(what.split())}; {command_for(session, request)}")
+        note(f"waiting for {_needed_of(request)}: {' '.join(what.split())}; {command_for(session, request)}")
 
 
-def _needed(request: InputRequest) -> str:
+def _needed_of(request: InputRequest) -> str:
     return "an answer" if request.needs == "answer" else "an approval"
 
 

@@ -33,7 +33,7 @@ def run(main: Coroutine[None, None, Result]) -> Result:
 
 
 @contextlib.asynccontextmanager
-async def connected(*, store: bool = True) -> AsyncIterator[Client]:
+async def connect(*, store: bool = True) -> AsyncIterator[Client]:
     """A client whose server answers, and its store too unless the verb does not need it.
 
     Raises:
@@ -57,7 +57,7 @@ def ui_page(client: Client, session: str) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def opened_store(settings: Settings | None = None) -> AsyncIterator[Store]:
+async def open_store(settings: Settings | None = None) -> AsyncIterator[Store]:
     """The store alone, for verbs that need no server; ``settings`` None reads ``PERDURE_*``.
 
     Raises:

@@ -27,9 +27,9 @@ from perdure.cli.worker import (
     worker_arguments,
 )
 from perdure.client.connect import load_config
-from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses, held
+from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses, hold_address
 from perdure.security.redaction import redact_text
-from perdure.settings import Settings, known_secrets, load_settings, prepare_recordings
+from perdure.settings import Settings, load_settings, prepare_recordings, secrets_of
 from perdure.store.database import Address
 
 IGNORED = (".perdure", "venv", "site-packages", "build", "dist")
@@ -154,7 +154,7 @@ class Dev:
         self._agents: Sequence[LoadedAgent] = ()
         self._deaths = 0
         self._told: tuple[str, list[str]] = ("", [])
-        self._secrets = known_secrets()
+        self._secrets = secrets_of()
         self._environment = self._worker_environment()
 
     def _worker_environment(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ class Dev:
         async with AsyncExitStack() as stack:
             stack.callback(self._stop.listen())
             try:
-                file = stack.enter_context(held())
+                file = stack.enter_context(hold_address())
             except AlreadyRunningError as error:
                 raise MistakeError(str(error)) from None
             check_port(self._server.options.port, "--port")

@@ -22,20 +22,20 @@ from pydantic import ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.connection import describe, opened_store
+from perdure.cli.connection import describe, open_store
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.live import print_json, show
 from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.render import Line, Tone, clean
 from perdure.cli.setup import missing_attributes
-from perdure.cli.waits import running_turns
+from perdure.cli.waits import list_running_turns
 from perdure.client import Client, ClientError
 from perdure.client.connect import CONNECT_TIMEOUT, address_source, load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
 from perdure.client.read import closures
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.security.redaction import redact_text
-from perdure.settings import PREFIX, Settings, folder_settings, known_secrets
+from perdure.settings import PREFIX, Settings, folder_settings, secrets_of
 from perdure.store.database import BUSY_TIMEOUT, Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
@@ -87,12 +87,12 @@ def read_settings() -> tuple[Settings, list[Finding]]:
         settings = Settings(**folder_settings() | usable)
         for name, message in wrong.items():
             fix = "correct or unset it; its default is used below"
-            found.append(_wrong("settings", f"{PREFIX}{name.upper()}: {message}", fix))
+            found.append(_make_finding("settings", f"{PREFIX}{name.upper()}: {message}", fix))
     try:
         Address(settings.store_url)
     except StoreError as error:
         text, _, fix = str(error).partition("; ")
-        found.append(_wrong("settings", f"PERDURE_STORE_URL: {text}", fix))
+        found.append(_make_finding("settings", f"PERDURE_STORE_URL: {text}", fix))
     return settings, found or [Finding(check="settings", ok=True, text="all PERDURE_* can be used")]
 
 
@@ -101,9 +101,9 @@ def read_cluster() -> tuple[Cluster | None, Finding]:
     try:
         config = load_config()
     except TemporalConfigError as error:
-        return None, _wrong("Temporal settings", *str(error).split("; ", 1))
+        return None, _make_finding("Temporal settings", *str(error).split("; ", 1))
     except ServerUnreachableError as error:
-        return None, failed("Temporal settings", error)
+        return None, finding_of_error("Temporal settings", error)
     cluster = Cluster(address=config.get("target_host", ""), api_key=config.get("api_key") or "")
     namespace = config.get("namespace", "default")
     key = "with" if cluster.api_key else "without"
@@ -115,7 +115,7 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
     """Whether the server, the namespace, its search attributes and a worker are there."""
     later = ("namespace", "search attributes", "worker")
     if cluster is None:
-        for finding in _unchecked("its address is not known", "server", *later):
+        for finding in _skip_checks("its address is not known", "server", *later):
             yield finding
         return
     try:
@@ -123,17 +123,17 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         yield await _server(client, cluster)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
         yield _no_connection(error)
-        for finding in _unchecked("the server cannot be asked", *later):
+        for finding in _skip_checks("the server cannot be asked", *later):
             yield finding
         return
-    namespace = await _tried("namespace", _namespace(client))
+    namespace = await _try_check("namespace", _namespace(client))
     yield namespace
     if namespace.code is ExitCode.UNREACHABLE and not namespace.ok:
-        for finding in _unchecked("the namespace is not there", *later[1:]):
+        for finding in _skip_checks("the namespace is not there", *later[1:]):
             yield finding
         return
-    yield await _tried("search attributes", _search_attributes(client))
-    yield await _tried("worker", _worker(client))
+    yield await _try_check("search attributes", _search_attributes(client))
+    yield await _try_check("worker", _worker(client))
     with contextlib.suppress(CliError, StoreError):  # told by another check
         if (stores := await _stores_of_workers(client)) is not None:
             yield stores
@@ -148,11 +148,11 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
 async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
     """Whether the store can be read, which agents are registered in it, and the keys their models need."""
     try:
-        async with opened_store(settings) as store:
+        async with open_store(settings) as store:
             agents = await store.agents()
     except Exception as error:  # noqa: BLE001 - as above
-        yield failed("store", error)
-        for finding in _unchecked("the store cannot be read", "agents", "keys"):
+        yield finding_of_error("store", error)
+        for finding in _skip_checks("the store cannot be read", "agents", "keys"):
             yield finding
         return
     yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {REVISION}")
@@ -224,14 +224,14 @@ async def _worker(client: Client) -> Finding:
 async def _stores_of_workers(client: Client) -> Finding | None:
     """Whether the workers use the store that is looked at here; None if no worker tells its store."""
     queue = client.settings.task_queue
-    async with opened_store(client.settings) as store:
+    async with open_store(client.settings) as store:
         own = WorkerStore.of(store)
     told = await worker_stores(client.temporal, queue)
     check = "workers' store"
     try:
         check_stores(own, told, queue)
     except StoreMismatchError as error:
-        return failed(check, error)
+        return finding_of_error(check, error)
     others = [one for one in told if one.store != own.store]
     if others:
         text = (
@@ -245,7 +245,7 @@ async def _stores_of_workers(client: Client) -> Finding | None:
 
 async def _closed_turns(client: Client) -> Finding | None:
     """The open turns that nothing carries out any more, with the command that goes on."""
-    async with opened_store(client.settings) as store:
+    async with open_store(client.settings) as store:
         ended = await closures(client.temporal, await store.open_runs())
     if not ended:
         return None
@@ -258,7 +258,7 @@ async def _closed_turns(client: Client) -> Finding | None:
 
 async def _standing_turns(client: Client) -> list[Finding]:
     """The turns of the queue that stand still until somebody acts, and how many others wait, for what."""
-    waits = await client.waits(await running_turns(client.temporal, client.settings.task_queue))
+    waits = await client.waits(await list_running_turns(client.temporal, client.settings.task_queue))
     stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
     # A caller that waits for one of these delegates has nothing to add.
     shown = {session: wait for session, wait in stuck.items() if wait.session == session or wait.session not in stuck}
@@ -278,14 +278,14 @@ async def _standing_turns(client: Client) -> list[Finding]:
     return found
 
 
-async def _tried(check: str, asking: Coroutine[None, None, Finding]) -> Finding:
+async def _try_check(check: str, asking: Coroutine[None, None, Finding]) -> Finding:
     try:
         return await asking
     except Exception as error:  # noqa: BLE001 - as above
-        return failed(check, error)
+        return finding_of_error(check, error)
 
 
-def failed(check: str, error: Exception) -> Finding:
+def finding_of_error(check: str, error: Exception) -> Finding:
     """The finding of a check that ended in an error."""
     described = describe(error)
     if described is None:
@@ -299,15 +299,15 @@ def _no_connection(error: Exception) -> Finding:
     text, _, fix = str(error).partition("; ")
     said = _SAID.findall(str(error.__cause__)) if isinstance(error, ServerUnreachableError) else []
     if not said:
-        return failed("server", error)
+        return finding_of_error("server", error)
     return Finding(check="server", ok=False, text=f"{text} ({said[-1]})", fix=fix, code=ExitCode.UNREACHABLE)
 
 
-def _wrong(check: str, text: str, fix: str) -> Finding:
+def _make_finding(check: str, text: str, fix: str) -> Finding:
     return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode.USAGE)
 
 
-def _unchecked(why: str, *checks: str) -> Iterator[Finding]:
+def _skip_checks(why: str, *checks: str) -> Iterator[Finding]:
     for check in checks:
         yield Finding(check=check, ok=None, text=f"not checked: {why}")
 
@@ -362,7 +362,7 @@ def examine(deadline: float) -> list[Finding]:
         Asking("store", ask_store(settings), fix="check PERDURE_STORE_URL and the network"),
     ]
     found = [*found, temporal, *(finding for asking in asked for finding in asking.found_by(deadline))]
-    secrets = known_secrets() | {cluster.api_key if cluster is not None else ""}
+    secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}
 
     def shown(text: str) -> str:
         return clean(" ".join(redact_text(text, secrets).split()))
@@ -386,7 +386,7 @@ class Asking:
             async for finding in self._checks:
                 self._found.append(finding)
         except Exception as error:  # noqa: BLE001 - the thread's edge: a bug of ours must not look like health
-            self._found.append(failed(self._name, error))
+            self._found.append(finding_of_error(self._name, error))
 
     def found_by(self, deadline: float) -> list[Finding]:
         """What the checks have found by then; if they are not done, that is a finding too."""

@@ -5,7 +5,7 @@ from functools import partial
 
 import click
 
-from perdure.cli.connection import opened_store, run
+from perdure.cli.connection import open_store, run
 from perdure.cli.live import only_types, print_json, refuse_types
 from perdure.client.read import read_events, read_trajectory
 from perdure.contracts.agents import AgentDefinition
@@ -42,7 +42,9 @@ async def _records(store: Store, session: str, turn: int | None) -> AsyncIterato
     for record in turns:
         if turn in {None, record.turn}:
             definition = await store.definition(record.definition)
-            yield turn_record(record, definition, added(steps, record.turn, record.last_step or now.tip or now.head))
+            yield turn_record(
+                record, definition, added_messages_of(steps, record.turn, record.last_step or now.tip or now.head)
+            )
 
 
 async def _rows(store: Store, session: str, turn: int | None, form: DatasetFormat) -> AsyncIterator[Exported]:
@@ -99,7 +101,7 @@ def export_command(*, session: str, to: str, turn: int | None, types: tuple[str,
         refuse_types(types, f"--format {to}")
 
     async def main() -> None:
-        async with opened_store() as store:
+        async with open_store() as store:
             await store.session(session)
             if turn is not None:
                 await store.turn(session, turn)
@@ -110,7 +112,7 @@ def export_command(*, session: str, to: str, turn: int | None, types: tuple[str,
     run(main())
 
 
-def added(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
+def added_messages_of(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
     """The messages that a turn has added up to the step at its end, also if the conversation went on elsewhere."""
     return [message for step in chain(steps, tip, turn) for message in step.added]
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from perdure.cli.connection import connected, run
+from perdure.cli.connection import connect, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.live import Printer, follow, only_types, type_names, with_tree
 from perdure.client import Client, ServerUnreachableError, SessionIdleError
@@ -90,7 +90,7 @@ def follow_command(  # noqa: PLR0913  # one for each option of the command line
     printer.after = after
 
     async def main() -> int:
-        async with connected() as client:
+        async with connect() as client:
             return await follow(Session(client, session, after), printer, cancels=False, client=client, tree=tree)
 
     ctx.exit(run(main()))

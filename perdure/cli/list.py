@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import click
 
-from perdure.cli.connection import opened_store, run
+from perdure.cli.connection import open_store, run
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration
-from perdure.cli.waits import MOST, running_turns, waits_of
+from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.connect import connect
 from perdure.client.read import Listed, closures, list_sessions
@@ -113,7 +113,7 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
     only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
     async def main() -> Found:
-        async with opened_store() as store:
+        async with open_store() as store:
             found = await list_sessions(
                 store,
                 _closures,
@@ -130,7 +130,7 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
             if only is not None:
                 found = [row for row in found if row[0].session in waits][:limit]
             is_any = state in {None, RunState.RUNNING} and not (stop_reason or reason_code or agent or since or caller)
-            unopened: Mapping[str, TurnWait] = await _unopened(store, only) if is_any else {}
+            unopened: Mapping[str, TurnWait] = await _find_unopened(store, only) if is_any else {}
             turns = {session.session: last.turn for session, last in found}
             return Found(found, {} if as_json else await store.glances(turns), waits, unopened)
 
@@ -240,11 +240,11 @@ async def _waits(store: Store, found: Sequence[Listed], only: frozenset[Cause] |
     return people
 
 
-async def _unopened(store: Store, only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+async def _find_unopened(store: Store, only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
     """Why running turns that the store knows nothing of stand still."""
     with contextlib.suppress(ClientError):  # as above
         known = await store.open_runs()
-        running = await running_turns(await connect(), load_settings().task_queue)
+        running = await list_running_turns(await connect(), load_settings().task_queue)
         waits = await waits_of([name for name in running if name not in known][:MOST])
         return {name: wait for name, wait in waits.items() if only is None or wait.cause in only}
     return {}
@@ -269,7 +269,7 @@ def agents_command(*, as_json: bool) -> None:
     """List the agents that workers have registered in the store."""
 
     async def main() -> list[tuple[RegisteredAgent, AgentDefinition]]:
-        async with opened_store() as store:
+        async with open_store() as store:
             return [(agent, await store.definition(agent.definition)) for agent in await store.agents()]
 
     agents = run(main())

@@ -129,10 +129,10 @@ def refuse_types(types: Collection[str], where: str) -> None:
 
 def show(line: Line) -> None:
     """Print a line without what steers a terminal, in colour on one unless ``NO_COLOR`` is set."""
-    click.echo(styled(line), color=None if not os.environ.get("NO_COLOR") else False)
+    click.echo(style_line(line), color=None if not os.environ.get("NO_COLOR") else False)
 
 
-def styled(line: Line) -> str:
+def style_line(line: Line) -> str:
     """The line in its colour, without what steers a terminal."""
     return click.style(clean(line.text), **_COLOURS[line.tone])  # type: ignore[arg-type]
 
@@ -141,7 +141,7 @@ def show_paged(rows: Sequence[Line]) -> None:
     """Print lines; at a terminal that is too low for them, through the pager."""
     if sys.stdout.isatty() and len(rows) >= shutil.get_terminal_size().lines:
         plain = False if os.environ.get("NO_COLOR") else None
-        click.echo_via_pager((f"{styled(row)}\n" for row in rows), color=plain)
+        click.echo_via_pager((f"{style_line(row)}\n" for row in rows), color=plain)
         return
     for row in rows:
         show(row)
@@ -321,7 +321,7 @@ async def follow(
     asking.start()
     watching = asyncio.create_task(_tell_waits(turn.session, printer, client)) if client is not None else None
     presses = _Presses(turn, printer, following, cancels=cancels)
-    with _on_interrupt(presses.pressed):
+    with _handle_interrupts(presses.pressed):
         try:
             async with printer.live(turn.session, client):
                 await following
@@ -346,7 +346,7 @@ async def follow(
         if printer.end.stop_reason == StopReason.WAITING_FOR_INPUT:
             say_what_waits(turn.session, await turn.requests(), printer.note)
         return EXIT_CODES.get(printer.end.stop_reason, ExitCode.ERROR)
-    return refused(await turn.result())
+    return raise_refusal(await turn.result())
 
 
 async def _tell_waits(session: str, printer: Printer, client: Client) -> None:
@@ -397,7 +397,7 @@ class Delegates:
 
 
 async def _print_events(turn: Followed, printer: Printer, asking: Asking, delegates: Delegates | None) -> None:
-    with _saying_what_is_waited_for(printer):
+    with _print_client_waits(printer):
         try:
             async for envelope in turn.events(heartbeat=printer.heartbeat):
                 if delegates is not None:
@@ -413,7 +413,7 @@ async def _print_events(turn: Followed, printer: Printer, asking: Asking, delega
 
 
 @contextlib.contextmanager
-def _saying_what_is_waited_for(printer: Printer) -> Iterator[None]:
+def _print_client_waits(printer: Printer) -> Iterator[None]:
     """A server or a store that is away for a while is sat out by the client, which logs it."""
     notes = _Notes(printer)
     client_log.addHandler(notes)
@@ -434,7 +434,7 @@ class _Notes(logging.Handler):
         self._printer.note(record.getMessage())
 
 
-def refused(result: TurnResult) -> int:
+def raise_refusal(result: TurnResult) -> int:
     """Raise the error of a request that never became a turn, or whose end no event tells; the exit code of others."""
     if result.turn is not None and result.reason_code not in UNRECORDED:
         return EXIT_CODES.get(result.stop_reason, ExitCode.ERROR)
@@ -449,7 +449,7 @@ async def detach(turn: Turn, *, as_json: bool) -> int:
         async with asyncio.timeout(NUMBER_TIMEOUT.total_seconds()):
             number = await turn.number()
             if number is None:
-                refused(await turn.result())
+                raise_refusal(await turn.result())
     if as_json:
         print_json({"session": turn.session, "turn": number})
     else:
@@ -493,7 +493,7 @@ class _Presses:
 
 
 @contextlib.contextmanager
-def _on_interrupt(pressed: Callable[[], None]) -> Iterator[None]:
+def _handle_interrupts(pressed: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, pressed)
     try:

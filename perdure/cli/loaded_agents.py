@@ -52,11 +52,11 @@ class LoadedAgent:
 
     def line(self) -> str:
         """The agent as one line."""
-        servers = [_counted(self.servers, "MCP server")] if self.servers else []
-        return " · ".join([self.name, self.model, _counted(self.tools, "tool"), *servers])
+        servers = [_count_of(self.servers, "MCP server")] if self.servers else []
+        return " · ".join([self.name, self.model, _count_of(self.tools, "tool"), *servers])
 
 
-def _counted(number: int, what: str) -> str:
+def _count_of(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from perdure.agents.context import ToolContext
 from perdure.agents.files import File
 from perdure.agents.tool import Tool, tool
-from perdure.cli.connection import connected, describe, run
+from perdure.cli.connection import connect, describe, run
 from perdure.cli.errors import MistakeError, UnreachableError
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
 from perdure.client.requests import Content, session_id
@@ -66,7 +66,7 @@ Json = dict[str, JsonValue]
 class Jobs:
     """The tools. The cluster is reached at the first call that needs it, so that a host may start before it."""
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]] = connected) -> None:
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]] = connect) -> None:
         self._connect = connect
         self._connecting = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -114,7 +114,7 @@ class Jobs:
         if session is None and request_id is not None:
             session = _session_of(agent, request_id, prompt)
         turn = await client.start(agent, _with_files(prompt, files), session=session, request_id=request_id)
-        return await _begun(turn)
+        return await _begun_to_json(turn)
 
     async def wait(
         self,
@@ -133,15 +133,15 @@ class Jobs:
         awaited = await client.attach(session, turn)
         clock = asyncio.get_running_loop().time
         began, pause = clock(), SHORTEST_PAUSE.total_seconds()
-        async with _waiting(awaited) as result:
+        async with _wait_in_task(awaited) as result:
             while True:
                 left = timeout_seconds - (clock() - began)
                 await asyncio.wait({result}, timeout=max(min(left, pause), 0))
                 if result.done():
-                    return _ended(session, result.result())
+                    return _result_to_json(session, result.result())
                 status, activity = await _look(client, session)
                 if left <= pause or _needs_people(status, awaited.turn):
-                    return _running(session, awaited.turn, status, activity)
+                    return _running_to_json(session, awaited.turn, status, activity)
                 if isinstance(context, ServedCall):
                     await context.report(clock() - began, timeout_seconds, activity)
                 pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
@@ -155,8 +155,8 @@ class Jobs:
             turn = await client.attach(session)
             if turn.turn is None:  # it runs, and no worker holds it
                 raise
-            return _ended(session, await turn.result())
-        return _running(session, status.turn, status, status.activity)
+            return _result_to_json(session, await turn.result())
+        return _running_to_json(session, status.turn, status, status.activity)
 
     async def send(
         self,
@@ -170,7 +170,7 @@ class Jobs:
         client = await self._connected()
         await client.check_worker()
         turn = await client.send(session, _with_files(prompt, files), steer=steer, request_id=request_id)
-        return await _begun(turn)
+        return await _begun_to_json(turn)
 
     async def answer(
         self,
@@ -270,7 +270,7 @@ def _last(messages: list[JsonValue]) -> list[JsonValue]:
     return messages[len(messages) - taken :]
 
 
-async def _begun(turn: Turn) -> Json:
+async def _begun_to_json(turn: Turn) -> Json:
     number: int | None = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(OPENING.total_seconds()):
@@ -282,7 +282,7 @@ async def _begun(turn: Turn) -> Json:
 
 
 @contextlib.asynccontextmanager
-async def _waiting(turn: Turn) -> AsyncIterator["asyncio.Task[TurnResult]"]:
+async def _wait_in_task(turn: Turn) -> AsyncIterator["asyncio.Task[TurnResult]"]:
     task = asyncio.create_task(turn.result())
     try:
         yield task
@@ -307,7 +307,7 @@ def _needs_people(status: TurnStatus | None, turn: int | None) -> bool:
     return turn is None or status.turn is None or status.turn <= turn
 
 
-def _running(session: str, turn: int | None, status: TurnStatus | None, activity: str) -> Json:
+def _running_to_json(session: str, turn: int | None, status: TurnStatus | None, activity: str) -> Json:
     about = None if status is None else status.model_dump(mode="json", exclude={"session", "requests"})
     told: Json = {"state": "running", "session": session, "turn": turn, "activity": activity, "status": about}
     if status is None or not status.requests:
@@ -320,7 +320,7 @@ def _receipt(session: str, receipt: InputReceipt) -> Json:
     return {"session": session, **receipt.model_dump(mode="json", exclude={"digest"})}
 
 
-def _ended(session: str, result: TurnResult) -> Json:
+def _result_to_json(session: str, result: TurnResult) -> Json:
     about = result.model_dump(mode="json", exclude={"session", "turn"})
     return {"state": "ended", "session": session, "turn": result.turn, "result": about}
 
@@ -354,7 +354,7 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
                 await server.run_stdio_async()
             else:
                 host = str(listener.getsockname()[0])
-                await _serve(protected(as_web_application(server, host), host), listener)
+                await _serve(protect_app(as_web_application(server, host), host), listener)
 
     try:
         run(main())
@@ -362,7 +362,7 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
         raise MistakeError(str(error)) from error
 
 
-def protected(app: "ASGIApp", host: str) -> "ASGIApp":
+def protect_app(app: "ASGIApp", host: str) -> "ASGIApp":
     """The application, out of reach for web pages that have a name of their own lead a browser here.
 
     At the usual addresses of loopback the SDK knows the names of clients; at others only pages tell an origin.

@@ -169,10 +169,10 @@ class Progress:
         calls = list(self._calls.values())
         doing: list[str] = []
         if self._doing is not None:
-            doing = [self._doing[0], elapsed(now - self._doing[1])]
+            doing = [self._doing[0], format_elapsed(now - self._doing[1])]
         elif calls:
             count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
-            doing = [count, elapsed(now - min(call.began for call in calls))]
+            doing = [count, format_elapsed(now - min(call.began for call in calls))]
         parts = [*self._steps(), *doing, *self._spent()]
         below = [row for call in calls[:MOST_ROWS] for row in _rows_of(call, now)]
         more = [f"and {len(calls) - MOST_ROWS} more"] if len(calls) > MOST_ROWS else []
@@ -217,11 +217,11 @@ class Progress:
 
 def _rows_of(call: Call, now: datetime) -> list[str]:
     """The row of a call, and below it those of its delegate."""
-    row = " · ".join(part for part in (call.label, call.progress, elapsed(now - call.began)) if part)
+    row = " · ".join(part for part in (call.label, call.progress, format_elapsed(now - call.began)) if part)
     return [row, *(f"  {below}" for below in (call.below.rows(now) if call.below is not None else ()))]
 
 
-def elapsed(since: timedelta) -> str:
+def format_elapsed(since: timedelta) -> str:
     """Whole seconds in the first minute, then as any duration; a wrong clock gives none below zero."""
     seconds = max(0, int(since.total_seconds()))
     return f"{seconds}s" if seconds < 60 else duration(seconds)
@@ -235,7 +235,7 @@ def can_be_live() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def erasing(rows: int) -> str:
+def erase_sequence_of(rows: int) -> str:
     """What takes so many rows away, with the cursor behind the last."""
     up = f"\x1b[{rows - 1}A" if rows > 1 else ""
     return f"\r{up}\x1b[J" if rows else ""
@@ -251,7 +251,7 @@ class Screen:
     def erase(self) -> None:
         """Take the rows away."""
         if self._drawn:
-            self._write(erasing(self._drawn))
+            self._write(erase_sequence_of(self._drawn))
             self._drawn = 0
 
     def draw(self, rows: Sequence[str]) -> None:
@@ -265,7 +265,7 @@ class Screen:
         marks = [FRAMES[self._frame], *[" "] * (len(kept) - 1)]
         styled = [click.style(f"{mark} {row}", dim=True) for mark, row in zip(marks, kept, strict=True)]
         text = "\n".join(styled if not os.environ.get("NO_COLOR") else map(click.unstyle, styled))
-        self._write(f"{erasing(self._drawn)}{text}")
+        self._write(f"{erase_sequence_of(self._drawn)}{text}")
         self._drawn = len(kept)
 
     @staticmethod

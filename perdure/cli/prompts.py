@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from perdure.agents.files import File
 from perdure.cli.errors import MistakeError
 from perdure.client.requests import Content
-from perdure.contracts.messages import ConversationError, checked_history
+from perdure.contracts.messages import ConversationError, check_history
 from perdure.contracts.values import JsonValue, json_object
 from perdure.llm.openai_format import WireMessage
 from perdure.trajectory import Trajectory
@@ -92,7 +92,7 @@ class JsonObject(click.ParamType[dict[str, JsonValue]]):
             self.fail(f"{place}{error}; write a JSON object, such as '{{\"customer\": 7}}', or @FILE", param, ctx)
 
 
-def on_behalf_of(command: Command) -> Command:
+def add_sender_options(command: Command) -> Command:
     """Add the options of a turn that takes a message."""
     context = click.option(
         "--context", "data", type=JsonObject(), metavar="JSON", help="For tools and instructions; or @FILE."
@@ -123,7 +123,7 @@ def read_history(path: Path) -> list[WireMessage]:
     if not isinstance(messages, list):
         raise MistakeError(f"{path}: it holds no conversation; {WANTED}")
     try:
-        checked_history(messages)
+        check_history(messages)
     except ConversationError as error:
         raise MistakeError(f"{path}: {error}") from error
     return [one for one in messages if isinstance(one, dict)]

@@ -37,14 +37,14 @@ def errors_command(*, code: str | None, faults: bool, as_json: bool) -> None:
     With CODE, such as llm.timeout: that one in full, with what the model reads and by what it is chosen.
     """
     if faults:
-        _print_faults(_chosen(code), as_json=as_json)
+        _print_faults(_rows_of(code), as_json=as_json)
     elif code is None:
         _print_codes(as_json=as_json)
     else:
-        _print_one(code, _known(code), as_json=as_json)
+        _print_one(code, _find_reason(code), as_json=as_json)
 
 
-def _known(code: str) -> Reason:
+def _find_reason(code: str) -> Reason:
     if code in REASONS:
         return REASONS[ReasonCode(code)]
     if code.startswith("exception.") or CUSTOM_CODE.fullmatch(code):
@@ -52,7 +52,7 @@ def _known(code: str) -> Reason:
     raise _unknown(code)
 
 
-def _chosen(code: str | None) -> list[Row]:
+def _rows_of(code: str | None) -> list[Row]:
     """The rows that choose this code, or all; an agent's own code is none of the table, though it may exist."""
     if not (code is None or code in REASONS or code.startswith("exception.")):
         raise _unknown(code, " in the table")
@@ -64,11 +64,11 @@ def _chosen(code: str | None) -> list[Row]:
 
 def _unknown(code: str, where: str = "") -> click.UsageError:
     return click.UsageError(
-        f"there is no reason code {code!r}{where}; {_near(code) or 'the list'} is in 'perdure errors'"
+        f"there is no reason code {code!r}{where}; {_suggestion_of(code) or 'the list'} is in 'perdure errors'"
     )
 
 
-def _near(code: str) -> str:
+def _suggestion_of(code: str) -> str:
     return "".join(get_close_matches(code, REASONS, n=1))
 
 
@@ -104,7 +104,7 @@ def _print_one(code: str, reason: Reason, *, as_json: bool) -> None:
         ),
         ("retry-after", reason.retry_after),
         ("model reads", reason.model),
-        ("near", _near(code) if code not in REASONS else ""),
+        ("near", _suggestion_of(code) if code not in REASONS else ""),
         *_chosen_by(code),
     ):
         if text:

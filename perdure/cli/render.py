@@ -107,7 +107,7 @@ def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
 
 def tally(end: TurnResult | events.AgentEnd) -> str:
     """Steps, tokens and cost of a turn in one phrase."""
-    return f"{counted_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
+    return f"{format_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
 
 
 def cost_of(end: TurnResult | events.AgentEnd) -> str:
@@ -117,7 +117,7 @@ def cost_of(end: TurnResult | events.AgentEnd) -> str:
     return f"{money(end.cost_usd)} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
 
 
-def counted_steps(steps: int) -> str:
+def format_steps(steps: int) -> str:
     """``1 step``, ``2 steps``."""
     return f"{steps} {'step' if steps == 1 else 'steps'}"
 
@@ -238,7 +238,7 @@ def _delegate_start(_: events.Envelope, event: DelegateStart) -> Iterator[Line]:
 
 
 def _delegate_end(_: events.Envelope, event: DelegateEnd) -> Iterator[Line]:
-    used = f"{counted_steps(event.steps)} · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
+    used = f"{format_steps(event.steps)} · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
     tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
 
@@ -276,7 +276,7 @@ def _budget_changed(_: events.Envelope, event: hooks.BudgetChanged) -> Iterator[
     yield Line(f"limit changed · {event.dimension} {event.before or 'none'} → {event.after}", Tone.WARNING)
 
 
-def _stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
+def _render_stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
     yield Line("stalled: the model answered without finishing; send another message to continue", Tone.WARNING)
 
 
@@ -330,7 +330,7 @@ LINES: dict[type, _Make] = {
     hooks.TodosChanged: _for(_todos_changed),
     hooks.BudgetWarning: _for(_budget_warning),
     hooks.BudgetChanged: _for(_budget_changed),
-    events.AgentStalled: _for(_stalled),
+    events.AgentStalled: _for(_render_stalled),
     events.AgentError: _for(_agent_error),
     events.AgentEnd: _for(_agent_end),
 }

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from perdure.cli.asking import command_for, person, what_waits
-from perdure.cli.connection import connected, run
+from perdure.cli.connection import connect, run
 from perdure.cli.errors import MistakeError
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, duration
@@ -28,7 +28,7 @@ def inbox_command(*, session: str | None, agent: str | None, tenant: str | None,
     """
 
     async def main() -> list[OpenRequest]:
-        async with connected() as client:
+        async with connect() as client:
             return await client.inbox(session, agent=agent, tenant=tenant)
 
     found = run(main())
@@ -73,7 +73,7 @@ def reply(
     """
 
     async def main() -> tuple[InputReceipt, str]:
-        async with connected() as client:
+        async with connect() as client:
             if request is not None:
                 return await send(client, request, ""), ""
             found = only_request(session, await client.inbox(session), needs)

@@ -7,9 +7,9 @@ from typing import ParamSpec, TypedDict, TypeVar, Unpack
 
 import click
 
-from perdure.cli.connection import connected, run
+from perdure.cli.connection import connect, run
 from perdure.cli.live import Printer, detach, follow, only_types, print_json, refuse_types, type_names, with_tree
-from perdure.cli.prompts import PROMPT, attachments, on_behalf_of, read_attached, read_history
+from perdure.cli.prompts import PROMPT, add_sender_options, attachments, read_attached, read_history
 from perdure.client import Client, Turn, TurnOptions
 from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
@@ -46,7 +46,7 @@ class Dollars(click.ParamType[Decimal]):
 @with_tree
 @click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 @click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
-@on_behalf_of
+@add_sender_options
 @click.option("--tenant", default="", metavar="NAME", help="On whose behalf the turn runs.")
 @click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
 @click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
@@ -90,7 +90,7 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
         options["budgets"] = Budgets(cost_usd=max_cost_usd)
 
     async def main() -> int:
-        async with connected() as client:
+        async with connect() as client:
             await client.check_worker()
             turn = await client.start(agent, content, session=session, **options)
             if detached:
@@ -104,7 +104,7 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
 @click.argument("session")
 @click.argument("prompt", type=PROMPT)
 @click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
-@on_behalf_of
+@add_sender_options
 @click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 @only_types
 @type_names
@@ -138,7 +138,7 @@ def send_command(  # noqa: PLR0913  # one for each option of the command line
     content = read_attached(prompt, attached)
 
     async def main() -> int:
-        async with connected() as client:
+        async with connect() as client:
             await client.check_worker()
             turn = await client.send(session, content, steer=steer, context=data, by=by)
             if detached:
@@ -187,7 +187,7 @@ class Told(TypedDict):
     attached: tuple[Path, ...]
 
 
-def resuming(command: Callable[P, T]) -> Callable[P, T]:
+def add_resume_options(command: Callable[P, T]) -> Callable[P, T]:
     """Give a command the common options."""
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -202,7 +202,7 @@ async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[T
     options = ResumeOptions(model=told["model"], max_steps=told["max_steps"])
     if told["max_cost_usd"] is not None:
         options["budgets"] = Budgets(cost_usd=told["max_cost_usd"])
-    async with connected() as client:
+    async with connect() as client:
         await client.check_worker()
         turn = await start(client, options)
         if told["detached"]:
@@ -213,7 +213,7 @@ async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[T
 @click.command("resume")
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
-@resuming
+@add_resume_options
 @click.pass_context
 def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Told]) -> None:
     """Go on with SESSION where its last turn stopped, and follow the new turn to its end.
@@ -230,7 +230,7 @@ def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unp
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
 @click.option("--as", "into", metavar="ID", help="The new session; without it, a new id.")
-@resuming
+@add_resume_options
 @click.pass_context
 def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Told]) -> None:
     """Begin a new session from a step of SESSION, and follow its first turn to its end.
@@ -258,7 +258,7 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
     """
 
     async def main() -> int:
-        async with connected() as client:
+        async with connect() as client:
             await client.check_worker()
             turn = await client.compact(session, guidance)
             if detached:
@@ -282,7 +282,7 @@ def cancel_command(*, session: str, reason: str, turn: int | None, drop_queue: b
     """
 
     async def main() -> bool:
-        async with connected(store=False) as client:
+        async with connect(store=False) as client:
             return await client.cancel(session, reason, turn, drop_queue=drop_queue)
 
     sent = run(main())
@@ -316,7 +316,7 @@ def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, 
     named = {name: value for name, value in limits.items() if value is not None}
 
     async def main() -> BudgetStatus:
-        async with connected(store=False) as client:
+        async with connect(store=False) as client:
             return await client.extend(session, turn=turn, end=end, **named)  # type: ignore[arg-type] # checked there
 
     status = run(main())

@@ -4,7 +4,7 @@ import click
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 
-from perdure.cli.connection import connected, run
+from perdure.cli.connection import connect, run
 from perdure.cli.errors import CliError
 from perdure.cli.live import print_json
 from perdure.client import Client
@@ -28,7 +28,7 @@ def setup_command(*, as_json: bool) -> None:
     """
 
     async def main() -> list[str]:
-        async with connected(store=False) as client:
+        async with connect(store=False) as client:
             return await register(client)
 
     added = run(main())

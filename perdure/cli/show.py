@@ -11,12 +11,12 @@ from typing import NamedTuple
 import click
 
 from perdure.cli.asking import request_lines
-from perdure.cli.connection import opened_store, run
+from perdure.cli.connection import open_store, run
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.cli.export import chain
 from perdure.cli.live import print_json, show, show_paged
 from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
-from perdure.cli.waits import known_waits, waits_of
+from perdure.cli.waits import read_known_waits, waits_of
 from perdure.client import ClientError, TurnWait
 from perdure.client.connect import connect
 from perdure.client.executions import Runs
@@ -108,7 +108,7 @@ class Shown(NamedTuple):
 
 
 async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bool) -> Shown:
-    async with opened_store() as store:
+    async with open_store() as store:
         try:
             await store.session(session)
         except NotFoundError:
@@ -130,7 +130,7 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             steps=[step for step in conversation if step.turn in numbers],
             origin=await store.step(parent) if parent is not None and turn is None else None,
             requests=[request for request in await store.open_requests(session) if request.turn in numbers],
-            wait=(await known_waits([session])).get(session) if now.open_turn in numbers else None,
+            wait=(await read_known_waits([session])).get(session) if now.open_turn in numbers else None,
             metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
             seconds={} if as_json else await _seconds(store, session),
             tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
@@ -197,7 +197,7 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
 
 def _show_checkpoints(session: str, turn: int | None, *, as_json: bool) -> None:
     async def main() -> list[Checkpoint]:
-        async with opened_store() as store:
+        async with open_store() as store:
             if turn is not None:
                 await store.turn(session, turn)
             return [one for one in await store.checkpoints(session) if turn in {None, one.turn}]
@@ -255,7 +255,7 @@ def step_lines(
         yield Line(f"compacted · {step.summarised} messages · {used}", Tone.QUIET)
         yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(step.messages[0].content, short=short))
     elif step.messages and isinstance(step.messages[-1], AssistantMessage):
-        yield Line(f"step {step.step}{_took(seconds, (step.turn, step.step))} · {used}", Tone.QUIET)
+        yield Line(f"step {step.step}{_format_seconds(seconds, (step.turn, step.step))} · {used}", Tone.QUIET)
 
 
 def message_lines(message: Message, seconds: Mapping[object, float], *, short: bool = False) -> Iterator[Line]:
@@ -272,7 +272,7 @@ def message_lines(message: Message, seconds: Mapping[object, float], *, short: b
         mark, tone = ("✗", Tone.BAD) if message.error is not None else ("✓", Tone.GOOD)
         where = f" · {message.delegate}" if message.delegate is not None else ""
         name = message.name if message.error is None else title_of(message.error)
-        head = f"{mark} {name}{where}{_took(seconds, message.call_id)}"
+        head = f"{mark} {name}{where}{_format_seconds(seconds, message.call_id)}"
         if short:
             yield Line(" · ".join([head, *_rows(message.content, short=True)]), tone)
             return
@@ -280,7 +280,7 @@ def message_lines(message: Message, seconds: Mapping[object, float], *, short: b
         yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(message.content, short=False))
 
 
-def _took(seconds: Mapping[object, float], key: object) -> str:
+def _format_seconds(seconds: Mapping[object, float], key: object) -> str:
     return f" · {duration(seconds[key])}" if key in seconds else ""
 
 
@@ -303,7 +303,7 @@ def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
     """
 
     async def main() -> Artifact:
-        async with opened_store() as store:
+        async with open_store() as store:
             await store.session(session)
             try:
                 return await store.artifact(handle, session=session)

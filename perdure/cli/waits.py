@@ -53,7 +53,7 @@ async def waits_of(sessions: Sequence[str]) -> dict[str, TurnWait]:
         return {}
 
 
-async def running_turns(temporal: TemporalClient, queue: str) -> list[str]:
+async def list_running_turns(temporal: TemporalClient, queue: str) -> list[str]:
     """The sessions of the queue's running turns, those that began last, also of those that no worker has opened yet.
 
     Raises:
@@ -65,7 +65,7 @@ async def running_turns(temporal: TemporalClient, queue: str) -> list[str]:
         return [run.id async for run in temporal.list_workflows(query, limit=LOOKED_AT)]
 
 
-async def known_waits(sessions: Sequence[str]) -> dict[str, TurnWait]:
+async def read_known_waits(sessions: Sequence[str]) -> dict[str, TurnWait]:
     """The same of at most 20 turns; a server that cannot be asked is a line on stderr."""
     try:
         return await waits_of(sessions[:MOST])

@@ -84,7 +84,7 @@ def worker_arguments(agents: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+def pass_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Give the signals that ask us to stop to the child, which decides what they mean."""
 
     def hand_on(number: int, _: object) -> None:
@@ -131,7 +131,7 @@ def worker_command(
     if metrics_address is not None:
         changes["PERDURE_METRICS_ADDRESS"] = metrics_address
     process = spawn(worker_arguments(agents), output=None, env={**os.environ, **changes})
-    with passing_signals(process):
+    with pass_signals(process):
         ctx.exit(exit_code(process.wait()))
 
 
@@ -209,16 +209,16 @@ def cause_of_death(code: int, before: MemoryKills, after: MemoryKills) -> str:
         name = f"signal {-code}"
     if name != "SIGKILL":
         return f"was ended by {name}"
-    if _rose(before.group, after.group):
+    if _has_risen(before.group, after.group):
         return "was killed by the kernel (SIGKILL): out of memory"
-    if _rose(before.machine, after.machine):
+    if _has_risen(before.machine, after.machine):
         return "was killed (SIGKILL), probably for want of memory: the kernel has just killed a process for that"
     if after.machine is None:
         return "was killed (SIGKILL), by somebody or for want of memory"
     return "was killed (SIGKILL) by another process: the kernel killed none for want of memory"
 
 
-def _rose(before: int | None, after: int | None) -> bool:
+def _has_risen(before: int | None, after: int | None) -> bool:
     return before is not None and after is not None and after > before
 
 
@@ -268,7 +268,7 @@ class WorkerProcess:
         """
         try:
             async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
-                while not (self.has_ended or not address or await _says_ready(address)):  # noqa: ASYNC110 - of a process
+                while not (self.has_ended or not address or await _is_ready(address)):  # noqa: ASYNC110 - of a process
                     await asyncio.sleep(POLL.total_seconds())
         except TimeoutError:
             msg = f"the worker was not ready within {READY_TIMEOUT.total_seconds():.0f} s; see {self.log}"
@@ -301,7 +301,7 @@ def plain_line(row: str) -> str:
     return row[:300]
 
 
-async def _says_ready(address: str) -> bool:
+async def _is_ready(address: str) -> bool:
     def ask() -> bool:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as reply:
             return bool(reply.status == HTTPStatus.OK)

@@ -38,10 +38,10 @@ from perdure.client.requests import (
     validate,
 )
 from perdure.client.sessions import Sessions, no_session
-from perdure.client.stream import EventReader, chosen, events_of_turns, heartbeat_at
+from perdure.client.stream import EventReader, events_of_turns, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
-from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, extend_request, sent
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
@@ -373,7 +373,9 @@ class Client:
             StoreError: The store did not answer for a minute.
         """
         before = heartbeat_at(session, 0, after or 0)
-        async with aclosing(chosen(self._events(session, after), types, heartbeat=heartbeat, before=before)) as events:
+        async with aclosing(
+            filter_events(self._events(session, after), types, heartbeat=heartbeat, before=before)
+        ) as events:
             async for envelope in events:
                 yield envelope
 
@@ -464,7 +466,7 @@ class Client:
         if await self._runs.newest(session) is None:
             await self._sessions.check_known(session)
         try:
-            return await sent(self.temporal, session, request)
+            return await send_limits(self.temporal, session, request)
         except NoWorkerError:
             await self.check_worker()
             raise

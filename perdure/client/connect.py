@@ -116,7 +116,7 @@ def error_of_connection(error: Exception, address: str, *, with_tls: bool) -> Cl
         if code not in {*_AWAY, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL} or _HTTP_STATUS.search(message):
             return _refusal(code, message)
         if code not in {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED} and "Timeout" not in message:
-            told = _broken(address, with_tls=with_tls)
+            told = _error_of_broken(address, with_tls=with_tls)
             if told is not None:
                 return told
     msg = (
@@ -158,7 +158,7 @@ def _tls_error(text: str, address: str) -> ClientError | None:
     return ServerUnreachableError(msg)
 
 
-def _broken(address: str, *, with_tls: bool) -> ClientError | None:
+def _error_of_broken(address: str, *, with_tls: bool) -> ClientError | None:
     """The error of a connection that was taken and then broke, by what the address speaks; None of a real server."""
     spoken = _probe(address)
     if spoken in {"HTTP/2", "nothing"} or (spoken == "TLS" and with_tls):
@@ -236,11 +236,11 @@ class PlainFailureConverter(DefaultFailureConverter):
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """Write an exception into a failure."""
         super().to_failure(exception, payload_converter, failure)
-        if _says_why(exception):
+        if _has_reason(exception):
             failure.ClearField("stack_trace")
 
 
-def _says_why(exception: BaseException) -> bool:
+def _has_reason(exception: BaseException) -> bool:
     """Whether its type is the reason code of its detail, an error's or a turn's result.
 
     The sandbox has classes of its own for details, so their attributes are looked at.

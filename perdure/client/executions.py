@@ -41,7 +41,7 @@ from perdure.client.errors import (
     SessionBusyError,
     WrongTurnError,
 )
-from perdure.client.patience import PAUSE, SERVER, patiently
+from perdure.client.patience import PAUSE, SERVER, call_patiently
 from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update
@@ -155,7 +155,7 @@ class Runs:
             return Close(next_run=error.new_execution_run_id)
         except WorkflowFailureError as error:
             reset_to = await self._reset_to(session, run_id)
-            return Close(next_run=reset_to) if reset_to else _failed(session, error.cause)
+            return Close(next_run=reset_to) if reset_to else _close_of_failure(session, error.cause)
         except ValidationError:
             return Close(failure=f"the workflow {session!r} ended with a result that is none of perdure's")
         except RPCError as error:
@@ -268,10 +268,10 @@ class Runs:
 
     async def patiently_running(self, session: str, run_id: str | None = None) -> bool:
         """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
-        return await patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
+        return await call_patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
 
 
-def _failed(session: str, cause: BaseException) -> Close:
+def _close_of_failure(session: str, cause: BaseException) -> Close:
     """How a run failed: with the result of a turn that did, or before its turn could end."""
     with contextlib.suppress(IndexError, ValidationError):
         if isinstance(cause, ApplicationError):

@@ -47,7 +47,7 @@ class Wait:
             self._deadline = None
 
 
-async def patiently(what: str, away: type[Exception], call: Callable[[], Awaitable[Result]]) -> Result:
+async def call_patiently(what: str, away: type[Exception], call: Callable[[], Awaitable[Result]]) -> Result:
     """Make a call, and make it again while it fails because ``what`` is away, for up to a minute."""
     wait = Wait(what)
     while True:

@@ -65,12 +65,12 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
             for step in steps
         ),
         events=tuple(events),
-        metadata={**_called(definition), **end_of(last.result)},
+        metadata={**_labels_of(definition), **end_of(last.result)},
         result=last.result,
     )
 
 
-def _called(definition: AgentDefinition) -> dict[str, JsonValue]:
+def _labels_of(definition: AgentDefinition) -> dict[str, JsonValue]:
     """What the author calls the agent beside its name."""
     called: dict[str, JsonValue] = {"label": definition.label, "tags": [*definition.tags]}
     return {name: value for name, value in called.items() if value}
@@ -209,7 +209,7 @@ async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datet
     statuses, earliest = '"Terminated", "Failed", "TimedOut"', min(begun.values()).isoformat()
     query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus IN ({statuses}) AND CloseTime >= "{earliest}"'
     if len(begun) <= AT_ONCE:  # others may have failed in any number
-        query += f" AND WorkflowId IN ({_quoted(begun)})"
+        query += f" AND WorkflowId IN ({_quote_names(begun)})"
     ended: dict[str, Closure] = {}
     with rpc_errors():
         async for run in temporal.list_workflows(query, limit=MOST):
@@ -219,13 +219,13 @@ async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datet
             if run.id not in ended or ended[run.id].at < at:
                 ended[run.id] = _closure(run, at)
         for names in (list(ended)[place : place + AT_ONCE] for place in range(0, len(ended), AT_ONCE)):
-            still = f'WorkflowId IN ({_quoted(names)}) AND ExecutionStatus = "Running"'
+            still = f'WorkflowId IN ({_quote_names(names)}) AND ExecutionStatus = "Running"'
             async for run in temporal.list_workflows(still):
                 ended.pop(run.id, None)  # it was reset
     return ended
 
 
-def _quoted(names: Iterable[str]) -> str:
+def _quote_names(names: Iterable[str]) -> str:
     return ", ".join(map(json.dumps, names))
 
 
@@ -246,7 +246,7 @@ async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[
         return await _still_open(store, ask, limit, wanted)
     found = [await _with_closures(store, ask, list(await store.sessions(limit=limit, **wanted)))]
     if state is RunState.ENDED or wanted.get("stop_reason") or wanted.get("reason_code"):
-        found.append(await _closed(store, ask, wanted))
+        found.append(await _find_closed(store, ask, wanted))
     merged = sorted((row for rows in found for row in rows), key=lambda row: row[1].started_at, reverse=True)
     return merged[:limit]
 
@@ -261,7 +261,7 @@ async def _still_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter)
         asked *= 2
 
 
-async def _closed(store: Store, ask: Ask, wanted: SessionFilter) -> list[Listed]:
+async def _find_closed(store: Store, ask: Ask, wanted: SessionFilter) -> list[Listed]:
     """Those of the open turns that are wanted as ended ones."""
     if wanted.get("stop_reason") not in {None, StopReason.ERROR}:
         return []

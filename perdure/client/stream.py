@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from perdure.client.errors import RequestRefusedError
-from perdure.client.patience import STORE, patiently
+from perdure.client.patience import STORE, call_patiently
 from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreUnavailableError
@@ -17,7 +17,7 @@ SHORTEST = timedelta(milliseconds=10)
 """More often nobody needs to know."""
 
 
-def checked(every: timedelta) -> timedelta:
+def check_heartbeat(every: timedelta) -> timedelta:
     """The time between two heartbeats.
 
     Raises:
@@ -70,10 +70,10 @@ Result = TypeVar("Result")
 
 async def from_store(call: Callable[[], Awaitable[Result]]) -> Result:
     """Make a call to the store, and make it again while the store does not answer, for up to a minute."""
-    return await patiently(STORE, StoreUnavailableError, call)
+    return await call_patiently(STORE, StoreUnavailableError, call)
 
 
-async def chosen(
+async def filter_events(
     events: AsyncGenerator[Envelope, None],
     types: Collection[str],
     *,
@@ -98,7 +98,7 @@ async def chosen(
         raise RequestRefusedError(str(error)) from None
     some = _of_types(events, types)
     if heartbeat is not None:
-        some = with_heartbeats(some, before, checked(heartbeat))
+        some = with_heartbeats(some, before, check_heartbeat(heartbeat))
     async with aclosing(some):
         async for envelope in some:
             yield envelope

@@ -12,8 +12,8 @@ from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.executions import Close, Runs
 from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.client.requests import validate
-from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, chosen, from_store, heartbeat_at
-from perdure.client.updates import extend_request, sent
+from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, filter_events, from_store, heartbeat_at
+from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
 from perdure.contracts.errors import ReasonCode
@@ -113,7 +113,7 @@ class Turn:
             StoreError: The store did not answer for a minute.
         """
         before = heartbeat_at(self.session, self._turn or 0, after)
-        async with aclosing(chosen(self._events(after), types, heartbeat=heartbeat, before=before)) as events:
+        async with aclosing(filter_events(self._events(after), types, heartbeat=heartbeat, before=before)) as events:
             async for envelope in events:
                 yield envelope
 
@@ -253,7 +253,7 @@ class Turn:
         """
         number = await self.number()
         request = extend_request(turn=number, end=end, **limits)
-        return await sent(self._runs.temporal, self.session, request)
+        return await send_limits(self._runs.temporal, self.session, request)
 
     async def _record(self) -> TurnRecord | None:
         """The turn's row in the store, if it has been opened."""

@@ -129,7 +129,7 @@ def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> 
     return request
 
 
-async def sent(temporal: temporalio.client.Client, session: str, request: ExtendRequest) -> BudgetStatus:
+async def send_limits(temporal: temporalio.client.Client, session: str, request: ExtendRequest) -> BudgetStatus:
     """Give the running turn its limits.
 
     Raises:

@@ -146,7 +146,7 @@ class Waits:
         if not is_idle and explain(described, seen) is None:
             return None
         run = described.workflow_execution_info.execution
-        queues = list(dict.fromkeys(untaken_queues(described, now)))
+        queues = list(dict.fromkeys(find_untaken_queues(described, now)))
         asked = is_idle and status is None
         events, polled, told = await asyncio.gather(
             self._events(run),
@@ -213,7 +213,7 @@ async def _nothing(status: TurnStatus | None) -> TurnStatus | None:
     return status
 
 
-def untaken_queues(described: DescribeWorkflowExecutionResponse, now: datetime) -> Iterator[Queue]:
+def find_untaken_queues(described: DescribeWorkflowExecutionResponse, now: datetime) -> Iterator[Queue]:
     """The queues in which a task of the turn waits for a worker."""
     if _is_untaken(described, now):
         yield described.execution_config.task_queue.name, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
@@ -268,7 +268,7 @@ def _of_activity(
             advice=f"'temporal activity unpause --workflow-id {session} --activity-id {pending.activity_id}' goes on",
             since=_time(begun) if pending.pause_info.HasField("pause_time") else None,
         )
-    since = _scheduled(pending, seen.events)
+    since = _scheduled_time_of(pending, seen.events)
     if pending.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         return _of_running(session, pending, since, seen.now)
     if _waits_for_worker(pending, seen.now):
@@ -283,7 +283,9 @@ def _of_activity(
             )
         queue = _queue_of(described, pending), TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
         wait = _of_queue(session, queue, scheduled, seen)
-        return wait.model_copy(update={"text": f"{_lost(pending)}; {wait.text}"}) if _is_lost(pending) else wait
+        return (
+            wait.model_copy(update={"text": f"{_describe_lost(pending)}; {wait.text}"}) if _is_lost(pending) else wait
+        )
     return _of_failure(session, pending, since)
 
 
@@ -318,7 +320,9 @@ def _of_running(session: str, pending: PendingActivityInfo, since: datetime | No
         return _of_pace(session, note, since)
     if name == Activity.COMPACT:
         text = "the beginning of its conversation is being summarised"
-        return TurnWait(session=session, cause=Cause.COMPACTION, text=text, advice=_alone(session), since=since)
+        return TurnWait(
+            session=session, cause=Cause.COMPACTION, text=text, advice=_describe_alone(session), since=since
+        )
     if name == Activity.OPEN_TURN and now - _time(pending.last_started_time) > OPENING:
         if note.startswith(WAITS_FOR_SERVERS):
             text = f"it is being opened: {note}"
@@ -337,7 +341,7 @@ def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | No
         return TurnWait(
             session=session,
             cause=Cause.LOST_WORKER,
-            text=_lost(pending),
+            text=_describe_lost(pending),
             advice=_ANOTHER,
             since=since,
             attempt=pending.attempt,
@@ -365,7 +369,12 @@ def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | No
         why = f"HTTP {retry.status}" if retry.status else code
         text = f"retry {retry.attempt} of {retry.max_attempts} after {why} of {retry.model}"
         return TurnWait(
-            session=session, cause=Cause.PROVIDER, text=text, advice=_alone(session), since=since, next_at=next_at
+            session=session,
+            cause=Cause.PROVIDER,
+            text=text,
+            advice=_describe_alone(session),
+            since=since,
+            next_at=next_at,
         )
     if code == ReasonCode.LLM_RATE_LIMITED:
         return _of_pace(session, failure.message, since, next_at)
@@ -388,7 +397,7 @@ def _is_lost(pending: PendingActivityInfo) -> bool:
     return pending.last_failure.HasField("timeout_failure_info")
 
 
-def _lost(pending: PendingActivityInfo) -> str:
+def _describe_lost(pending: PendingActivityInfo) -> str:
     return f"the worker {pending.last_worker_identity} was lost while it ran {pending.activity_type.name}"
 
 
@@ -409,7 +418,9 @@ def _of_store(
 
 def _of_pace(session: str, note: str, since: datetime | None, next_at: datetime | None = None) -> TurnWait:
     text = note.removeprefix(f"{WAITS_FOR_ITS_TURN}: ")
-    return TurnWait(session=session, cause=Cause.PACE, text=text, advice=_alone(session), since=since, next_at=next_at)
+    return TurnWait(
+        session=session, cause=Cause.PACE, text=text, advice=_describe_alone(session), since=since, next_at=next_at
+    )
 
 
 def _of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
@@ -429,7 +440,7 @@ def _of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWa
             session=session,
             cause=Cause.PROVIDER,
             text="a pause after a failed model call, which the model will be told of",
-            advice=_alone(session),
+            advice=_describe_alone(session),
             since=since,
             next_at=_timer_ends(seen),
         )
@@ -513,7 +524,7 @@ def _session(described: DescribeWorkflowExecutionResponse) -> str:
     return described.workflow_execution_info.execution.workflow_id
 
 
-def _scheduled(pending: PendingActivityInfo, events: tuple[HistoryEvent, ...]) -> datetime | None:
+def _scheduled_time_of(pending: PendingActivityInfo, events: tuple[HistoryEvent, ...]) -> datetime | None:
     """When the activity was first asked for; a description has that of its last attempt."""
     for event in events:
         if event.activity_task_scheduled_event_attributes.activity_id == pending.activity_id:
@@ -548,7 +559,7 @@ def _state(described: DescribeWorkflowExecutionResponse) -> Any:  # noqa: ANN401
     return None
 
 
-def _alone(session: str) -> str:
+def _describe_alone(session: str) -> str:
     return f"it goes on by itself; {ENDS.format(session)}"
 
 

@@ -72,7 +72,7 @@ _FILE = re.compile(r"[^{}]*\.json|(~|\.)?/[^{}]*")
 _WORD = re.compile(rf"[^\s:]{{{SHORTEST_SECRET}}}")
 
 
-def says_where(name: str) -> bool:
+def is_destination(name: str) -> bool:
     """Whether the argument says where a call goes: it holds for every model of a provider, and for no other."""
     return _WHERE.match(name) is not None or is_credential(name)
 
@@ -85,11 +85,11 @@ def texts_that_say_where(params: Mapping[str, JsonValue]) -> Iterator[tuple[str,
         addresses that may hold some.
     """
     for name, value in params.items():
-        if says_where(name):
+        if is_destination(name):
             yield from _texts(name, value, "headers" in name)
 
 
-def place_of_calls(params: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
+def destination_of(params: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
     """Address and credentials in the arguments: calls with the same ones share the limits of their provider.
 
     Headers belong to it only where they hold a credential.
@@ -100,7 +100,7 @@ def place_of_calls(params: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
 
 def with_where(params: Mapping[str, JsonValue], change: Callable[[str], str]) -> dict[str, JsonValue]:
     """The arguments with other texts in those that say where a call goes."""
-    return {name: _changed(value, change) if says_where(name) else value for name, value in params.items()}
+    return {name: _map_texts(value, change) if is_destination(name) else value for name, value in params.items()}
 
 
 def check_credentials(params: Mapping[str, JsonValue]) -> None:
@@ -133,12 +133,12 @@ def _texts(name: str, value: JsonValue, secret: bool) -> Iterator[tuple[str, str
             yield from _texts(name, part, secret)
 
 
-def _changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {name: _changed(part, change) for name, part in value.items()}
-    return [_changed(part, change) for part in value] if isinstance(value, list) else value
+        return {name: _map_texts(part, change) for name, part in value.items()}
+    return [_map_texts(part, change) for part in value] if isinstance(value, list) else value
 
 
 DEFAULT_MAX_STEPS = 1000
@@ -363,7 +363,7 @@ class AgentDefinition(Value):
         """The agent's parameters for the model: those that say where a call goes are for no other provider."""
         if model.partition("/")[0] == self.model.partition("/")[0]:
             return self.generate_params
-        return {name: value for name, value in self.generate_params.items() if not says_where(name)}
+        return {name: value for name, value in self.generate_params.items() if not is_destination(name)}
 
     def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
         """What the workflow needs of this definition.
@@ -420,7 +420,7 @@ def names_in(text: str) -> list[str]:
     return [str(name) for name in REFERENCE.findall(text)]
 
 
-def filled(text: str, environment: Mapping[str, str]) -> str:
+def fill_variables(text: str, environment: Mapping[str, str]) -> str:
     """The text with the values of the variables.
 
     Raises:
@@ -435,10 +435,10 @@ def names_of_call(params: Mapping[str, JsonValue], *, secrets: bool = False) -> 
     return [name for text in texts for name in names_in(text)]
 
 
-def filled_for_call(params: Mapping[str, JsonValue], environment: Mapping[str, str]) -> dict[str, JsonValue]:
+def fill_call_variables(params: Mapping[str, JsonValue], environment: Mapping[str, str]) -> dict[str, JsonValue]:
     """The arguments with the values of those variables.
 
     Raises:
         KeyError: One is not set.
     """
-    return with_where(params, lambda text: filled(text, environment))
+    return with_where(params, lambda text: fill_variables(text, environment))

@@ -59,11 +59,11 @@ class ResumeFrom(Value):
 
     def __str__(self) -> str:
         """The same for people: ``job-1, turn 2, step 5``."""
-        parts = (self.session, _named("turn", self.turn), _named("step", self.step))
+        parts = (self.session, _format_number("turn", self.turn), _format_number("step", self.step))
         return ", ".join(part for part in parts if part) or "its end"
 
 
-def _named(what: str, number: int | None) -> str | None:
+def _format_number(what: str, number: int | None) -> str | None:
     return None if number is None else f"{what} {number}"
 
 

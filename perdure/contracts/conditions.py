@@ -292,7 +292,7 @@ class Combined(Condition):
 
     @model_validator(mode="after")
     def _is_bounded(self) -> "Combined":
-        bounded((self,))  # type: ignore[arg-type]  # every condition is one of the union
+        check_count((self,))  # type: ignore[arg-type]  # every condition is one of the union
         return self
 
 
@@ -341,23 +341,23 @@ AnyCondition = Annotated[
 """Any stop condition; in JSON an object whose ``type`` says which."""
 
 
-def parts(conditions: tuple[AnyCondition, ...]) -> Iterator[AnyCondition]:
+def walk_conditions(conditions: tuple[AnyCondition, ...]) -> Iterator[AnyCondition]:
     """Every condition, those within others included, in the order in which they are written."""
     for condition in conditions:
         yield condition
         if isinstance(condition, AllOf | AnyOf):
-            yield from parts(condition.conditions)
+            yield from walk_conditions(condition.conditions)
         elif isinstance(condition, Not):
-            yield from parts((condition.condition,))
+            yield from walk_conditions((condition.condition,))
 
 
-def bounded(conditions: tuple[AnyCondition, ...]) -> tuple[AnyCondition, ...]:
+def check_count(conditions: tuple[AnyCondition, ...]) -> tuple[AnyCondition, ...]:
     """The same conditions, if they are not too many.
 
     Raises:
         ValueError: They are.
     """
-    count = sum(1 for _ in parts(conditions))
+    count = sum(1 for _ in walk_conditions(conditions))
     if count > MAX_CONDITIONS:
         msg = f"{count} conditions, those within others counted; {MAX_CONDITIONS} are the most"
         raise ValueError(msg)
@@ -371,10 +371,10 @@ def _as_list(value: object) -> object:
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
     if not isinstance(value, dict):
         return value
-    return tuple(_named(name, one) for name, one in cast("dict[object, object]", value).items())
+    return tuple(_with_name(name, one) for name, one in cast("dict[object, object]", value).items())
 
 
-def _named(name: object, condition: object) -> object:
+def _with_name(name: object, condition: object) -> object:
     if isinstance(condition, Condition):
         condition = condition.model_dump()
     return {**cast("dict[object, object]", condition), "name": name} if isinstance(condition, dict) else condition
@@ -383,7 +383,7 @@ def _named(name: object, condition: object) -> object:
 StopConditions = Annotated[
     tuple[AnyCondition, ...],
     Field(max_length=MAX_CONDITIONS),
-    AfterValidator(bounded),
+    AfterValidator(check_count),
     BeforeValidator(_as_list),
 ]
 """The stop conditions of an agent or of a request: the first that holds at the end of a step ends the turn.
@@ -399,4 +399,4 @@ CONDITIONS: TypeAdapter[tuple[AnyCondition, ...]] = TypeAdapter(StopConditions)
 
 def text_conditions(conditions: tuple[AnyCondition, ...]) -> list[Output | ToolOutput]:
     """Those that look at texts; activities name the ones that hold by their place in this list."""
-    return [part for part in parts(conditions) if isinstance(part, Output | ToolOutput)]
+    return [part for part in walk_conditions(conditions) if isinstance(part, Output | ToolOutput)]

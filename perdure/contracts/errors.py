@@ -360,7 +360,7 @@ class ModelError(Exception):
         self.transient = transient
 
 
-def named(kind: str) -> str:
+def code_of_kind(kind: str) -> str:
     """The code of a failure by its type in Temporal: reason codes as they are, a class as ``exception.<Class>``."""
     has_code = kind in REASONS or kind.startswith("exception.") or CUSTOM_CODE.fullmatch(kind)
     return kind if has_code else f"exception.{kind}"

@@ -93,7 +93,7 @@ class FilePart(Value):
     def line(self) -> str:
         """What people, and models that cannot see it, read in its place."""
         kind = "image" if is_image(self.media_type) else "file"
-        return " ".join(part for part in (f"[{kind}", self.media_type, shown_size(self.size), self.name) if part) + "]"
+        return " ".join(part for part in (f"[{kind}", self.media_type, format_size(self.size), self.name) if part) + "]"
 
 
 def check_parts(parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
@@ -201,7 +201,7 @@ def part_of(session: str, name: str, data: bytes) -> FilePart:
     return FilePart(artifact=f"file_{key}", media_type=media_type, size=len(data), name=name, sha256=digest)
 
 
-def shown_size(size: int) -> str:
+def format_size(size: int) -> str:
     """A size as people read it: ``34 kB``."""
     if size < 1_000:
         return f"{size} bytes"

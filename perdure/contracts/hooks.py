@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from perdure.contracts.budgets import Spent
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.tools import Todo, ToolOutcome
-from perdure.contracts.values import Authored, Tagged, Value, is_like, known_fields
+from perdure.contracts.values import Authored, Tagged, Value, is_like, refuse_unknown_fields
 
 MAX_HOOKS = 50
 """Most hooks of an agent: their declarations are in the history of each of its turns."""
@@ -296,7 +296,7 @@ AnyHook = Annotated[HookRule | HookDeclaration, Field(discriminator="type")]
 Hooks = Annotated[tuple[AnyHook, ...], Field(max_length=MAX_HOOKS)]
 """The hooks of an agent, in its order."""
 
-Rules = Annotated[tuple[Annotated[HookRule, known_fields(HookRule)], ...], Field(max_length=MAX_HOOKS)]
+Rules = Annotated[tuple[Annotated[HookRule, refuse_unknown_fields(HookRule)], ...], Field(max_length=MAX_HOOKS)]
 """The hook rules that a request brings in place of the agent's own."""
 
 OnHookError = Literal["fail", "ignore"]

@@ -263,7 +263,7 @@ class Settled(Value):
     said: str
 
 
-def said(reply: Reply) -> str:
+def fingerprint_of(reply: Reply) -> str:
     """What makes two replies to a request the same: the decision and the answer; 32 hexadecimal digits."""
     return digest_of(reply.decision, reply.value)
 

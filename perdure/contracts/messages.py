@@ -116,7 +116,7 @@ def read_openai(messages: Sequence[JsonValue]) -> tuple[str, tuple[Message, ...]
         role = one.get("role")
         if role in SYSTEM_ROLES:
             if read:
-                raise _wrong(at, "a system prompt stands behind other messages; put it first, or leave it out")
+                raise _error_at(at, "a system prompt stands behind other messages; put it first, or leave it out")
             prompts.append(_text(at, one))
         else:
             read.append(_message(at, one, names))
@@ -124,7 +124,7 @@ def read_openai(messages: Sequence[JsonValue]) -> tuple[str, tuple[Message, ...]
     return "\n\n".join(prompts), tuple(read)
 
 
-def checked_history(messages: Sequence[JsonValue]) -> tuple[Message, ...]:
+def check_history(messages: Sequence[JsonValue]) -> tuple[Message, ...]:
     """The messages that a session may begin with, which every provider takes; odd characters of call ids are replaced.
 
     Raises:
@@ -136,31 +136,31 @@ def checked_history(messages: Sequence[JsonValue]) -> tuple[Message, ...]:
     taken: list[Message] = []
     for at, message in enumerate(read, start=begins_at):
         if at == begins_at and not isinstance(message, UserMessage):
-            raise _wrong(at, "a conversation begins with a message of the user; put the one that this answers first")
+            raise _error_at(at, "a conversation begins with a message of the user; put the one that this answers first")
         if isinstance(message, UserMessage):
             if not message.content.strip():
-                raise _wrong(at, "this message of the user is empty; leave it out")
+                raise _error_at(at, "this message of the user is empty; leave it out")
             taken.append(message)
         elif isinstance(message, AssistantMessage):
-            calls = tuple(_sendable(at, call, ids) for call in message.tool_calls)
+            calls = tuple(_make_sendable(at, call, ids) for call in message.tool_calls)
             taken.append(message.model_copy(update={"tool_calls": calls}))
         else:
             taken.append(message.model_copy(update={"call_id": ids[message.call_id]}))
     return tuple(taken)
 
 
-def _sendable(at: int, call: ToolCall, ids: dict[str, str]) -> ToolCall:
+def _make_sendable(at: int, call: ToolCall, ids: dict[str, str]) -> ToolCall:
     """The call as providers take it; its new id is noted beside the old one."""
     if not _NAME.fullmatch(call.name):
-        raise _wrong(at, f"a call's tool is named {call.name[:100]!r}; a name has 1 to 64 letters, digits, _ and -")
+        raise _error_at(at, f"a call's tool is named {call.name[:100]!r}; a name has 1 to 64 letters, digits, _ and -")
     arguments = call.arguments.strip() or "{}"
     try:
         json_object(arguments)
     except ValueError as error:
-        raise _wrong(at, f"the arguments of call {call.id!r} are no JSON object: {error}") from None
+        raise _error_at(at, f"the arguments of call {call.id!r} are no JSON object: {error}") from None
     cleaned = _NOT_IN_IDS.sub("_", call.id)
     if cleaned in ids.values():
-        raise _wrong(at, f"the id {call.id!r} of a call becomes {cleaned!r}, which another call has; choose another")
+        raise _error_at(at, f"the id {call.id!r} of a call becomes {cleaned!r}, which another call has; choose another")
     ids[call.id] = cleaned
     return call.model_copy(update={"id": cleaned, "arguments": arguments})
 
@@ -176,15 +176,17 @@ def check_conversation(messages: Sequence[Message], *, begins_at: int = 0) -> No
     for at, message in enumerate(messages, start=begins_at):
         if isinstance(message, ToolMessage):
             if message.call_id not in waiting:
-                raise _wrong(at, f"it is the result of call {message.call_id!r}, which no message before it asks for")
+                raise _error_at(
+                    at, f"it is the result of call {message.call_id!r}, which no message before it asks for"
+                )
             waiting.remove(message.call_id)
             continue
         if waiting:
-            raise _wrong(at, f"call {waiting[0]!r} has no result yet; put its tool message before this one")
+            raise _error_at(at, f"call {waiting[0]!r} has no result yet; put its tool message before this one")
         calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
         for call in calls:
             if call.id in seen or not 0 < len(call.id) <= LONGEST_CALL_ID:
-                raise _wrong(at, f"the id {call.id!r} of a call is empty, too long or there twice")
+                raise _error_at(at, f"the id {call.id!r} of a call is empty, too long or there twice")
             seen.add(call.id)
             waiting.append(call.id)
     if waiting:
@@ -192,13 +194,13 @@ def check_conversation(messages: Sequence[Message], *, begins_at: int = 0) -> No
         raise ConversationError(f"the conversation ends before call {waiting[0]!r} has its result (message {at})")
 
 
-def _wrong(at: int, cause: str) -> ConversationError:
+def _error_at(at: int, cause: str) -> ConversationError:
     return ConversationError(f"message {at + 1}: {cause}")
 
 
 def _object(at: int, message: JsonValue) -> dict[str, JsonValue]:
     if not isinstance(message, dict):
-        raise _wrong(at, "it is no object with role and content")
+        raise _error_at(at, "it is no object with role and content")
     return message
 
 
@@ -214,29 +216,29 @@ def _message(at: int, one: Mapping[str, JsonValue], names: dict[str, str]) -> Me
     if role == "tool":
         call_id = one.get("tool_call_id")
         if not isinstance(call_id, str):
-            raise _wrong(at, "a tool message needs its tool_call_id")
+            raise _error_at(at, "a tool message needs its tool_call_id")
         return ToolMessage(call_id=call_id, name=names.get(call_id, ""), content=_text(at, one))
-    raise _wrong(at, f"its role {role!r} is none of system, user, assistant and tool")
+    raise _error_at(at, f"its role {role!r} is none of system, user, assistant and tool")
 
 
 def _list(at: int, value: JsonValue) -> list[JsonValue]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _wrong(at, "tool_calls is no list")
+        raise _error_at(at, "tool_calls is no list")
     return value
 
 
 def _call(at: int, call: JsonValue) -> ToolCall:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
-        raise _wrong(at, "a tool call is an object with id and function")
+        raise _error_at(at, "a tool call is an object with id and function")
     try:
         return ToolCall.model_validate(
             {"id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments", "{}")}
         )
     except ValidationError as error:
-        raise _wrong(at, f"a tool call: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+        raise _error_at(at, f"a tool call: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
 
 
 def _text(at: int, one: Mapping[str, JsonValue]) -> str:
@@ -245,14 +247,14 @@ def _text(at: int, one: Mapping[str, JsonValue]) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(_part(at, part) for part in content)
-    raise _wrong(at, "it has no content")
+        return "".join(_read_part(at, part) for part in content)
+    raise _error_at(at, "it has no content")
 
 
-def _part(at: int, part: JsonValue) -> str:
+def _read_part(at: int, part: JsonValue) -> str:
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
     if not isinstance(text, str):
-        raise _wrong(at, "its content has parts that are no text; only texts can be taken over")
+        raise _error_at(at, "its content has parts that are no text; only texts can be taken over")
     return text
 
 
@@ -261,7 +263,7 @@ def _small_and_whole(messages: tuple[dict[str, JsonValue], ...]) -> tuple[dict[s
     if size > MAX_HISTORY_BYTES:
         msg = f"is {size:,} bytes, the limit is {MAX_HISTORY_BYTES:,}; give the agent large texts with a tool"
         raise ValueError(msg)
-    checked_history(messages)
+    check_history(messages)
     return messages
 
 

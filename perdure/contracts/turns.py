@@ -24,7 +24,7 @@ from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.values import JsonValue, Value, known_fields
+from perdure.contracts.values import JsonValue, Value, refuse_unknown_fields
 from perdure.contracts.waits import TurnWait
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ SESSION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]{0,199}$"
 """Session ids are Temporal workflow ids, file names and URL parts; no spaces, no slashes."""
 
 
-def _within_the_limit(prompt: str) -> str:
+def _check_length(prompt: str) -> str:
     size = len(prompt.encode())
     if size > MAX_PROMPT_BYTES:
         msg = f"is {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}; let the agent read large input with a tool"
@@ -59,17 +59,17 @@ def _within_the_limit(prompt: str) -> str:
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
-def _in_plain_text(text: str) -> str:
+def _check_plain_text(text: str) -> str:
     if _STEERING.search(text):
         msg = "has a control character, which databases refuse and terminals obey; send one line of plain text"
         raise ValueError(msg)
     return text
 
 
-Label = Annotated[str, Field(max_length=200), AfterValidator(_in_plain_text)]
+Label = Annotated[str, Field(max_length=200), AfterValidator(_check_plain_text)]
 """An id or a name that a caller chooses: one line of plain text, at most 200 characters."""
 
-Prompt = Annotated[str, Field(min_length=1), AfterValidator(_within_the_limit)]
+Prompt = Annotated[str, Field(min_length=1), AfterValidator(_check_length)]
 """What a person or a service says to an agent: not empty, at most 128 KiB."""
 
 
@@ -229,13 +229,13 @@ class TurnRequest(Value):
     definition: InlineDefinition | None = None
     resume_from: ResumeFrom | None = None
     history: History = ()
-    prompt: Annotated[str, AfterValidator(_within_the_limit)] = Field(default="", validate_default=True)
+    prompt: Annotated[str, AfterValidator(_check_length)] = Field(default="", validate_default=True)
     parts: Parts = parts_field()
     files: InlineFiles = parts_field()
     request_id: Label = ""
     model: Annotated[Label, Field(min_length=1)] | None = None
     max_steps: int | None = Field(default=None, ge=1)
-    budgets: Annotated[Budgets, known_fields(Budgets)] | None = None
+    budgets: Annotated[Budgets, refuse_unknown_fields(Budgets)] | None = None
     stop_conditions: StopConditions | None = None
     rules: Rules | None = None
     turn: int | None = Field(default=None, ge=1)

@@ -108,7 +108,7 @@ SYNONYMS: Mapping[str, Mapping[str, Synonym]] = {
 """The words that each class takes."""
 
 
-def in_our_words(owner: str, given: Given) -> dict[str, object]:
+def translate_names(owner: str, given: Given) -> dict[str, object]:
     """What was written for a class, under our names.
 
     Raises:
@@ -143,7 +143,7 @@ __all__ = [
     "is_fields",
     "json_object",
     "json_objects",
-    "known_fields",
+    "refuse_unknown_fields",
     "to_json_line",
 ]
 
@@ -163,7 +163,7 @@ def _refuse_unknown(model: type[BaseModel], fields: Mapping[str, object]) -> Non
         raise ValueError(msg)
 
 
-def known_fields(model: type[BaseModel]) -> BeforeValidator:
+def refuse_unknown_fields(model: type[BaseModel]) -> BeforeValidator:
     """For a field that people fill in: a name in its JSON object that the model does not have is refused."""
 
     def check(value: object) -> object:
@@ -233,7 +233,7 @@ class Authored(Value):
     @model_validator(mode="before")
     @classmethod
     def _in_our_words(cls, given: object) -> object:
-        return in_our_words(cls.__name__, given) if cls.__name__ in SYNONYMS and is_fields(given) else given
+        return translate_names(cls.__name__, given) if cls.__name__ in SYNONYMS and is_fields(given) else given
 
     if not TYPE_CHECKING:  # else nobody's type checker would know the fields
 

@@ -15,8 +15,8 @@ from perdure.contracts.input_requests import (
     InputRequest,
     Reply,
     Settled,
+    fingerprint_of,
     readings,
-    said,
 )
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
@@ -191,7 +191,7 @@ def settle(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tupl
     reply = checked(call, reply, _schema(state, call))
     _need_room_for(state, mail, reply)
     receipt = InputReceipt(request_id=reply.request, decision=reply.decision, by=reply.by, at=now, digest=call.digest)
-    return mail.with_reply(reply, Settled(receipt=receipt, said=said(reply))), receipt
+    return mail.with_reply(reply, Settled(receipt=receipt, said=fingerprint_of(reply))), receipt
 
 
 def _asks_soon(state: TurnState) -> bool:
@@ -271,7 +271,9 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
 def _same(settled: Settled, reply: Reply) -> InputReceipt:
     """The receipt of the first reply, for one that says the same."""
     receipt = settled.receipt
-    if any(said(reply.model_copy(update={"value": value})) == settled.said for value in readings(reply.value)):
+    if any(
+        fingerprint_of(reply.model_copy(update={"value": value})) == settled.said for value in readings(reply.value)
+    ):
         if reply.digest and reply.digest != receipt.digest:
             raise ReplyError(other_arguments(reply))
         return receipt

@@ -63,9 +63,11 @@ def find_boundary(messages: Sequence[Message], *, keep: int, max_characters: int
     Args:
         messages: The conversation, the system prompt excepted.
         keep: So many messages at least are left.
-        max_characters: Most text that may be summarised, as :func:`shown` writes it.
+        max_characters: Most text that may be summarised, as :func:`render_message` writes it.
     """
-    fitting = (count for count, size in _cuts(messages, keep) if max_characters is None or size <= max_characters)
+    fitting = (
+        count for count, size in _safe_cuts_of(messages, keep) if max_characters is None or size <= max_characters
+    )
     return max(fitting, default=0)
 
 
@@ -77,17 +79,17 @@ def plan_summary(messages: Sequence[Message], *, keep: int, room: int) -> tuple[
     boundary = find_boundary(messages, keep=keep, max_characters=room)
     if boundary:
         return boundary, SHOWN_CHARACTERS
-    first = next((count for count, _ in _cuts(messages, keep)), 0)
+    first = next((count for count, _ in _safe_cuts_of(messages, keep)), 0)
     each = room // first if first else 0
     return (first, each) if each >= LEAST_SHOWN else (0, 0)
 
 
-def _cuts(messages: Sequence[Message], keep: int) -> Iterator[tuple[int, int]]:
+def _safe_cuts_of(messages: Sequence[Message], keep: int) -> Iterator[tuple[int, int]]:
     """Each safe cut, and the size of the text before it."""
     size = 0
     open_calls: set[str] = set()
     for count, message in enumerate(messages[: max(0, len(messages) - keep)], start=1):
-        size += len(shown(message))
+        size += len(render_message(message))
         if isinstance(message, AssistantMessage):
             open_calls |= {call.id for call in message.tool_calls}
         elif isinstance(message, ToolMessage):
@@ -96,7 +98,7 @@ def _cuts(messages: Sequence[Message], keep: int) -> Iterator[tuple[int, int]]:
             yield count, size
 
 
-def shown(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
+def render_message(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
     """One message as it stands in the text that is summarised, each of its parts by head and tail."""
     if isinstance(message, UserMessage):
         speaker = "user" if message.summary_of is None else f"summary of {message.summary_of} earlier messages"
@@ -111,7 +113,7 @@ def shown(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
 
 def to_summarise(messages: Sequence[Message], guidance: Sequence[str] = (), limit: int = SHOWN_CHARACTERS) -> str:
     """The prompt of the call that writes a summary: the conversation, then what must be kept in mind."""
-    text = "\n".join(shown(message, limit) for message in messages)
+    text = "\n".join(render_message(message, limit) for message in messages)
     wishes = "".join(f"\nKeep in mind: {wish}" for wish in guidance if wish)
     return f"<conversation>\n{text}</conversation>\n{wishes}\nSummarise the conversation above."
 
@@ -129,7 +131,7 @@ def summary_in(answer: str) -> str:
     return (text if end < 0 else text[:end]).strip()
 
 
-def compacted(messages: Sequence[Message], boundary: int, summary: str) -> tuple[Message, ...]:
+def replace_beginning(messages: Sequence[Message], boundary: int, summary: str) -> tuple[Message, ...]:
     """The conversation with a summary in place of its first messages."""
     known = (m.summary_of - 1 for m in messages[:boundary] if isinstance(m, UserMessage) and m.summary_of is not None)
     count = boundary + sum(known)

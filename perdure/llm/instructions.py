@@ -20,10 +20,10 @@ def fill_in(text: str, context: TurnContext) -> str:
     Raises:
         PlaceholderError: The context has nothing of that name.
     """
-    return PLACEHOLDER.sub(lambda found: _filled(found, context), text)
+    return PLACEHOLDER.sub(lambda found: _fill_placeholder(found, context), text)
 
 
-def _filled(found: re.Match[str], context: TurnContext) -> str:
+def _fill_placeholder(found: re.Match[str], context: TurnContext) -> str:
     before, owner, path, after = found.groups()
     if before and after:
         return f"{{{owner}.{path}}}"

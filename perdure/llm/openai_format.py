@@ -20,10 +20,10 @@ def openai_messages(messages: Sequence[Message], instructions: str = "") -> list
     Blocks that only one provider understands are left out, and so is a result whose call is not in the conversation.
     """
     prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
-    return prompt + [_exported(message) for message in in_chat_order(messages)]
+    return prompt + [_export_message(message) for message in order_messages(messages)]
 
 
-def _exported(message: Message) -> WireMessage:
+def _export_message(message: Message) -> WireMessage:
     wired = {name: part for name, part in wire(message).items() if name not in {"reasoning", "parts"}}
     return {**wired, "content": with_lines(message)} if isinstance(message, UserMessage) else wired
 
@@ -56,7 +56,7 @@ def wire(message: Message) -> WireMessage:
     return wired
 
 
-def in_chat_order(messages: Sequence[Message]) -> Iterator[Message]:
+def order_messages(messages: Sequence[Message]) -> Iterator[Message]:
     """The messages with every result right behind its call; a result whose call is not there is left out."""
     results = {message.call_id: message for message in messages if isinstance(message, ToolMessage)}
     for message in messages:
@@ -73,7 +73,7 @@ def _assistant(message: AssistantMessage) -> WireMessage:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
+                "function": {"name": call.name, "arguments": _make_sendable(call.arguments)},
             }
             for call in message.tool_calls
         ]
@@ -84,7 +84,7 @@ def _assistant(message: AssistantMessage) -> WireMessage:
     return wired
 
 
-def _sendable(arguments: str) -> str:
+def _make_sendable(arguments: str) -> str:
     """Arguments as a JSON object: some providers refuse the whole conversation if a past call has broken ones."""
     try:
         json_object(arguments or "{}")

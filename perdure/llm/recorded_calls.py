@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from perdure.contracts.agents import AgentDefinition, says_where
+from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.messages import AssistantMessage, Message
 from perdure.contracts.values import JsonValue, json_object
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.tool_output import whole_characters
+from perdure.llm.tool_output import replace_surrogates
 from perdure.security.redaction import mask_arguments, redact_text, without_known
 
 CanonicalRequest = dict[str, JsonValue]
@@ -115,20 +115,24 @@ class Asked:
         return hashlib.sha256(canonical(self.request).encode()).hexdigest()
 
 
-def asked_model(definition: AgentDefinition, messages: Sequence[WireMessage], secrets: Collection[str] = ()) -> Asked:
+def request_of_generation(
+    definition: AgentDefinition, messages: Sequence[WireMessage], secrets: Collection[str] = ()
+) -> Asked:
     """A model call."""
     shown: list[JsonValue] = [_message(message, secrets) for message in messages]
     sent = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(NOT_SENT))
     sent["tools"] = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in definition.tools
     ]
-    params = {name: value for name, value in definition.generate_params.items() if not says_where(name)}
+    params = {name: value for name, value in definition.generate_params.items() if not is_destination(name)}
     sent["generate_params"] = mask_arguments(params, (), secrets)
     numbers = CallNumbers(canonical(shown))
     return Asked({**_object(clean(sent, secrets)), "messages": numbers.hide(shown)}, numbers)
 
 
-def asked_tool(transcript: Iterable[Message], call_id: str, tool: str, secrets: Collection[str] = ()) -> Asked:
+def request_of_tool_call(
+    transcript: Iterable[Message], call_id: str, tool: str, secrets: Collection[str] = ()
+) -> Asked:
     """A tool call. Its arguments and its place among equal ones are the transcript's, so the same at every attempt."""
     messages = tuple(transcript)
     numbers = CallNumbers("\n".join(message.model_dump_json() for message in messages))
@@ -151,12 +155,12 @@ def canonical(value: JsonValue) -> str:
 
 def clean(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
     """The value with every text redacted."""
-    return _texts(value, lambda text: redact_text(whole_characters(text), secrets))
+    return _texts(value, lambda text: redact_text(replace_surrogates(text), secrets))
 
 
 def without_secrets(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
     """The value without known secrets, and otherwise as it is: what a replay gives back is content."""
-    return _texts(value, lambda text: without_known(whole_characters(text), secrets))
+    return _texts(value, lambda text: without_known(replace_surrogates(text), secrets))
 
 
 def _message(message: WireMessage, secrets: Collection[str]) -> WireMessage:
@@ -196,7 +200,7 @@ def _texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
     return value
 
 
-def nearest(asked: CanonicalRequest, recorded: Iterable[CanonicalRequest]) -> CanonicalRequest | None:
+def find_nearest(asked: CanonicalRequest, recorded: Iterable[CanonicalRequest]) -> CanonicalRequest | None:
     """The recorded request that has most in common with this one; None if there is none."""
 
     def likeness(other: CanonicalRequest) -> tuple[int, bool, int]:
@@ -214,10 +218,10 @@ def difference(asked: CanonicalRequest, recorded: CanonicalRequest) -> str:
     """The first thing in which a request differs from a recorded one, in words."""
     for name in sorted({*asked, *recorded} - {"arguments", "generate_params", "messages", "tools"}):
         if asked.get(name) != recorded.get(name):
-            return f"{name} is {_shown(asked.get(name))}, recorded was {_shown(recorded.get(name))}"
+            return f"{name} is {_format_value(asked.get(name))}, recorded was {_format_value(recorded.get(name))}"
     ours, theirs = _list(asked.get("messages")), _list(recorded.get("messages"))
     if _system(ours) != _system(theirs):
-        return f"the system prompt {_parting(_system(ours), _system(theirs))}"
+        return f"the system prompt {_describe_difference(_system(ours), _system(theirs))}"
     if asked.get("tools") != recorded.get("tools"):
         return _tools(_list(asked.get("tools")), _list(recorded.get("tools")))
     for part in ("generate_params", "arguments"):
@@ -232,7 +236,7 @@ def _messages(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
         if mine != yours:
             role = _object(mine).get("role")
             said, recorded = (_object(one).get("content") or "" for one in (mine, yours))
-            parting = _parting(said, recorded) if said != recorded else _parting(mine, yours)
+            parting = _describe_difference(said, recorded) if said != recorded else _describe_difference(mine, yours)
             return f"message {number} ({role}) {parting}"
     return f"the conversation has {len(ours) + first - 1} messages, recorded were {len(theirs) + first - 1}"
 
@@ -260,19 +264,19 @@ def _field(part: str, ours: JsonValue, theirs: JsonValue) -> str:
     for name in sorted({*mine, *yours}):
         if mine.get(name) != yours.get(name):
             where = f"argument {name!r}" if part == "arguments" else f"{part} {name!r}"
-            return f"{where} is {_shown(mine.get(name))}, recorded was {_shown(yours.get(name))}"
-    return f"{part} is {_shown(ours)}, recorded was {_shown(theirs)}"
+            return f"{where} is {_format_value(mine.get(name))}, recorded was {_format_value(yours.get(name))}"
+    return f"{part} is {_format_value(ours)}, recorded was {_format_value(theirs)}"
 
 
-def _parting(ours: JsonValue, theirs: JsonValue) -> str:
+def _describe_difference(ours: JsonValue, theirs: JsonValue) -> str:
     """Both texts from shortly before the place where they part."""
     mine, yours = (one if isinstance(one, str) else canonical(one) for one in (ours, theirs))
     same = next((at for at, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), min(len(mine), len(yours)))
     begin = max(0, same - SHOWN_CHARACTERS // 3)
-    return f"has {_shown(mine[begin:])} at character {same + 1}, recorded was {_shown(yours[begin:])}"
+    return f"has {_format_value(mine[begin:])} at character {same + 1}, recorded was {_format_value(yours[begin:])}"
 
 
-def _shown(value: JsonValue) -> str:
+def _format_value(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 

@@ -157,19 +157,19 @@ def final_text(place: str, facts: FailureFacts, reason: Reason, rule: str, sessi
 
 def rule_of_end(policy: RetryPolicy, reason: Reason, chain: Chain) -> str:
     """Why a call is not sent again, with the calls and the time so far; nothing if one final failure says it all."""
-    made = f"{chain.calls} calls in {_in_seconds(chain.elapsed)}" if chain.calls > 1 else "1 call"
+    made = f"{chain.calls} calls in {_to_seconds(chain.elapsed)}" if chain.calls > 1 else "1 call"
     if chain.told or not reason.transient:
         return f"after {made}" if chain.calls > 1 and not chain.told else ""
     if chain.most_retries is not None and chain.calls > chain.most_retries:
         return f"{made}: another try hardly ever helps"
     if chain.calls > policy.max_retries:
         return f"{made}: retry.max_retries is {policy.max_retries}"
-    limit = _in_seconds(policy.max_time) if policy.max_time is not None else "unlimited"
+    limit = _to_seconds(policy.max_time) if policy.max_time is not None else "unlimited"
     if chain.retry_after is not None and timedelta(seconds=chain.retry_after) >= chain.wait:
         return f"{made}: the provider asks to wait {chain.retry_after:g} s, and retry.max_time is {limit}"
-    return f"{made}: a wait of {_in_seconds(chain.wait)} more is too long, as retry.max_time is {limit}"
+    return f"{made}: a wait of {_to_seconds(chain.wait)} more is too long, as retry.max_time is {limit}"
 
 
-def _in_seconds(time: timedelta) -> str:
+def _to_seconds(time: timedelta) -> str:
     seconds = time.total_seconds()
     return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"

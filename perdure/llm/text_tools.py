@@ -16,7 +16,7 @@ from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
 from perdure.llm.openai_format import WireMessage
 from perdure.llm.text_tools_pythonic import Pythonic
-from perdure.llm.text_tools_syntax import Found, Objects, Syntax, Tagged, TextCall, Tools, read_value, skipped, types_of
+from perdure.llm.text_tools_syntax import Found, Objects, Syntax, Tagged, TextCall, Tools, read_value, skip, types_of
 
 _TICKS = re.compile(r"`*")
 _FENCE_END = re.compile(r"^[ \t]*```+[ \t]*$\n?", re.MULTILINE)
@@ -76,16 +76,16 @@ class _Reader:
     def _block(self, fence: re.Match[str]) -> Found:
         """A code block: its calls if it holds nothing else, otherwise a quotation."""
         text, calls = self._text, list[TextCall]()
-        at = skipped(self._syntax.between, text, fence.end())
+        at = skip(self._syntax.between, text, fence.end())
         while self._start.match(text, at) is not None:
             found = self._syntax.read(text, at)
             at = found.end
             if not found.calls:
                 break
             calls += found.calls
-            at = skipped(self._syntax.between, text, at)
+            at = skip(self._syntax.between, text, at)
             if text.startswith("```", at) or at >= len(text):
-                return Found(skipped(_TICKS, text, at), tuple(calls))
+                return Found(skip(_TICKS, text, at), tuple(calls))
         end = _FENCE_END.search(text, fence.end()) if self._blocks_end else None
         if end is None:
             self._blocks_end = False
@@ -109,7 +109,7 @@ class _Reader:
         return self._next[character]
 
 
-__all__ = ["TextCall", "as_text", "calls_in", "offered", "written"]
+__all__ = ["TextCall", "as_text", "calls_in", "describe_tools", "write_calls"]
 
 _FORMS: dict[ToolMode, str] = {
     "xml": '<tool-call name="TOOL">\n<parameter name="FIRST">a text</parameter>\n<parameter name="SECOND">[1, true]'
@@ -148,7 +148,7 @@ without a tool, just write the answer."""
 _RESULT_END = "</tool-result"
 
 
-def offered(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
+def describe_tools(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
     """What the system prompt says of the tools; nothing if there are none, or the provider is told of them."""
     if mode not in _FORMS or not tools:
         return ""
@@ -173,11 +173,11 @@ def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tup
     return calls_of(mode, text, {tool.name: tool.parameters for tool in tools})
 
 
-def written(mode: ToolMode, calls: Sequence[tuple[str, Mapping[str, JsonValue]]], tools: Tools) -> str:
+def write_calls(mode: ToolMode, calls: Sequence[tuple[str, Mapping[str, JsonValue]]], tools: Tools) -> str:
     """Calls as the model writes them: pairs of a tool's name and its arguments."""
     if mode == "pythonic":
         return f"[{', '.join(_pythonic(name, arguments) for name, arguments in calls)}]"
-    return "\n".join(_written(mode, name, arguments, tools.get(name, {})) for name, arguments in calls)
+    return "\n".join(_write_call(mode, name, arguments, tools.get(name, {})) for name, arguments in calls)
 
 
 def as_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[ToolDeclaration]) -> list[WireMessage]:
@@ -195,7 +195,7 @@ def as_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[Too
             part = _result(message, names) if is_result else str(message.get("content") or "")
             _add(told, part, message, joined=open_results)
         elif calls:
-            text = written(mode, [(name, arguments) for _, name, arguments in calls], known)
+            text = write_calls(mode, [(name, arguments) for _, name, arguments in calls], known)
             told.append(_answer(message, text))
         else:
             told.append(message)
@@ -237,7 +237,7 @@ def _calls(message: WireMessage) -> Iterator[tuple[str, str, dict[str, JsonValue
             yield str(call.get("id")), str(function.get("name")), arguments
 
 
-def _written(mode: ToolMode, name: str, arguments: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str:
+def _write_call(mode: ToolMode, name: str, arguments: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str:
     if mode == "xml":
         lines = "".join(f"{_parameter(name, value, schema)}\n" for name, value in arguments.items())
         return f'<tool-call name="{name}">\n{lines}</tool-call>'
@@ -259,10 +259,10 @@ def _parameter(name: str, value: JsonValue, schema: Mapping[str, JsonValue]) -> 
         plain = f"\n{value}\n" if "\n" in value else value
         if read_value(plain, types) == value:
             text = plain
-    return f'<parameter name="{_escaped(name)}">{_escaped(text)}</parameter>'
+    return f'<parameter name="{_escape(name)}">{_escape(text)}</parameter>'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\r", "&#13;")):
         text = text.replace(character, entity)
     return text
@@ -271,18 +271,18 @@ def _escaped(text: str) -> str:
 def _pythonic(name: str, arguments: Mapping[str, JsonValue]) -> str:
     named = {key: value for key, value in arguments.items() if _is_name(key)}
     others = {key: value for key, value in arguments.items() if not _is_name(key)}
-    parts = [f"{key}={_literal(value)}" for key, value in named.items()]
-    return f"{name}({', '.join([*parts, *([f'**{_literal(others)}'] if others else [])])})"
+    parts = [f"{key}={_to_literal(value)}" for key, value in named.items()]
+    return f"{name}({', '.join([*parts, *([f'**{_to_literal(others)}'] if others else [])])})"
 
 
 def _is_name(key: str) -> bool:
     return key.isascii() and key.isidentifier() and not keyword.iskeyword(key) and key != "__debug__"
 
 
-def _literal(value: JsonValue) -> str:
+def _to_literal(value: JsonValue) -> str:
     """A value as Python writes it; JSON's form of a text is one of Python's."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_literal(key)}: {_literal(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_to_literal(key)}: {_to_literal(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(map(_to_literal, value))}]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from perdure.contracts.values import JsonValue
-from perdure.llm.text_tools_syntax import SPACE, Found, TextCall, Tools, paragraph_end, skipped
+from perdure.llm.text_tools_syntax import SPACE, Found, TextCall, Tools, paragraph_end, skip
 
 _PYTHON_TEXT = (
     r"[rR]?(?:"
@@ -72,9 +72,9 @@ class Pythonic:
             calls += found
             if at <= 0:
                 return tuple(calls), at
-            at = skipped(SPACE, text, at)
+            at = skip(SPACE, text, at)
             if text.startswith(",", at):
-                at = skipped(SPACE, text, at + 1)
+                at = skip(SPACE, text, at + 1)
             elif not text.startswith("]", at):
                 return tuple(calls), -at
             if text.startswith("]", at):
@@ -118,7 +118,7 @@ def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
         ValueError: They are no literals.
     """
     try:
-        call = ast.parse(f"f({_TEXT.sub(_plain_text, text)}\n)", mode="eval").body
+        call = ast.parse(f"f({_TEXT.sub(_to_plain_text, text)}\n)", mode="eval").body
         if not isinstance(call, ast.Call) or len(call.args) > len(order):
             msg = "no arguments of a call"
             raise ValueError(msg)
@@ -131,7 +131,7 @@ def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
     return arguments
 
 
-def _plain_text(found: re.Match[str]) -> str:
+def _to_plain_text(found: re.Match[str]) -> str:
     """A text literal as Python takes it: line breaks written as such, no back slash that escapes nothing."""
     literal = found[0]
     if literal[0] in "rR":

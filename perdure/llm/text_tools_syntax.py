@@ -19,7 +19,7 @@ _TEXT_ONLY = frozenset({"string"})
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """A text with XML's own entities and numbered characters replaced; no others exist, so none can be defined."""
     return _ENTITY.sub(_character, text)
 
@@ -114,7 +114,7 @@ SPACE = re.compile(r"\s*")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|\n[ \t]*```|\n(?=\{)|\Z")
 
 
-def skipped(pattern: re.Pattern[str], text: str, at: int) -> int:
+def skip(pattern: re.Pattern[str], text: str, at: int) -> int:
     """The place behind what the pattern finds here."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
@@ -144,7 +144,7 @@ _CUT = ("Unterminated", "Invalid \\u")
 _DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
 
 
-def _decoded(text: str, at: int) -> tuple[JsonValue, int]:
+def _decode_at(text: str, at: int) -> tuple[JsonValue, int]:
     """The JSON value at a place, and where it ends.
 
     Ever longer pieces are tried: an error in one costs time in proportion to its length, wherever it is.
@@ -215,7 +215,7 @@ class Objects:
     def read(self, text: str, at: int) -> Found:
         """An object that is a call, is another, or is broken."""
         try:
-            value, end = _decoded(text, at)
+            value, end = _decode_at(text, at)
         except _BrokenError as error:
             return self._broken(text, at, error.at)
         return Found(end, self._calls(value, text[at:end]))
@@ -261,15 +261,15 @@ class Tagged:
         """A call if it names a tool or has an object right behind its tag; else the tag is only spoken of."""
         tag = _OPEN.match(text, at)
         if tag is None:
-            stop, end = _rest(text, at + 1)
+            stop, end = _rest_of(text, at + 1)
             named = _NAME.search(text, at, stop)
             return Found(at + 1) if named is None else Found(end, (TextCall(_first(named), text[at:stop].strip()),))
         attributes = tag["attributes"] or ""
         named = _NAME.search(attributes)
-        name = "" if named is None else unescaped(_first(named))
+        name = "" if named is None else unescape(_first(named))
         if attributes.endswith("/"):
             return Found(tag.end(), (TextCall(name, "{}"),) if name else ())
-        body = skipped(_BODY, text, tag.end())
+        body = skip(_BODY, text, tag.end())
         if text.startswith("{", body):
             return self._with_json(text, body, name)
         if not name:
@@ -278,18 +278,18 @@ class Tagged:
 
     def _with_json(self, text: str, body: int, name: str) -> Found:
         try:
-            value, end = _decoded(text, body)
+            value, end = _decode_at(text, body)
         except _BrokenError:
-            return _broken(text, body, name)
+            return _read_broken(text, body, name)
         raw = text[body:end]
         call = TextCall(name, _text_of(value, raw)) if name else _call_of(value, raw)
         closing = _CLOSE.match(text, end)
         if closing is None:
             following = _ANY_TAG.search(text, end)
             if following is not None and following["closing"]:
-                return _broken(text, body, name)  # there is more than an object between the tags
+                return _read_broken(text, body, name)  # there is more than an object between the tags
         if call is None:
-            return _broken(text, body, name)
+            return _read_broken(text, body, name)
         return Found(end if closing is None else closing.end(), (call,))
 
     def _with_elements(self, text: str, body: int, name: str) -> Found:
@@ -298,12 +298,12 @@ class Tagged:
         while (closing := _CLOSE.match(text, at)) is None:
             element = _ELEMENT.match(text, at)
             if element is None:
-                return _broken(text, body, name, read=at)
+                return _read_broken(text, body, name, read=at)
             named = _NAME.search(element["attributes"] or "") if element["tag"].startswith("param") else None
-            key = element["tag"] if named is None else unescaped(_first(named))
+            key = element["tag"] if named is None else unescape(_first(named))
             value, at = self._content(text, element)
             if value is None:
-                return _broken(text, body, name, read=at)
+                return _read_broken(text, body, name, read=at)
             arguments[key] = read_value(value, types_of(schema, key))
         return Found(closing.end(), (TextCall(name, json.dumps(arguments, ensure_ascii=False)),))
 
@@ -315,12 +315,12 @@ class Tagged:
         cdata = _CDATA.match(text, at)
         if cdata is not None:
             inner = self._cdata_end(text, cdata.end())
-            end = -1 if inner < 0 else skipped(SPACE, text, inner + len("]]>"))
+            end = -1 if inner < 0 else skip(SPACE, text, inner + len("]]>"))
             is_whole = end >= 0 and text.startswith(closer, end)
             return (text[cdata.end() : inner], end + len(closer)) if is_whole else (None, max(end, at))
         limit = self._call_end(text, at)
         end = text.find(closer, at, limit)
-        return (None, limit) if end < 0 else (unescaped(text[at:end]), end + len(closer))
+        return (None, limit) if end < 0 else (unescape(text[at:end]), end + len(closer))
 
     def _call_end(self, text: str, at: int) -> int:
         """Where the next closing tag of a call begins, looked for once; this place if there is none."""
@@ -339,7 +339,7 @@ def _first(found: re.Match[str]) -> str:
     return next(part for part in found.groups() if part is not None)
 
 
-def _rest(text: str, at: int) -> tuple[int, int]:
+def _rest_of(text: str, at: int) -> tuple[int, int]:
     """Where what is left of a call ends, at the latest with the next one, and where reading goes on."""
     following = _ANY_TAG.search(text, at)
     if following is None:
@@ -347,9 +347,9 @@ def _rest(text: str, at: int) -> tuple[int, int]:
     return following.start(), following.end() if following["closing"] else following.start()
 
 
-def _broken(text: str, at: int, name: str, read: int = 0) -> Found:
+def _read_broken(text: str, at: int, name: str, read: int = 0) -> Found:
     """A call with what stands between its tags; reading does not go back to before ``read``."""
-    stop, end = _rest(text, max(at, read))
+    stop, end = _rest_of(text, max(at, read))
     raw = text[at:stop].strip()
     named = None if name else _NAME_IN_JSON.match(raw)
     return Found(end, (TextCall(named["name"] if named else name, raw),))

@@ -22,7 +22,7 @@ OFFLOAD_CHARACTERS = 30_000
 _KEPT_AT_EACH_END = 15_000
 
 
-def whole_characters(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with halves of characters (lone surrogates) replaced: models and tools send them, no store has them."""
     try:
         text.encode()
@@ -43,7 +43,7 @@ def head_and_tail(text: str, limit: int) -> str:
     return text[: room - tail] + note + text[len(text) - tail :]
 
 
-def offloaded(text: str, artifact: str, reader: str | None = None) -> str:
+def shorten_output(text: str, artifact: str, reader: str | None = None) -> str:
     """What the model reads in place of a long output that is stored as that artifact.
 
     ``reader`` is the agent's tool to read on with, if it has one.
@@ -94,7 +94,7 @@ class Attachments:
 
     def add(self, what: str, media_type: str, data: bytes, file: str | None = None) -> str:
         """Take one, and give its line."""
-        what = whole_characters(" ".join(what.split()))
+        what = replace_surrogates(" ".join(what.split()))
         media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
         self._all.append(Attachment(what, media_type, data, file))
         return f"[{what}, {media_type}, {len(data):,} bytes{self._place(len(self._all))}]"
@@ -142,7 +142,7 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
     if isinstance(value, list | tuple):
         listed = list(cast("Collection[object]", value))
         values = listed if any(isinstance(one, Image | File) for one in listed) else values
-    return [_part(one, attachments) for one in values]
+    return [_to_part(one, attachments) for one in values]
 
 
 def _refuse_unawaited(value: object) -> None:
@@ -164,12 +164,12 @@ def _refuse_unawaited(value: object) -> None:
         raise InvalidOutputError(msg)
 
 
-def _part(value: object, attachments: Attachments) -> Part:
+def _to_part(value: object, attachments: Attachments) -> Part:
     if isinstance(value, str):
-        return Part("text", whole_characters(value))
+        return Part("text", replace_surrogates(value))
     before = attachments.count
     if isinstance(value, Image | File):
-        line = _attached(value, attachments)
+        line = _attach(value, attachments)
         return Part("attachment", line, attachments.since(before))
     text = _json(value, attachments)
     return Part("json", text, attachments.since(before))
@@ -184,26 +184,26 @@ def _json(value: object, attachments: Attachments) -> str:
     before = attachments.count
     try:
         try:
-            text = to_json(value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)).decode()
+            text = to_json(value, inf_nan_mode="constants", fallback=lambda one: _attach(one, attachments)).decode()
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             if "surrogates not allowed" not in str(error):
                 raise
             attachments.forget(before)
-            text = json.dumps(value, ensure_ascii=False, default=lambda one: _plain(one, attachments))
+            text = json.dumps(value, ensure_ascii=False, default=lambda one: _to_plain(one, attachments))
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {_cause(error)}"
         raise InvalidOutputError(msg) from error
-    return whole_characters(text)
+    return replace_surrogates(text)
 
 
-def _plain(value: object, attachments: Attachments) -> JsonValue:
+def _to_plain(value: object, attachments: Attachments) -> JsonValue:
     plain: JsonValue = to_jsonable_python(
-        value, inf_nan_mode="constants", fallback=lambda one: _attached(one, attachments)
+        value, inf_nan_mode="constants", fallback=lambda one: _attach(one, attachments)
     )
     return plain
 
 
-def _attached(value: object, attachments: Attachments) -> str:
+def _attach(value: object, attachments: Attachments) -> str:
     if isinstance(value, Image):
         return attachments.add("image", value.media_type, value.data)
     if isinstance(value, File):

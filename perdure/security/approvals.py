@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.protocols import Validator
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from perdure.agents.schemas import Keyword, Watched, extended, unknown_arguments
+from perdure.agents.schemas import Keyword, Watched, unknown_arguments, with_keywords
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import (
@@ -61,7 +61,7 @@ def fits(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> boo
         return not allows
 
 
-def _met(kind: str, keyword: str) -> Keyword:
+def _require_kind(kind: str, keyword: str) -> Keyword:
     """The keyword, which has to meet a value of the kind unless ``type`` beside it rules the value out."""
     plain = cast("Keyword", Watched.VALIDATORS[keyword])
 
@@ -87,8 +87,8 @@ def _exact(pattern: str) -> str:
     return _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
 
 
-_KEYWORDS = {keyword: _met(kind, keyword) for kind, keywords in _ABOUT.items() for keyword in keywords.split()}
-_Strict = extended(Watched, _KEYWORDS)
+_KEYWORDS = {keyword: _require_kind(kind, keyword) for kind, keywords in _ABOUT.items() for keyword in keywords.split()}
+_Strict = with_keywords(Watched, _KEYWORDS)
 
 
 MAX_QUESTION = 2_000
@@ -117,7 +117,7 @@ def is_governed(policy: ApprovalPolicy, tool: ToolDeclaration) -> bool:
     return tool.interactive or tool.requires_approval or any(rule.matches(tool.name) for rule in policy.rules)
 
 
-def considered(
+def apply_policy(
     definition: AgentDefinition,
     tool: ToolDeclaration,
     call: PlannedCall,
@@ -146,32 +146,32 @@ def considered(
         arguments: JsonValue = cast("JsonValue", json_object(raw or "{}"))
     except ValueError as broken:
         checked_here = tool.interactive or tool.delegate is not None
-        return _refused(call, f"the arguments are no JSON object: {broken}") if checked_here else call
-    twice = _named_twice(raw)
+        return _refuse(call, f"the arguments are no JSON object: {broken}") if checked_here else call
+    twice = _find_duplicate(raw)
     if twice is not None:
-        return _refused(call, f"the arguments name {twice!r} twice; name each once")
+        return _refuse(call, f"the arguments name {twice!r} twice; name each once")
     try:
         problem = (problem_with or _problem)(tool.parameters, arguments)
     except Exception:  # noqa: BLE001 - of an MCP server, which checks the arguments itself; the model was paid already
         problem = None
     if problem is not None:
-        return _refused(call, f"the arguments do not fit the schema: {problem}")
+        return _refuse(call, f"the arguments do not fit the schema: {problem}")
     decided = verdict(definition.approvals, tool, arguments)
     if decided == "deny":
-        return call.model_copy(update={"rejected": _denied(tool, f"a rule denies this call of {tool.name}")})
+        return call.model_copy(update={"rejected": _error_of_denial(tool, f"a rule denies this call of {tool.name}")})
     if (tool.interactive or decided == "ask") and definition.interactive == "refuse":
         what = "answer this" if tool.interactive else "approve this call"
         message = f"nobody can be asked to {what}: the agent runs without people; go on without {tool.name}"
-        return call.model_copy(update={"rejected": _denied(tool, message)})
+        return call.model_copy(update={"rejected": _error_of_denial(tool, message)})
     if tool.interactive:
         return call.model_copy(update={"needs": "answer", **_question(tool, shown)})
     if decided == "ask":
         digest = digest_of(tool.name, _approvable(tool, arguments))
-        return call.model_copy(update={"needs": "approval", "digest": digest, "arguments": _for_people(shown)})
+        return call.model_copy(update={"needs": "approval", "digest": digest, "arguments": _format_for_people(shown)})
     return call
 
 
-def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+def reject_oversized(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
     """The calls of one answer; questions that would not fit into one payload with those before them are rejected."""
     left = MAX_ASKED_BYTES
     kept: list[PlannedCall] = []
@@ -179,7 +179,7 @@ def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         is_large = (call.needs is not None or call.builtin is not None) and call.rejected is None
         left -= len(call.model_dump_json().encode()) if is_large else 0
         if is_large and left < 0:
-            refused = _refused(call, "too much is asked at once; ask the rest when these are answered")
+            refused = _refuse(call, "too much is asked at once; ask the rest when these are answered")
             nothing = {"needs": None, "question": "", "options": (), "digest": "", "builtin": None}
             kept.append(refused.model_copy(update=nothing))
         else:
@@ -187,7 +187,7 @@ def in_one_payload(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
     return kept
 
 
-def _denied(tool: ToolDeclaration, message: str) -> ErrorDetail:
+def _error_of_denial(tool: ToolDeclaration, message: str) -> ErrorDetail:
     return ErrorDetail(code=ReasonCode.TOOL_DENIED, title=tool.name, message=message)
 
 
@@ -206,7 +206,7 @@ def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, di
         return True
     decided = verdict(definition.approvals, tool, cast("JsonValue", arguments))
     if decided == "ask":
-        return _named_twice(raw) is None and digest == digest_of(tool.name, _approvable(tool, arguments))
+        return _find_duplicate(raw) is None and digest == digest_of(tool.name, _approvable(tool, arguments))
     return decided == "allow"
 
 
@@ -215,7 +215,7 @@ def _approvable(tool: ToolDeclaration, arguments: JsonValue) -> JsonValue:
     return cast("JsonValue", mask_arguments(arguments, tool.masked)) if isinstance(arguments, dict) else arguments
 
 
-def _named_twice(raw: str) -> str | None:
+def _find_duplicate(raw: str) -> str | None:
     """A name that an object in the JSON text has twice: people and programs may each take another value for it."""
     found: list[str] = []
 
@@ -230,7 +230,7 @@ def _named_twice(raw: str) -> str | None:
     return found[0] if found else None
 
 
-def _for_people(shown: str) -> str:
+def _format_for_people(shown: str) -> str:
     """The arguments on one line as they are read, with every character to be seen; of long ones head and tail."""
     text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
     text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
@@ -240,7 +240,7 @@ def _for_people(shown: str) -> str:
     return f"{head} … {len(text) - MAX_SHOWN:,} more characters, see perdure show … {tail}"
 
 
-def _refused(call: PlannedCall, message: str) -> PlannedCall:
+def _refuse(call: PlannedCall, message: str) -> PlannedCall:
     error = ErrorDetail(code=ReasonCode.TOOL_INVALID_INPUT, title=call.tool, message=message[:MAX_PROBLEM])
     return call.model_copy(update={"rejected": error})
 
@@ -266,9 +266,9 @@ def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
     """What is wrong with the value, in one phrase."""
     # With an empty registry, so that nothing is fetched.
     found = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
-    return None if found is None else described(found)
+    return None if found is None else describe_error(found)
 
 
-def described(found: ValidationError) -> str:
+def describe_error(found: ValidationError) -> str:
     """What is wrong with a value, without the value: the error's own message quotes it, and it may be a secret."""
     return f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"

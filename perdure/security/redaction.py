@@ -233,7 +233,7 @@ class Hidden:
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """The text without known secrets and without anything that has the shape of a key."""
     pattern, kept = _NAMED
-    return _settled(text, lambda some: _STARRED.sub(MASK, pattern.sub(kept, _without_keys(some, secrets))))
+    return _change_until_stable(text, lambda some: _STARRED.sub(MASK, pattern.sub(kept, _without_keys(some, secrets))))
 
 
 def without_hidden(text: str, hidden: Hidden, secrets: Collection[str] = ()) -> str:
@@ -257,7 +257,7 @@ def mask_arguments(
     return _Masking(secrets).of_object(arguments, names, DEEPEST_ARGUMENTS)
 
 
-def hidden_values(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:
+def hidden_values_of(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:
     """The texts that masking takes out of the arguments; of numbers those with four digits or more."""
     masking = _Masking(collects=True)
     masking.of_object(arguments, names, DEEPEST_ARGUMENTS)
@@ -311,7 +311,7 @@ class _Masking:
         return MASK
 
     def _of_text(self, text: str) -> str:
-        shown = _settled(text, lambda some: _without_keys(some, self._secrets))
+        shown = _change_until_stable(text, lambda some: _without_keys(some, self._secrets))
         if self._collects and shown != text:
             self.guessed |= set(_cut_out(text))
         return shown
@@ -349,7 +349,7 @@ def _cut_out(text: str) -> Iterator[str]:
     yield from (part for part in likely if _DIGITS.search(part))  # without any it may be a word
 
 
-def _settled(text: str, change: Callable[[str], str]) -> str:
+def _change_until_stable(text: str, change: Callable[[str], str]) -> str:
     """The text when the change changes nothing more, so that masking twice is masking once."""
     for _ in range(_PASSES):
         changed = change(text)

@@ -44,7 +44,7 @@ _DELEGATE = select(_T.c.turn, _T.c.result).where(
 )
 
 
-def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
+def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
     """What a turn has spent so far, its delegates included, and in how many steps of its own.
 
     Every model call counts, also where a hook took its answer back, and of one that failed for good also the last try.
@@ -57,7 +57,7 @@ def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, in
         for call in step.calls if step.summarised is None else ():
             if call.rejected is None and call.call_id not in not_run:
                 spent = _with_call_of_tool(spent, call)
-    spent = spent.with_failed(_paid(_retries(connection, session, turn), told=_told(steps)))
+    spent = spent.with_failed(_sum_paid(_retries(connection, session, turn), told=_steps_with_told_failures_of(steps)))
     spent = spent.with_failed(_last_tries(connection, session, turn))
     hooks = len(_events(connection, session, turn, "hook_end"))
     spent = spent.model_copy(update={"behavior_calls": hooks})
@@ -65,7 +65,7 @@ def spent_in(connection: Connection, session: str, turn: int) -> tuple[Spent, in
     return _with_delegates(connection, session, turn, spent), own
 
 
-def paid_unheard(locked: LockedSession, commit: CommitTurn) -> Paid:
+def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
     """What tries of the generation that a stop interrupted have cost, without those that its workflow has counted.
 
     It has counted those of models that it has fallen back from, and those of a summary that was written or failed.
@@ -82,14 +82,17 @@ def paid_unheard(locked: LockedSession, commit: CommitTurn) -> Paid:
     written = any(one.id == commit.tip and one.step == step and one.summarised is not None for one in steps)
     model = f"fallback{fallback}/" if fallback else ""
     heard = written or locked.has_event(f"{turn}/{step}/{model}compaction/failed")
-    return _paid(((number, retry) for number, retry in mine if not (heard and retry.compaction)), told=_told(steps))
+    return _sum_paid(
+        ((number, retry) for number, retry in mine if not (heard and retry.compaction)),
+        told=_steps_with_told_failures_of(steps),
+    )
 
 
 def _steps(connection: Connection, session: str, turn: int) -> list[StepRecord]:
     return [step_record(row) for row in connection.execute(_STEPS, {"session": session, "turn": turn})]
 
 
-def _told(steps: Iterable[StepRecord]) -> frozenset[int]:
+def _steps_with_told_failures_of(steps: Iterable[StepRecord]) -> frozenset[int]:
     """The steps that hold a failure of which the model is told: the row and the event say both what was paid."""
     return frozenset(
         step.step
@@ -115,7 +118,7 @@ def _last_tries(connection: Connection, session: str, turn: int) -> Paid:
     return paid
 
 
-def _paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset[int]) -> Paid:
+def _sum_paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset[int]) -> Paid:
     paid = Paid()
     for step, retry in retries:
         if retry.compaction or step not in told:
@@ -173,7 +176,7 @@ def _of_delegate(connection: Connection, session: str, call_id: str, end: Delega
             return result.spent, result.steps
     if end is not None:
         return Spent(usage=end.usage, cost_usd=end.cost_usd), end.steps
-    return (Spent(), 0) if row is None else spent_in(connection, session, row.turn)
+    return (Spent(), 0) if row is None else spent_of_turn(connection, session, row.turn)
 
 
 def _events(connection: Connection, session: str, turn: int, *types: str) -> list[Row[*tuple[object, ...]]]:
@@ -251,19 +254,19 @@ def _at_beginning(connection: Connection, session: str, turn: int) -> tuple[Todo
     )
 
 
-def said_before(connection: Connection, session: str, turn: int) -> tuple[str, ...]:
+def read_unread_feedback(connection: Connection, session: str, turn: int) -> tuple[str, ...]:
     """What hooks have said in the last step of a turn that stopped for people: no generation came to read it."""
     recorded = connection.scalar(_RESULT, {"session": session, "turn": turn - 1})
     result = None if recorded is None else TurnResult.model_validate_json(recorded)
     if result is None or result.stop_reason is not StopReason.WAITING_FOR_INPUT:
         return ()
-    earlier = () if result.steps else said_before(connection, session, turn - 1)
+    earlier = () if result.steps else read_unread_feedback(connection, session, turn - 1)
     last = connection.scalars(_REACTIONS, {"session": session, "turn": turn - 1, "step": result.steps})
     reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
     return (*earlier, *(text for one in reactions if isinstance(one, Continue) for text in one.texts))
 
 
-def spent_before(connection: Connection, session: str, turn: int) -> Spent:
+def spent_of_earlier_turns(connection: Connection, session: str, turn: int) -> Spent:
     """What a session's turns before this one have spent, their steps among the delegated ones."""
     total = Spent()
     for recorded in connection.scalars(_RESULTS, {"session": session, "turn": turn}):

@@ -18,7 +18,7 @@ from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, Finish
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.store import schema
-from perdure.store.accounting import paid_unheard, spent_in, todos_in
+from perdure.store.accounting import paid_of_interrupted, spent_of_turn, todos_in
 from perdure.store.errors import NotFoundError
 from perdure.store.records import Committed, StepRecord
 from perdure.store.schema import step_id
@@ -117,7 +117,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | 
     """End a turn whose workflow is gone, from the last step it stored."""
     tip = _need_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_TURN_CLOSED
-    spent, steps = spent_in(locked.connection, locked.session, row.turn)
+    spent, steps = spent_of_turn(locked.connection, locked.session, row.turn)
     commit = CommitTurn(
         session=locked.session,
         turn=row.turn,
@@ -135,7 +135,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | 
 
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
     """Write all that ends a turn; the caller saves the session."""
-    commit = commit.model_copy(update={"spent": commit.spent.with_failed(paid_unheard(locked, commit))})
+    commit = commit.model_copy(update={"spent": commit.spent.with_failed(paid_of_interrupted(locked, commit))})
     commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
@@ -157,7 +157,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         stopped_by=commit.stopped_by,
         delegated_steps=commit.spent.delegated_steps,
         report=DelegateReport(spent=commit.spent) if commit.delegated is not None else None,
-        exhausted_by=_exhausted_by(commit),
+        exhausted_by=_exhausted_budget_of(commit),
         exception=next((code for code in commit.error.codes if code.startswith("exception.")), None)
         if commit.error
         else None,
@@ -284,7 +284,7 @@ def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:
     return next((message for message in reversed(tip.messages) if isinstance(message, AssistantMessage)), None)
 
 
-def _exhausted_by(commit: CommitTurn) -> str | None:
+def _exhausted_budget_of(commit: CommitTurn) -> str | None:
     """The budget that ended the turn, by its raw name."""
     if commit.stop_reason is not StopReason.BUDGET_EXHAUSTED or commit.error is None:
         return None

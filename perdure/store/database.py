@@ -168,7 +168,7 @@ def _begin(connection: Connection) -> None:
 
 
 @contextmanager
-def translated(address: Address) -> Generator[None]:
+def translate_errors(address: Address) -> Generator[None]:
     """Database exceptions leave this block as the store's own.
 
     Raises:
@@ -179,15 +179,15 @@ def translated(address: Address) -> Generator[None]:
         yield
     except (IntegrityError, DataError, ProgrammingError, NotSupportedError) as error:
         if getattr(error.orig, "sqlstate", None) in _PASSING:
-            raise StoreUnavailableError(_unusable(address, error)) from None
+            raise StoreUnavailableError(_describe_unusable(address, error)) from None
         msg = f"the store {address} refused a statement: {_cause(address, error)}"
         raise StoreError(msg) from error
     except (DBAPIError, PoolTimeoutError, OSError) as error:
         # Drivers repeat parts of the address in their own text, so the chain ends here.
-        raise StoreUnavailableError(_unusable(address, error)) from None
+        raise StoreUnavailableError(_describe_unusable(address, error)) from None
 
 
-def _unusable(address: Address, error: BaseException) -> str:
+def _describe_unusable(address: Address, error: BaseException) -> str:
     return f"the store {address} cannot be used: {_cause(address, error)}"
 
 
@@ -248,7 +248,7 @@ class SqliteFile:
         if not self._has_wiped:
             return
         try:
-            with engine.connect() as connection, _hurried(connection):
+            with engine.connect() as connection, _wait_briefly(connection):
                 busy, _, _ = connection.exec_driver_sql(_TRUNCATE).one()
         except DBAPIError:  # a full disk, for example: what was to be written is, and the next write tries again
             return
@@ -269,7 +269,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _hurried(connection: Connection) -> Generator[None]:
+def _wait_briefly(connection: Connection) -> Generator[None]:
     """Wait for readers for a blink only: writers of this process queue behind this."""
     patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     connection.exec_driver_sql(f"PRAGMA busy_timeout={_BLINK_MS}")

@@ -52,7 +52,11 @@ def prepare(engine: Engine, address: Address, *, upgrade: bool) -> None:
 def _upgrade(engine: Engine, address: Address) -> None:
     if address.file is not None:
         _write_ahead(engine)
-    with _upgrading, engine.execution_options(**{WRITES: True}).begin() as connection, _patiently(connection, address):
+    with (
+        _upgrading,
+        engine.execution_options(**{WRITES: True}).begin() as connection,
+        _without_timeout(connection, address),
+    ):
         if not address.sqlite:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
         found = _revision(connection)
@@ -62,13 +66,13 @@ def _upgrade(engine: Engine, address: Address) -> None:
         _run_alembic(connection)
 
 
-def _patiently(connection: Connection, address: Address) -> AbstractContextManager[None]:
+def _without_timeout(connection: Connection, address: Address) -> AbstractContextManager[None]:
     """For migrations, and those who wait for one."""
     if address.sqlite:
         return nullcontext()
-    from perdure.store.postgresql import patiently  # noqa: PLC0415 - psycopg is an extra
+    from perdure.store.postgresql import without_timeout  # noqa: PLC0415 - psycopg is an extra
 
-    return patiently(connection)
+    return without_timeout(connection)
 
 
 def _run_alembic(connection: Connection) -> None:

@@ -16,11 +16,11 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentStart, NewEvent, load_event
-from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, checked_history
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, check_history
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.store import schema
-from perdure.store.accounting import said_before, spent_before, todos_before
+from perdure.store.accounting import read_unread_feedback, spent_of_earlier_turns, todos_before
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
@@ -72,7 +72,7 @@ class Beginning:
     origin: ResumeFrom | None = None
 
 
-def resumed(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginning | None:
+def resume_checkpoint(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginning | None:
     """The checkpoint as the beginning of a turn of this session; None if it stopped there for people.
 
     What they were asked is then withdrawn as by any other message.
@@ -281,7 +281,7 @@ def open_turn(
     request = {"session": opening.session, "request_id": opening.request_id}
     recorded = connection.execute(_BY_REQUEST, request).one_or_none()
     if recorded is not None:
-        return _taking_over(connection, opening, definition, _opened_before(connection, recorded))
+        return _with_earlier_turns(connection, opening, definition, _read_opened(connection, recorded))
     if locked.turn > 0 and opening.request.delegated is None:
         refuse_delegates(connection, opening.session)
     _close_open_turn(locked, opening)
@@ -290,21 +290,23 @@ def open_turn(
         msg = f"session {opening.session!r} is at turn {turn}, the caller expected {opening.request.turn}"
         raise TurnMismatchError(msg)
     insert_definitions(connection, [definition], locked.now)
-    return _taking_over(connection, opening, definition, _begin(locked, opening, definition, context_window))
+    return _with_earlier_turns(connection, opening, definition, _begin(locked, opening, definition, context_window))
 
 
-def _taking_over(connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: Opened) -> Opened:
+def _with_earlier_turns(
+    connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: Opened
+) -> Opened:
     """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
     session, turn = opening.session, opened.turn
     todos = todos_before(connection, session, turn, opening.request.resume_from)
     counts = definition.budgets.scope == "session"
-    earlier = spent_before(connection, session, turn) if counts else Spent()
-    said = said_before(connection, session, turn) if opening.request.resume_from is None else ()
+    earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
+    said = read_unread_feedback(connection, session, turn) if opening.request.resume_from is None else ()
     taken = {"todos": todos, "earlier": earlier, "said": said, "store": store_id(connection)}
     return opened.model_copy(update=taken)
 
 
-def _opened_before(connection: Connection, row: TurnRow) -> Opened:
+def _read_opened(connection: Connection, row: TurnRow) -> Opened:
     prompt = connection.execute(_PROMPT_STEP, {"session": row.session, "turn": row.turn}).scalar_one()
     return Opened(
         turn=row.turn,
@@ -334,7 +336,7 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
 def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None) -> Opened:
     request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
     digest = definition.digest()
-    checkpoint = None if request.resume_from is None else resumed(locked, request.resume_from, prompt=prompt)
+    checkpoint = None if request.resume_from is None else resume_checkpoint(locked, request.resume_from, prompt=prompt)
     start = AgentStart(
         agent=definition.name,
         model=definition.model,
@@ -349,7 +351,7 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
         by=request.by,
     )
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
-    beginning = checkpoint or _beginning(locked, request, turn)
+    beginning = checkpoint or _read_beginning(locked, request, turn)
     said = prompt and request.reply is None and not request.compact
     step = StepRecord(
         id=step_id("prompt", opening.session, turn, beginning.parent, prompt, *(one.artifact for one in request.parts)),
@@ -376,19 +378,19 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
     return Opened(turn=turn, tip=step.id, definition=digest, first=True)
 
 
-def _beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginning:
+def _read_beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginning:
     if request.history and turn > 1:
         msg = f"history: session {locked.session!r} has begun already; a history begins a new one, so name no session"
         raise ResumeRefusedError(msg)
     if request.history:
-        return Beginning(parent=None, messages=checked_history(request.history))
-    unanswered = _unanswered(locked, turn)
+        return Beginning(parent=None, messages=check_history(request.history))
+    unanswered = _read_unanswered(locked, turn)
     if request.reply is not None or request.compact:
         return Beginning(parent=locked.head, calls=unanswered)
     return Beginning(parent=locked.head, messages=_withdraw_calls(locked, turn, unanswered))
 
 
-def _unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:
+def _read_unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:
     """The calls of the answer at which the session stopped for people, taken over into this turn."""
     head = None if locked.head is None else find_step(locked.connection, locked.head)
     if head is None or not head.calls:

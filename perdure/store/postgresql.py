@@ -124,7 +124,7 @@ def _connect(
 
 
 @contextmanager
-def patiently(connection: Connection) -> Generator[None]:
+def without_timeout(connection: Connection) -> Generator[None]:
     """Let statements in this block take as long as they do: a migration of large tables does."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, AnsweringConnection), "the engine makes them"  # noqa: S101 - narrows the type

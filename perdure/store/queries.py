@@ -98,7 +98,7 @@ def sessions(
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
-    waits = waiting(connection, ids)
+    waits = find_waiting(connection, ids)
     records = {row.session: session_record(row).model_copy(update={"waiting": row.session in waits}) for row in found}
     return tuple((records[row.session], turn_record(row)) for row in listed)
 
@@ -111,7 +111,7 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         running = schema.sessions.c.open_turn.is_not(None)
         yield ~running if state is RunState.ENDED else running
         if state is not RunState.ENDED:
-            waits = _unsettled() > 0
+            waits = _count_unsettled() > 0
             yield waits if state is RunState.WAITING_FOR_INPUT else ~waits
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
@@ -135,7 +135,7 @@ def _kin(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElemen
         yield schema.turns.c.request_id.not_like(f"{DELEGATED}%")
 
 
-def _unsettled() -> ScalarSelect[int]:
+def _count_unsettled() -> ScalarSelect[int]:
     """How many input requests of a session's open turn nobody has decided about, by its log."""
     events, sessions = schema.events.c, schema.sessions.c
     change = case((events.type == "user_input_required", 1), else_=-1)
@@ -151,10 +151,10 @@ def _unsettled() -> ScalarSelect[int]:
     )
 
 
-def waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
+def find_waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     """Those of the sessions whose open turn waits for a person."""
     statement = select(schema.sessions.c.session).where(
-        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), _unsettled() > 0
+        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), _count_unsettled() > 0
     )
     return frozenset(connection.scalars(statement))
 
@@ -198,7 +198,7 @@ GLANCE = 200
 """Characters of a prompt that a list shows at most."""
 
 
-def glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
+def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
     """The beginnings of prompts, and the last steps, of one turn of each session."""
     events, steps = schema.events.c, schema.steps.c
     keys = {f"{turn}/agent_start" for turn in turns.values()}
@@ -324,13 +324,13 @@ def artifact(connection: Connection, artifact: str, *, session: str | None = Non
         NotFoundError: There is no such artifact.
     """
     row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
-    if row is None or not (session in {None, row.session} or _came_from(connection, session, row.session)):
+    if row is None or not (session in {None, row.session} or _is_forked_from(connection, session, row.session)):
         msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
         raise NotFoundError(msg)
     return Artifact(id=row.id, session=row.session, media_type=row.media_type, text=row.text)
 
 
-def _came_from(connection: Connection, session: str | None, other: str) -> bool:
+def _is_forked_from(connection: Connection, session: str | None, other: str) -> bool:
     """Whether a session's conversation began in another one: a fork reads what was made there."""
     return connection.scalar(_ORIGIN, {"session": session, "other": other}) is not None
 

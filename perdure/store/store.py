@@ -25,7 +25,7 @@ from perdure.store.database import (
     Address,
     SqliteFile,
     connect,
-    translated,
+    translate_errors,
 )
 from perdure.store.errors import OtherStoreError
 from perdure.store.migrate import prepare
@@ -45,7 +45,7 @@ Listen = Callable[[Sequence[tuple[str, Event]]], None]
 """Takes sessions and the events written for them, each once; called on a thread of the store."""
 
 
-def _writes(
+def _writing_method_of(
     function: Callable[Concatenate[Connection, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
     """The function as a method of the store: one transaction that writes."""
@@ -178,7 +178,7 @@ class Store:
 
     async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         def translating() -> T:
-            with translated(self._address):
+            with translate_errors(self._address):
                 return work()
 
         if self._address.in_memory:  # nothing waits for a disk, and no other thread uses its one connection
@@ -248,31 +248,31 @@ class Store:
                 raise
             return once()
 
-    register_agents = _writes(open_turn.register_agents)
+    register_agents = _writing_method_of(open_turn.register_agents)
     agents = _reads(queries.agents)
     definition = _reads(queries.definition)
     session_before = _reads(open_turn.session_before)
-    open_turn = _writes(open_turn.open_turn)
-    commit_turn = _writes(commit_turn.commit_turn)
+    open_turn = _writing_method_of(open_turn.open_turn)
+    commit_turn = _writing_method_of(commit_turn.commit_turn)
 
-    begin_generation = _writes(steps.begin_generation)
-    finish_generation = _writes(steps.finish_generation)
-    finish_compaction = _writes(steps.finish_compaction)
+    begin_generation = _writing_method_of(steps.begin_generation)
+    finish_generation = _writing_method_of(steps.finish_generation)
+    finish_compaction = _writing_method_of(steps.finish_compaction)
     step = _reads(steps.find_step, name="step")
     conversation = _reads(steps.conversation)
 
-    append_events = _writes(session_lock.append_events)
+    append_events = _writing_method_of(session_lock.append_events)
     retries = _reads(session_lock.retries)
 
-    claim_call = _writes(tool_calls.claim_call)
-    finish_call = _writes(tool_calls.finish_call)
-    report_progress = _writes(tool_calls.report_progress)
+    claim_call = _writing_method_of(tool_calls.claim_call)
+    finish_call = _writing_method_of(tool_calls.finish_call)
+    report_progress = _writing_method_of(tool_calls.report_progress)
     holds_call = _reads(tool_calls.holds_call)
     result_of_call = _reads(tool_calls.result_of_call)
-    keep_artifacts = _writes(tool_calls.keep_artifacts)
+    keep_artifacts = _writing_method_of(tool_calls.keep_artifacts)
 
     session = _reads(queries.session)
-    glances = _reads(queries.glances)
+    glances = _reads(queries.read_glances)
     open_runs = _reads(queries.open_runs)
     people_waited_for = _reads(queries.people_waited_for)
     open_requests = _reads(queries.open_requests)

@@ -94,7 +94,7 @@ class OpenCalls:
         for call_id, row in self._rows.items():
             if call_id not in self._messages:
                 asked = self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
-                error = _unfinished(row, cancelled=cancelled, asked=asked)
+                error = _error_of_unfinished(row, cancelled=cancelled, asked=asked)
                 self._end(call_id, error.message, error)
 
     def withdraw(self) -> None:
@@ -114,7 +114,7 @@ class OpenCalls:
         if not self._ended:
             return
         now = self._locked.now
-        ended = [_ending(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
+        ended = [_end_columns_of(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
         at_work = [self._is_at_work(call_id) for call_id in self._ended]
         for statement, kept in ((_END, False), (_END_FIRST, True)):
             rows = [row for row, works in zip(ended, at_work, strict=True) if works is kept]
@@ -162,7 +162,7 @@ class OpenCalls:
         return CallKey(session=self._locked.session, turn=self._turn, call_id=call_id)
 
 
-def _unfinished(row: CallRow, *, cancelled: bool, asked: bool) -> ErrorDetail:
+def _error_of_unfinished(row: CallRow, *, cancelled: bool, asked: bool) -> ErrorDetail:
     started = row.state == "claimed"
     if cancelled:
         code = ReasonCode.TOOL_CANCELLED
@@ -237,7 +237,7 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
         raise NotFoundError(_no_call(call))
-    if row.state == "ended" and _works_on(row, claimant):
+    if row.state == "ended" and _is_delegate_of(row, claimant):
         connection.execute(_CLAIM_ENDED, {**call.parameters(), "by": claimant, "at": locked.now})
         locked.append(*events)
         locked.save()
@@ -257,7 +257,7 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
     return Claim(state="free", arguments=row.arguments)
 
 
-def _works_on(row: CallRow, claimant: str) -> bool:
+def _is_delegate_of(row: CallRow, claimant: str) -> bool:
     """Whether the claimant is the delegate in the background that the call's first result names."""
     delegate = load_tool_message(row.message).delegate
     return delegate is not None and claimant == claimant_of(delegate)
@@ -300,7 +300,7 @@ def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
     if row.state == "ended":
         # The same result again: the first attempt was committed, but its answer did not arrive.
         return load_tool_message(row.message) == message
-    connection.execute(_END, _ending(call, message, locked.now))
+    connection.execute(_END, _end_columns_of(call, message, locked.now))
     for artifact in artifacts:
         insert_artifact(connection, call, artifact, locked.now)
     locked.append(*events)
@@ -360,7 +360,7 @@ def holds_call(connection: Connection, session: str, turn: int, call_id: str, cl
     return row is not None and (row.state, row.claimant) == ("claimed", claimant)
 
 
-def _ending(call: CallKey, message: ToolMessage, now: datetime) -> dict[str, object]:
+def _end_columns_of(call: CallKey, message: ToolMessage, now: datetime) -> dict[str, object]:
     return {**call.parameters(), "result": message.model_dump_json(), "at": now}
 
 

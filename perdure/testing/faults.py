@@ -21,42 +21,42 @@ def error(code: int, message: str, kind: str = "invalid_request_error", name: st
 
 def rate_limited(*, headers: Mapping[str, str] | None = None) -> Fault:
     """Too many requests at the moment: 429. ``headers={"retry-after": "2"}`` asks for a wait."""
-    return _known("rate_limited", headers)
+    return _known_fault_of("rate_limited", headers)
 
 
 def overloaded(*, headers: Mapping[str, str] | None = None) -> Fault:
     """The provider has no capacity: 503 of OpenAI, 529 of Anthropic."""
-    return _known("overloaded", headers)
+    return _known_fault_of("overloaded", headers)
 
 
 def quota_exhausted() -> Fault:
     """The account is used up: OpenAI's 429 ``insufficient_quota``, Anthropic's 400 about the credit balance."""
-    return _known("quota_exhausted")
+    return _known_fault_of("quota_exhausted")
 
 
 def context_overflow() -> Fault:
     """The prompt is longer than the model's context window: 400. See also the provider's ``window``."""
-    return _known("context_overflow")
+    return _known_fault_of("context_overflow")
 
 
 def too_many_tools() -> Fault:
     """The provider does not take so many tools: 400. See also the provider's ``max_tools``."""
-    return _known("too_many_tools")
+    return _known_fault_of("too_many_tools")
 
 
 def policy_violation() -> Fault:
     """The request is refused by the content policy: 400."""
-    return _known("policy_violation")
+    return _known_fault_of("policy_violation")
 
 
 def bad_key() -> Fault:
     """The key is refused: 401. OpenAI repeats a part of it."""
-    return _known("bad_key")
+    return _known_fault_of("bad_key")
 
 
 def unknown_model() -> Fault:
     """There is no such model: 404."""
-    return _known("unknown_model")
+    return _known_fault_of("unknown_model")
 
 
 def in_a_200(fault: Fault) -> Fault:
@@ -144,5 +144,5 @@ def instead(reply: Reply) -> Fault:
     return Fault(kind="answer", reply=reply)
 
 
-def _known(name: KnownError, headers: Mapping[str, str] | None = None) -> Fault:
+def _known_fault_of(name: KnownError, headers: Mapping[str, str] | None = None) -> Fault:
     return Fault(kind="status", known=name, headers=headers or {})

@@ -14,7 +14,7 @@ from perdure.activities.metrics import Metrics
 from perdure.activities.pace import Gate, Gates
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
-from perdure.activities.stand_in import answered_by
+from perdure.activities.stand_in import answer_with
 from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.client.read import read_events, read_trajectory
@@ -172,7 +172,7 @@ async def run_in_memory(
         msg = "recording: a turn in memory neither writes nor replays one, its script answers; leave recording out"
         raise InMemoryError(msg)
     reply = _reply(prompt, before, options["reply"]) if "reply" in options else None
-    store = await _opened()
+    store = await _open_store()
     text, files = await read_content(prompt if reply is None else f"{reply.decision} {reply.request}")
     fields = {name: value for name, value in options.items() if name not in ours}
     request = turn_request(session, {"agent": agent.name, "prompt": text, **fields})
@@ -181,17 +181,17 @@ async def run_in_memory(
         more["reply"] = reply
     clock = Clock(datetime.now(UTC))
     model = ScriptedProvider(script, models=options.get("models"), window=options.get("window"))
-    async with _parts((agent, *options.get("agents", ())), store) as parts:
+    async with _make_parts((agent, *options.get("agents", ())), store) as parts:
         watching = _Watching(options.get("on_event"))
         around = Around(
             activities=make_activities(parts, _no_recordings(parts), _OpenGates(parts.metrics, room=1), clock.seconds),
             clock=clock,
-            ask=_asking(options.get("people", ())),
+            ask=_ask_with(options.get("people", ())),
             on_event=watching.hear,
         )
         started = request.model_copy(update=more)
-        with answered_by(stand_in_of(model, clock)):
-            results = await _carried_out(around, session, Continuation.model_validate(dict(started)))
+        with answer_with(stand_in_of(model, clock)):
+            results = await _run_turns(around, session, Continuation.model_validate(dict(started)))
     if watching.error is not None:
         raise watching.error
     return InMemoryRun(
@@ -204,7 +204,7 @@ async def run_in_memory(
     )
 
 
-async def _carried_out(around: Around, session: str, request: Continuation) -> list[TurnResult]:
+async def _run_turns(around: Around, session: str, request: Continuation) -> list[TurnResult]:
     task = around.clock.start(MemoryTurn(around, session, request).run())
     try:
         return await task
@@ -244,7 +244,7 @@ class _OpenGates(Gates):
         return Gate(definition.model, lambda: 1_000, lambda: None)
 
 
-def _asking(people: People) -> Callable[[InputRequest], tuple[Reply, float] | None]:
+def _ask_with(people: People) -> Callable[[InputRequest], tuple[Reply, float] | None]:
     in_order = iter(()) if callable(people) else iter(people)
 
     def ask(request: InputRequest) -> tuple[Reply, float] | None:
@@ -271,7 +271,7 @@ _stores: list[Store] = []
 _metrics: list[Metrics] = []
 
 
-async def _opened() -> Store:
+async def _open_store() -> Store:
     if not _stores:
         _stores.append(await Store.open(IN_MEMORY, upgrade=True))
         _stores[0].listen(tell)
@@ -280,8 +280,8 @@ async def _opened() -> Store:
 
 
 @contextlib.asynccontextmanager
-async def _parts(given: tuple[Agent, ...], store: Store) -> AsyncIterator[Parts]:
-    prepared = _prepared(given)
+async def _make_parts(given: tuple[Agent, ...], store: Store) -> AsyncIterator[Parts]:
+    prepared = _prepare(given)
     agents = prepared.agents
     bodies, mcp = Bodies(8), McpServers(agents.values(), prepared.secrets)
     try:
@@ -313,7 +313,7 @@ _kept: dict[tuple[int, ...], _Prepared] = {}
 """The agents of this test run, which are few."""
 
 
-def _prepared(given: tuple[Agent, ...]) -> _Prepared:
+def _prepare(given: tuple[Agent, ...]) -> _Prepared:
     key = tuple(map(id, given))
     prepared = _kept.get(key)  # which keeps its agents, so that no other can have their ids
     if prepared is None or prepared.environment != os.environ:

@@ -20,12 +20,12 @@ from perdure.contracts.tools import WIRE_NAME_PATTERN
 from perdure.contracts.values import JsonValue, Value
 from perdure.testing.connection import Connection, Response
 from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script
-from perdure.testing.wires import Anthropic, OpenAI, RuleTexts, Wire, shown_key
+from perdure.testing.wires import Anthropic, OpenAI, RuleTexts, Wire, mask_key
 
 _Message = dict[str, JsonValue]
 
 
-def broken_rule(request: ChatRequest, wire: Wire) -> ErrorText | None:
+def find_broken_rule(request: ChatRequest, wire: Wire) -> ErrorText | None:
     """The first rule that the request breaks, in the wire's words."""
     messages = [*request.messages]
     broken = chain(
@@ -299,7 +299,7 @@ class ScriptedProvider:
                 fault,
                 {
                     "model": request.model,
-                    "key": shown_key(headers),
+                    "key": mask_key(headers),
                     "window": window,
                     "tokens": request.tokens if self._window else window + request.tokens,
                     "max_tools": max_tools,
@@ -322,7 +322,7 @@ class ScriptedProvider:
         return None
 
     def _broken_rule(self, request: ChatRequest, wire: Wire) -> Fault | None:
-        said = broken_rule(request, wire)
+        said = find_broken_rule(request, wire)
         return None if said is None else Fault(kind="status", status=400, error=said)
 
     def _reply(self, request: ChatRequest) -> Reply:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from perdure.contracts.agents import ToolMode
 from perdure.contracts.values import JsonValue, Value
-from perdure.llm.text_tools import written
+from perdure.llm.text_tools import write_calls
 
 KnownError = Literal[
     "rate_limited",
@@ -173,5 +173,5 @@ def call_in_text(mode: ToolMode, *calls: tuple[str, dict[str, JsonValue]], text:
     """The same of a model that writes its calls into its answer, as an agent of this ``tool_mode`` is told to."""
     if mode in {"auto", "api"}:
         return call(*calls, text=text or None)
-    said = written(mode, calls, {})
+    said = write_calls(mode, calls, {})
     return Reply(text=f"{text}\n\n{said}" if text else said)

@@ -43,7 +43,7 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
 
     async def send(request: httpx.Request) -> httpx.Response:
         wire = ANTHROPIC if request.url.path.endswith(ANTHROPIC.path) else OPENAI
-        return _received(request, await model.respond("POST", wire.path, dict(request.headers), request.content))
+        return _receive(request, await model.respond("POST", wire.path, dict(request.headers), request.content))
 
     return StandIn(answer=answer, send=send)
 
@@ -62,7 +62,7 @@ async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: i
     await clock.sleep(seconds)
 
 
-def _received(request: httpx.Request, response: Response) -> httpx.Response:
+def _receive(request: httpx.Request, response: Response) -> httpx.Response:
     """What a client receives of a response that meets its fault."""
     headers = {"content-type": "application/json", **response.headers}
     match response.fault and response.fault.kind:

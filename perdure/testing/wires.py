@@ -74,12 +74,12 @@ def call_ids(request: ChatRequest, reply: Reply, prefix: str) -> tuple[str, ...]
     return own if reply.call_ids is None else reply.call_ids
 
 
-def written_tokens(reply: Reply) -> int:
+def count_tokens(reply: Reply) -> int:
     """The size of the answer by the provider's count."""
     return (len(reply.text or "") + sum(len(json.dumps(given)) for _, given in reply.calls)) // 4 + 1
 
 
-def shown_key(headers: Mapping[str, str]) -> str:
+def mask_key(headers: Mapping[str, str]) -> str:
     """The key of a request as OpenAI repeats it: its two ends, and stars between."""
     key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
     return f"{key[:8]}{'*' * max(4, len(key) - 12)}{key[-4:]}"
@@ -170,7 +170,7 @@ class OpenAI(Wire):
         message: dict[str, JsonValue] = {"role": "assistant", "content": reply.text, **reply.message}
         if calls:
             message["tool_calls"] = calls
-        read, written = request.tokens, written_tokens(reply)
+        read, written = request.tokens, count_tokens(reply)
         finish_reason = reply.finish_reason or ("tool_calls" if calls else "stop")
         return {
             "id": f"chatcmpl-{request.digest}",
@@ -315,7 +315,7 @@ class Anthropic(Wire):
             "content": content,
             "stop_reason": "refusal" if refused else STOP_REASONS.get(finish_reason, finish_reason),
             "stop_sequence": None,
-            "usage": {"input_tokens": request.tokens, "output_tokens": written_tokens(reply)},
+            "usage": {"input_tokens": request.tokens, "output_tokens": count_tokens(reply)},
         }
 
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, AgentDefinitionError
-from perdure.agents.skills import rendered
+from perdure.agents.skills import render_skill
 from perdure.skills import skills_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "skills.md").read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def test_the_agent_of_the_page_has_its_skill_and_its_instructions(clerk: Path) -
     agent: Agent = run(clerk, CLERK)["clerk"]
     assert agent.instructions == "You answer the letters of customers.\n\nBe kind."
     (skill,) = agent.skills
-    text = rendered(skill, folder=skill.folder)
+    text = render_skill(skill, folder=skill.folder)
     assert "1. Look at the date" in text
     assert "<allowed_tools>find_order, pay_back</allowed_tools>" in text
     assert "rules/eu.md\n</files>" in text

@@ -226,5 +226,7 @@ async def test_a_server_that_leaves_while_an_update_is_delivered_cancels_nobody(
         user.setattr("perdure.client.updates.ATTEMPTS", 2)
         async with await Client.connect(Settings()) as client:
             with pytest.raises(NoWorkerError, match="no worker took the limits"):
-                await updates.sent(client.temporal, "job", updates.extend_request(turn=1, end=False, max_steps=5))
+                await updates.send_limits(
+                    client.temporal, "job", updates.extend_request(turn=1, end=False, max_steps=5)
+                )
     assert server.calls.count("UpdateWorkflowExecution") == 2

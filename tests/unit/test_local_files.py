@@ -14,7 +14,7 @@ from perdure.cli.main import cli
 from perdure.cli.server import free_port
 from perdure.client import ServerUnreachableError
 from perdure.client.connect import address_source, load_config
-from perdure.local_files import FILE, AlreadyRunningError, DevAddresses, find, held
+from perdure.local_files import FILE, AlreadyRunningError, DevAddresses, find, hold_address
 from perdure.settings import load_settings
 from perdure.store.database import Address
 from tests.contract.repository import ROOT
@@ -41,7 +41,7 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def running() -> Iterator[None]:
-    with held() as file:
+    with hold_address() as file:
         file.write(ADDRESSES)
         yield
 
@@ -106,7 +106,7 @@ def test_a_file_that_was_left_is_told_as_that_and_does_not_lead_anywhere(tmp_pat
 
 @pytest.mark.usefixtures("left")
 def test_the_next_start_takes_over_a_file_that_was_left() -> None:
-    with held() as file:
+    with hold_address() as file:
         assert find() is None, "nothing of the old one is read"
         file.write(ADDRESSES)
         found = find()
@@ -117,7 +117,7 @@ def test_the_next_start_takes_over_a_file_that_was_left() -> None:
 
 @pytest.mark.usefixtures("running")
 def test_a_second_start_in_the_folder_is_refused_and_leaves_the_file() -> None:
-    with pytest.raises(AlreadyRunningError, match=rf"\(process {os.getpid()}\); stop it"), held():
+    with pytest.raises(AlreadyRunningError, match=rf"\(process {os.getpid()}\); stop it"), hold_address():
         pass
     assert find() is not None
 

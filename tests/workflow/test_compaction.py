@@ -219,8 +219,8 @@ async def test_a_worker_that_comes_back_finds_the_summary_and_does_not_pay_again
             raise MemoryError
         return reported(step)
 
-    reported = compact._compacted
-    monkeypatch.setattr(compact, "_compacted", lost_once)
+    reported = compact._to_compacted
+    monkeypatch.setattr(compact, "_to_compacted", lost_once)
     async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(reader()):
         house.use(provider)
         result = await house.run()

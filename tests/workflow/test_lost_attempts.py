@@ -207,4 +207,4 @@ async def test_an_event_loop_that_never_moves_again_is_left(house: House, monkey
 )
 def test_lost_are_the_attempts_that_began_and_left_no_word_of_their_end(details: list[Any], lost: int) -> None:
     """However many a frozen worker has taken since: it began none of them."""
-    assert heartbeat._lost(details) == lost
+    assert heartbeat._count_lost(details) == lost

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.compact import written_summary
+from perdure.activities.compact import summary_of
 from perdure.activities.litellm_call import Answer
 from perdure.activities.model_attempt import CallFailedError
 from perdure.contracts.budgets import Paid, Usage
@@ -16,6 +16,6 @@ def test_an_answer_without_a_summary_says_what_it_has_cost() -> None:
     answer = Answer(text="", calls=(), thinking=(), finish_reason="stop", usage=usage, cost_usd=cost)
 
     with pytest.raises(CallFailedError, match="wrote no summary") as failed:
-        ActivityEnvironment().run(written_summary, answer)
+        ActivityEnvironment().run(summary_of, answer)
 
     assert failed.value.paid == Paid(usage=usage, cost_usd=cost)

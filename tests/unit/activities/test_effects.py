@@ -15,7 +15,7 @@ from temporalio.testing import ActivityEnvironment
 from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, tool
 from perdure.activities import tool_claims
 from perdure.activities.agents import TurnContexts
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_writes import PATIENCE
 from perdure.activities.tool_claims import (
     LONGEST_RECONCILIATION,
@@ -56,7 +56,7 @@ class Ledger:
         attempt = Attempt(call, Mock(), called.declaration, called, claimant, recording, Mock())
 
         async def work() -> Judged:
-            async with beating(is_bounded=False):  # as the activity of tools does
+            async with keep_beating(is_bounded=False):  # as the activity of tools does
                 running, secrets = RunningCalls(), frozenset({"key-of-the-worker"})
                 contexts = TurnContexts(self.store, {})
                 judge = Claims(

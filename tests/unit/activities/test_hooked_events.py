@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from perdure import StepEnd, hook
-from perdure.activities.hooks import Hooked, hooked
+from perdure.activities.hooks import Hooked, hooked_events_of
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import (
@@ -50,7 +50,7 @@ def logged(*events: Event) -> list[Envelope]:
 
 
 def at(boundary: Boundary, *events: Event, failed: tuple[ToolOutcome, ...] = ()) -> list[Hooked]:
-    return hooked(asked(boundary, failed), logged(*events), STEP)
+    return hooked_events_of(asked(boundary, failed), logged(*events), STEP)
 
 
 def kinds(events: list[Hooked]) -> list[tuple[str, str]]:
@@ -117,5 +117,5 @@ def test_a_delegate_in_the_background_is_heard_of_when_its_caller_knows_of_its_e
     )
     calls = tuple(call.model_copy(update={"background": background}) for call in STEP.calls)
     request = asked("step").model_copy(update={"ended": ended})
-    told = hooked(request, logged(start, stop), STEP.model_copy(update={"calls": calls}))
+    told = hooked_events_of(request, logged(start, stop), STEP.model_copy(update={"calls": calls}))
     assert [one.event for one in told if one.event.type != "step_end"] == [start, stop][:heard]

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from perdure import HttpServerConfig
-from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, told
+from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError, describe_failure
 from perdure.contracts.errors import ReasonCode
 from tests.house import WAIT_SECONDS, eventually
 from tests.unit.activities.mcp_http import Web, older, web
@@ -98,6 +98,6 @@ async def test_a_server_that_is_silent_for_too_long_is_told_with_the_setting(
 
 def test_a_failure_that_says_nothing_is_told_by_its_kind() -> None:
     """S-77: a cause is never empty."""
-    assert told(httpx2.PoolTimeout("")) == "PoolTimeout"
-    assert told(OSError("no route")) == "OSError: no route"
-    assert told(ConnectionLostError("Connection closed", unsent=False)) == "Connection closed"
+    assert describe_failure(httpx2.PoolTimeout("")) == "PoolTimeout"
+    assert describe_failure(OSError("no route")) == "OSError: no route"
+    assert describe_failure(ConnectionLostError("Connection closed", unsent=False)) == "Connection closed"

@@ -7,7 +7,7 @@ from mcp_types import Tool
 
 from perdure.activities.mcp import servers
 from perdure.activities.mcp.failures import McpUnavailableError
-from perdure.activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _admitted
+from perdure.activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _admit_tools
 from tests.unit.activities.mcp_peers import peer, worker_of
 
 
@@ -40,7 +40,7 @@ async def test_the_filters_come_before_the_limits(tmp_path: Path) -> None:
         await worker.open()
         assert "peer__whoami" in worker.tools
         assert worker.status == "connected"
-    assert [tool.name for tool in _admitted(peer(pick=["tool_7"]), tools(30_000))] == ["tool_7"]
+    assert [tool.name for tool in _admit_tools(peer(pick=["tool_7"]), tools(30_000))] == ["tool_7"]
 
 
 def tools(count: int, size: int = 0) -> list[Tool]:
@@ -50,19 +50,19 @@ def tools(count: int, size: int = 0) -> list[Tool]:
 
 def test_as_many_tools_as_are_allowed_are() -> None:
     config = peer()
-    assert len(_admitted(config, tools(MOST_TOOLS))) == MOST_TOOLS
+    assert len(_admit_tools(config, tools(MOST_TOOLS))) == MOST_TOOLS
     with pytest.raises(McpUnavailableError, match="offers 501 tools"):
-        _admitted(config, tools(MOST_TOOLS + 1))
+        _admit_tools(config, tools(MOST_TOOLS + 1))
 
 
 def test_the_bytes_of_a_servers_tools_count_together_and_with_their_schemas() -> None:
     config, half = peer(), LARGEST_DECLARATIONS // 2
-    assert len(_admitted(config, tools(2, half - 100))) == 2
+    assert len(_admit_tools(config, tools(2, half - 100))) == 2
     with pytest.raises(McpUnavailableError, match="describes its tools in 500132 bytes, and one server may use 500000"):
-        _admitted(config, tools(2, half))
+        _admit_tools(config, tools(2, half))
 
 
 def test_a_message_never_has_all_names_of_a_long_list() -> None:
     with pytest.raises(McpUnavailableError, match=r"has no tool nothing.*tool_1, .*… \(30000 in all\)$") as caught:
-        _admitted(peer(pick=["nothing"]), tools(30_000))
+        _admit_tools(peer(pick=["nothing"]), tools(30_000))
     assert len(str(caught.value)) < 2 * servers.SHOWN

@@ -9,9 +9,16 @@ import pytest
 
 from perdure import StdioServerConfig
 from perdure.activities.mcp import process
-from perdure.activities.mcp.failures import RECENT_LINES, McpError, McpUnavailableError, in_full, last_lines, shortened
+from perdure.activities.mcp.failures import (
+    RECENT_LINES,
+    McpError,
+    McpUnavailableError,
+    last_lines,
+    shorten,
+    with_last_lines,
+)
 from perdure.activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
-from perdure.activities.tool_output import error_detail, told
+from perdure.activities.tool_output import error_detail, text_of_exception
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.mcp_peers import peer, worker_of
@@ -66,23 +73,23 @@ def test_people_are_told_as_many_lines_as_fit_and_the_model_all_of_them() -> Non
     assert message.startswith("the connection broke; its standard error ends with: ")
     assert numbers(message) == list(range(44, 61))
     assert len(message) <= 1_500
-    assert told(error, frozenset()) == str(error)
+    assert text_of_exception(error, frozenset()) == str(error)
     assert last_lines(str(error)) == lines.splitlines()
 
 
 def test_what_the_model_is_told_has_a_bound_and_no_masked_argument() -> None:
     """S-52: and the words of a server that only says that it failed are as long as those of any error."""
     said = McpError(ReasonCode.TOOL_EXECUTION_ERROR, "x" * 5_000)
-    assert told(said, frozenset()) == error_detail(TOOL, said, frozenset()).message == "x" * 1_500
-    assert told(ValueError("x" * 5_000), frozenset()) == "x" * 1_500
+    assert text_of_exception(said, frozenset()) == error_detail(TOOL, said, frozenset()).message == "x" * 1_500
+    assert text_of_exception(ValueError("x" * 5_000), frozenset()) == "x" * 1_500
     ends = f"broke; its standard error ends with: {SECRET} {'y' * 100_000}"
-    assert SECRET not in told(McpError(ReasonCode.TOOL_NETWORK_ERROR, ends), frozenset({SECRET}))
-    assert len(in_full(ends, 1_500)) < 10_000
+    assert SECRET not in text_of_exception(McpError(ReasonCode.TOOL_NETWORK_ERROR, ends), frozenset({SECRET}))
+    assert len(with_last_lines(ends, 1_500)) < 10_000
 
 
 def test_a_last_line_that_does_not_fit_whole_is_told_by_its_end() -> None:
     """Better than none."""
-    short = shortened(f"broke; its standard error ends with: {'a' * 200}b", 100)
+    short = shorten(f"broke; its standard error ends with: {'a' * 200}b", 100)
     assert (len(short), short[:7], short[-2:]) == (100, "broke; ", "ab")
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.activities.litellm_call import Answer, MissingKeyError, complete, require_key
-from perdure.activities.model_attempt import DeadlineExceededError, _within
+from perdure.activities.model_attempt import DeadlineExceededError, _wait_within
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, faults, say
@@ -95,7 +95,7 @@ async def test_a_call_over_its_deadline_is_given_up_and_its_connection_closed() 
         agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": provider.url})
         call = complete(agent, [{"role": "user", "content": "hi"}])
         with pytest.raises(DeadlineExceededError, match=r"generation_timeout \(0.4 s\)"):
-            await _within(timedelta(seconds=0.4), call)
+            await _wait_within(timedelta(seconds=0.4), call)
         await provider.wait_for_disconnect()
     assert provider.request_count == 1
 
@@ -106,7 +106,7 @@ async def test_a_time_out_inside_the_call_is_not_taken_for_the_deadline() -> Non
         raise TimeoutError(msg)
 
     with pytest.raises(TimeoutError) as raised:
-        await _within(timedelta(seconds=60), call())
+        await _wait_within(timedelta(seconds=60), call())
     assert type(raised.value) is TimeoutError
 
 

@@ -8,7 +8,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities import tool_runner
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.tool_runner import Progress
 from perdure.contracts.events import NewEvent, ToolProgress
 from perdure.contracts.tools import CallTool
@@ -49,7 +49,7 @@ Test = Callable[[Progress], Awaitable[None]]
 
 async def in_activity(log: Log, test: Test) -> None:
     async def act() -> None:
-        async with beating():
+        async with keep_beating():
             await test(Progress(store=log, call=CALL, claimant="w1"))
 
     await ActivityEnvironment().run(act)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.litellm_call import complete
-from perdure.activities.provider_messages import marked
+from perdure.activities.provider_messages import add_cache_marks
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, say
 
@@ -70,7 +70,7 @@ async def test_nothing_is_marked_elsewhere(definition: AgentDefinition, monkeypa
 def test_an_empty_text_is_not_marked() -> None:
     """Anthropic refuses the mark on it."""
     messages: list[Any] = [{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": " "}]
-    assert marked(AgentDefinition(name="a", model="anthropic/x"), messages)[1] == messages[1]
+    assert add_cache_marks(AgentDefinition(name="a", model="anthropic/x"), messages)[1] == messages[1]
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_an_empty_text_is_not_marked() -> None:
 )
 def test_marks_are_for_models_of_anthropic_wherever_they_run(model: str, takes: bool) -> None:
     messages: list[Any] = [{"role": "user", "content": "a"}]
-    assert (marked(AgentDefinition(name="a", model=model), messages) != messages) is takes
+    assert (add_cache_marks(AgentDefinition(name="a", model=model), messages) != messages) is takes

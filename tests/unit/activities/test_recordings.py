@@ -24,7 +24,14 @@ from perdure.contracts.recordings import RecordingInfo
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.llm.openai_format import WireMessage, wire
-from perdure.llm.recorded_calls import Asked, asked_model, asked_tool, clean, difference, nearest
+from perdure.llm.recorded_calls import (
+    Asked,
+    clean,
+    difference,
+    find_nearest,
+    request_of_generation,
+    request_of_tool_call,
+)
 from perdure.settings import RecordingMode, SettingsError, load_settings
 from perdure.store import Artifact, Store
 
@@ -61,7 +68,7 @@ def conversation(digits: str = "0123456789abcdef", prompt: str = "go") -> list[M
 
 def asked(definition: AgentDefinition = AGENT, messages: Sequence[Message] | None = None) -> Asked:
     wired: list[WireMessage] = [{"role": "system", "content": definition.instructions}]
-    return asked_model(definition, [*wired, *map(wire, conversation() if messages is None else messages)])
+    return request_of_generation(definition, [*wired, *map(wire, conversation() if messages is None else messages)])
 
 
 def changed(**changes: Any) -> AgentDefinition:
@@ -133,10 +140,10 @@ def test_another_session_asks_for_the_same_although_its_ids_are_its_own() -> Non
 def test_a_call_is_counted_by_its_place_in_the_transcript(index: int, occurrence: int) -> None:
     """S-73: the same number at every attempt, whichever of its siblings have ended."""
     ids = [f"call_0123456789abcdef_{number}" for number in range(3)]
-    before = asked_tool(conversation()[:2], ids[index], "look")
-    after = asked_tool([*conversation(), *conversation("e" * 16)], ids[index], "look")
+    before = request_of_tool_call(conversation()[:2], ids[index], "look")
+    after = request_of_tool_call([*conversation(), *conversation("e" * 16)], ids[index], "look")
     assert (before.occurrence, before.digest) == (after.occurrence, after.digest) == (occurrence, before.digest)
-    later = asked_tool([*conversation(), *conversation("e" * 16)], f"call_{'e' * 16}_0", "look")
+    later = request_of_tool_call([*conversation(), *conversation("e" * 16)], f"call_{'e' * 16}_0", "look")
     assert later.occurrence == 3
 
 
@@ -158,7 +165,7 @@ def test_the_nearest_recorded_request_is_of_the_same_step() -> None:
     """S-74."""
     steps = [asked(messages=conversation()[:1]), asked(messages=conversation())]
     drifted = asked(messages=conversation(prompt="gone")[:1])
-    assert nearest(drifted.request, [step.request for step in steps]) == steps[0].request
+    assert find_nearest(drifted.request, [step.request for step in steps]) == steps[0].request
 
 
 @pytest.fixture
@@ -225,7 +232,7 @@ async def test_a_result_is_kept_as_it_was_but_for_known_secrets(store: Store, tm
     """S-73."""
     content = '{"has_credentials": true, "api_key": "example", "of": "%s"}'
     file, (call_id, *_) = tmp_path / "tools" / "look" / "a.json", ("call_0123456789abcdef_0",)
-    of = asked_tool(conversation(), call_id, "look", {SECRET})
+    of = request_of_tool_call(conversation(), call_id, "look", {SECRET})
     message = ToolMessage(call_id=call_id, name="look", content=content % SECRET)
     written = CallRecording(file=file, asked=of, secrets=frozenset({SECRET}))
     whole = Artifact(id=f"art_{call_id}", session="s", media_type="text/plain", text=content % SECRET)
@@ -283,7 +290,7 @@ async def test_a_fixture_whose_answer_lacks_a_field_is_named(store: Store, tmp_p
         await worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider())
 
 
-@pytest.mark.parametrize("broken", ["asked_model", "without_secrets", "write"])
+@pytest.mark.parametrize("broken", ["request_of_generation", "without_secrets", "write"])
 async def test_a_fault_of_the_recording_does_not_cost_the_answer(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -302,7 +309,7 @@ async def test_a_fault_of_the_recording_does_not_cost_a_result(
 ) -> None:
     monkeypatch.setattr(f"perdure.activities.recordings.{broken}", Mock(side_effect=KeyError("content")))
     call_id = "call_0123456789abcdef_0"
-    written = CallRecording(file=tmp_path / "a.json", asked=asked_tool(conversation(), call_id, "look"))
+    written = CallRecording(file=tmp_path / "a.json", asked=request_of_tool_call(conversation(), call_id, "look"))
     with caplog.at_level(logging.WARNING):
         message = ToolMessage(call_id=call_id, name="look", content="here")
         await written.keep(message, artifacts=[], ended_turn=False, seconds=1.0)
@@ -312,7 +319,7 @@ async def test_a_fault_of_the_recording_does_not_cost_a_result(
 async def test_without_a_recording_a_call_costs_neither_a_look_at_the_store_nor_a_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("asked_model", "asked_tool"):
+    for name in ("request_of_generation", "request_of_tool_call"):
         monkeypatch.setattr(f"perdure.activities.recordings.{name}", Mock(side_effect=AssertionError(name)))
     off = worker(cast(Store, None), tmp_path, "off")
     definition = changed(recording="")

@@ -17,7 +17,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.tools import ToolDeclaration
-from perdure.schema_checks import off_the_loop, problem, under_a_clock
+from perdure.schema_checks import off_the_loop, problem, run_with_clock
 from perdure.security.approvals import fits
 
 LEVELS = 60
@@ -95,7 +95,7 @@ def test_a_rule_that_takes_for_ever_allows_nothing_and_forbids_what_it_might(sch
     """Under the clock of the answer: the rules of all its calls have their time together."""
     tool = ToolDeclaration(name="put", description="", parameters={}, reference="tools:put")
     rules = {word: ApprovalRule(tool="put", decision=word, arguments=schema) for word in ("allow", "deny", "ask")}
-    held = under_a_clock(lambda: {word: fits(rule, tool, VALUE) for word, rule in rules.items()})
+    held = run_with_clock(lambda: {word: fits(rule, tool, VALUE) for word, rule in rules.items()})
     assert held == {"allow": False, "deny": True, "ask": True}
 
 

@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
-from perdure.activities.heartbeat import beating
+from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_writes import PATIENCE, write_until_stored
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
 from perdure.workflows.options import GRACE, LOST_WORKER_MARGIN
@@ -32,7 +32,7 @@ async def stored_after(*failures: Exception) -> str:
         return "stored"
 
     async def work() -> str:
-        async with beating():
+        async with keep_beating():
             return await write_until_stored(write)
 
     result: str = await ActivityEnvironment().run(work)

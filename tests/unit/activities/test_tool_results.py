@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from perdure.activities.tool_claims import masked_values
+from perdure.activities.tool_claims import masked_values_of
 from perdure.activities.tool_output import error_detail
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
@@ -14,7 +14,7 @@ TOOL = ToolDeclaration(name="t", description="T.", parameters={"type": "object"}
 
 
 def hidden(**arguments: JsonValue) -> Hidden:
-    return masked_values(TOOL, json.dumps(arguments))
+    return masked_values_of(TOOL, json.dumps(arguments))
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_an_exception_loses_every_masked_argument_that_it_repeats(
 
 def test_broken_arguments_hide_nothing() -> None:
     """They are shown redacted, and no body runs on them."""
-    assert masked_values(TOOL, '{"pin": ') == Hidden()
+    assert masked_values_of(TOOL, '{"pin": ') == Hidden()

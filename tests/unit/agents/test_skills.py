@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, AgentDefinitionError, tool
-from perdure.agents.skills import UnknownSkillError, rendered, resolved, to_prompt_xml
+from perdure.agents.skills import UnknownSkillError, render_skill, resolve_skill, to_prompt_xml
 from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.skills import MAX_BYTES, instructions_in, skills_in
 from tests.unit.agents.skill_files import LONG_NAME, REFUSED, TAKEN, front, write
@@ -176,15 +176,15 @@ def test_a_skill_is_found_by_its_id_or_by_a_name_that_no_other_has() -> None:
         for name, capability in (("plan", ""), ("review", "code"), ("review", "law"), ("file", "law"))
     )
     skills = [own, first, second, only]
-    assert resolved("plan", skills) is own
-    assert resolved("law:review", skills) is second
-    assert resolved("file", skills) is only
+    assert resolve_skill("plan", skills) is own
+    assert resolve_skill("law:review", skills) is second
+    assert resolve_skill("file", skills) is only
     with pytest.raises(UnknownSkillError, match=r"more than one .* 'review'; choose one of: code:review, law:review$"):
-        resolved("review", skills)
+        resolve_skill("review", skills)
     for absent in ("absent", "", "code:file", "../review", "law:"):
         with pytest.raises(UnknownSkillError, match=r"there are: code:review, law:file, law:review, plan$"):
-            resolved(absent, skills)
-    assert resolved("review", [first, Skill(name="review", description="of none")]).description == "of none"
+            resolve_skill(absent, skills)
+    assert resolve_skill("review", [first, Skill(name="review", description="of none")]).description == "of none"
 
 
 def test_the_tool_lists_the_skills_as_xml_in_its_description() -> None:
@@ -204,7 +204,7 @@ def test_a_call_gives_body_tools_folder_and_files() -> None:
     one = Skill(
         name="a", description="d", body="# How", allowed_tools=("x", "y"), compatibility="git", files=("run.py",)
     )
-    assert rendered(one, folder="/srv/a", note="mind this.") == (
+    assert render_skill(one, folder="/srv/a", note="mind this.") == (
         '<skill name="a">\n# How\n</skill>\n'
         "<allowed_tools>x, y</allowed_tools>\n"
         "<compatibility>git</compatibility>\n"
@@ -212,7 +212,7 @@ def test_a_call_gives_body_tools_folder_and_files() -> None:
         "Files in it, at most the first ten:\n<files>\nrun.py\n</files>\n"
         "Note: mind this."
     )
-    assert rendered(Skill(name="a", description="d", body="b"), folder="") == '<skill name="a">\nb\n</skill>'
+    assert render_skill(Skill(name="a", description="d", body="b"), folder="") == '<skill name="a">\nb\n</skill>'
 
 
 def test_the_definition_holds_the_body_and_not_the_folder(tmp_path: Path) -> None:

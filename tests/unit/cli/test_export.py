@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from perdure.cli.export import added
+from perdure.cli.export import added_messages_of
 from perdure.cli.main import cli
 from perdure.client import read
 from perdure.contracts.agents import AgentDefinition
@@ -173,8 +173,8 @@ def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
         return StepRecord(id=name, session=SESSION, turn=1, step=0, parent=parent, messages=(content,))
 
     steps = {one.id: one for one in (step("a", None), step("lost", "a"), step("b", "a"))}
-    assert added(steps, 1, "b") == [UserMessage(content="a"), UserMessage(content="b")]
-    assert added(steps, 2, "b") == added(steps, 1, None) == []
+    assert added_messages_of(steps, 1, "b") == [UserMessage(content="a"), UserMessage(content="b")]
+    assert added_messages_of(steps, 2, "b") == added_messages_of(steps, 1, None) == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from perdure.cli.progress import MOST_ROWS, Progress, erasing
+from perdure.cli.progress import MOST_ROWS, Progress, erase_sequence_of
 from perdure.cli.render import cut, duration, table, width_of
 from perdure.contracts import events
 from perdure.contracts.budgets import Budgets, Spent, Usage
@@ -182,4 +182,4 @@ def test_a_table_is_aligned_and_as_wide_as_the_terminal() -> None:
 
 
 def test_rows_are_erased_from_the_first() -> None:
-    assert (erasing(0), erasing(1), erasing(3)) == ("", "\r\x1b[J", "\r\x1b[2A\x1b[J")
+    assert (erase_sequence_of(0), erase_sequence_of(1), erase_sequence_of(3)) == ("", "\r\x1b[J", "\r\x1b[2A\x1b[J")

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from perdure.client.waits import Seen, explain, untaken_queues
+from perdure.client.waits import Seen, explain, find_untaken_queues
 from perdure.contracts.budgets import Spent
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
@@ -203,7 +203,7 @@ def test_of_several_causes_the_worst_is_told() -> None:
 
 def test_workers_that_have_asked_of_late_may_be_busy() -> None:
     turn = described(running(**WAITING))
-    (queue,) = untaken_queues(turn, NOW)
+    (queue,) = find_untaken_queues(turn, NOW)
     assert queue == (QUEUE, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
     wait = explain(turn, Seen(now=NOW, polled={queue: NOW - timedelta(seconds=40)}))
     assert wait is not None

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from perdure.contracts import conditions
 from perdure.contracts.budgets import Budgets, Spent
-from perdure.contracts.conditions import AnyCondition, parts, text_conditions
+from perdure.contracts.conditions import AnyCondition, text_conditions, walk_conditions
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.hooks import Reacted
 from perdure.contracts.tools import ChangeTodos, ClearTodos, PlannedCall, ToolOutcome
@@ -170,7 +170,7 @@ def _ends_of_steps(played: Played) -> Iterator[tuple[Moment, Facts]]:
 def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
     """S-34 S-35: at the end of the step, not one before, alone and combined. Hooks may come in between."""
     policy = played.begun.policy
-    row = [one for one in parts(policy.stop_conditions) if isinstance(one, conditions.ConsecutiveErrors)]
+    row = [one for one in walk_conditions(policy.stop_conditions) if isinstance(one, conditions.ConsecutiveErrors)]
     if policy.hooks or row:
         return
     titles, judged = {stops.title(one) for one in policy.stop_conditions}, None
@@ -180,7 +180,9 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
         if not moment.ends:
             assert not held
         elif played.commit.stopped_by in titles:
-            on_errors = [one for one in held if any(isinstance(part, conditions.ToolFailed) for part in parts((one,)))]
+            on_errors = [
+                one for one in held if any(isinstance(part, conditions.ToolFailed) for part in walk_conditions((one,)))
+            ]
             assert played.commit.stopped_by in map(stops.title, [held[0], *on_errors])
         elif played.commit.stop_reason is not StopReason.WAITING_FOR_INPUT:
             by_itself = played.commit.stopped_by is not None or played.commit.stop_reason is StopReason.ERROR

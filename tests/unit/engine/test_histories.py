@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contracts.messages import AssistantMessage, ConversationError, ToolMessage, checked_history
+from perdure.contracts.messages import AssistantMessage, ConversationError, ToolMessage, check_history
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
@@ -48,14 +48,14 @@ def result(call_id: str = "c1") -> dict[str, Any]:
 )
 def test_what_providers_refuse_is_refused_in_one_line_with_the_message(messages: list[Any], cause: str) -> None:
     with pytest.raises(ConversationError) as refusal:
-        checked_history(messages)
+        check_history(messages)
     assert str(refusal.value).startswith(cause)
     assert "\n" not in str(refusal.value)
 
 
 def test_odd_characters_of_call_ids_are_replaced_in_calls_and_results_alike() -> None:
     """Kimi's models number their calls ``functions.look:0``, which other providers refuse."""
-    read = checked_history([SYSTEM, USER, asking("functions.look:0", arguments=""), result("functions.look:0"), USER])
+    read = check_history([SYSTEM, USER, asking("functions.look:0", arguments=""), result("functions.look:0"), USER])
     _, asks, told, _ = read
     assert isinstance(asks, AssistantMessage)
     assert isinstance(told, ToolMessage)

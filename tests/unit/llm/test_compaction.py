@@ -10,10 +10,10 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, Tool
 from perdure.llm.compaction import (
     SHOWN_CHARACTERS,
     characters_of_one_summary,
-    compacted,
     find_boundary,
     plan_summary,
-    shown,
+    render_message,
+    replace_beginning,
     summary_in,
     to_summarise,
 )
@@ -80,7 +80,7 @@ def test_no_cut_parts_a_call_from_its_result(messages: list[Message], keep: int,
         assert not isinstance(messages[boundary - 1], UserMessage)
         assert not isinstance(messages[boundary : boundary + 1][0], ToolMessage)
     if room is not None:
-        assert sum(len(shown(message)) for message in messages[:boundary]) <= room
+        assert sum(len(render_message(message)) for message in messages[:boundary]) <= room
 
 
 @given(conversations(), st.integers(2, 15))
@@ -173,9 +173,9 @@ def test_the_summary_is_what_stands_between_its_tags(answer: str, summary: str) 
 
 
 def test_a_summary_of_a_summary_counts_every_message_it_stands_for() -> None:
-    first = compacted([asked(), said(), asked(), said()], 2, "one")
+    first = replace_beginning([asked(), said(), asked(), said()], 2, "one")
     assert first[1:] == (asked(), said())
-    second = compacted([*first, asked(), said()], 3, "two")
+    second = replace_beginning([*first, asked(), said()], 3, "two")
     marker = second[0]
     assert isinstance(marker, UserMessage)
     assert (marker.summary_of, len(second)) == (4, 3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.errors import REASONS, ModelError, ReasonCode, named
+from perdure.contracts.errors import REASONS, ModelError, ReasonCode, code_of_kind
 from perdure.llm.failures import FailureFacts, classify, is_ambiguous, reason_of
 
 EIGHT_RETRIED_CLASSES = {
@@ -230,4 +230,4 @@ def test_a_code_of_another_form_is_refused_where_it_is_written(code: str) -> Non
 )
 def test_a_failure_without_a_code_is_named_after_its_class(kind: str, code: str) -> None:
     """S-69: what Temporal knows of it is its type."""
-    assert named(kind) == code
+    assert code_of_kind(kind) == code

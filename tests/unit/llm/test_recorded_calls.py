@@ -10,7 +10,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import ToolDeclaration
-from perdure.llm.recorded_calls import NOT_SENT, asked_model
+from perdure.llm.recorded_calls import NOT_SENT, request_of_generation
 
 SENT = {"model", "tools", "generate_params", "output_schema", "tool_mode"}
 """Fields that change what the model reads or how it answers: changing one makes a recording miss."""
@@ -49,7 +49,7 @@ def test_every_field_of_a_definition_is_known_to_be_sent_or_not() -> None:
 def test_what_reaches_no_provider_does_not_make_a_recording_miss(field: str) -> None:
     changed = AGENT.model_copy(update={field: UNSENT[field]})
     assert getattr(changed, field) != getattr(AGENT, field)
-    assert asked_model(changed, []).digest == asked_model(AGENT, []).digest
+    assert request_of_generation(changed, []).digest == request_of_generation(AGENT, []).digest
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,7 @@ def test_what_reaches_no_provider_does_not_make_a_recording_miss(field: str) -> 
     ],
 )
 def test_what_the_model_is_asked_makes_it_miss(field: str, value: object) -> None:
-    assert asked_model(AGENT.model_copy(update={field: value}), []).digest != asked_model(AGENT, []).digest
+    assert (
+        request_of_generation(AGENT.model_copy(update={field: value}), []).digest
+        != request_of_generation(AGENT, []).digest
+    )

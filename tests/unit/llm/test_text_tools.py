@@ -12,7 +12,7 @@ from perdure.contracts.agents import ToolMode
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import json_object
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.text_tools import TextCall, as_text, calls_in, offered, written
+from perdure.llm.text_tools import TextCall, as_text, calls_in, describe_tools, write_calls
 
 MODES: list[Any] = [mode for mode in get_args(ToolMode) if mode not in {"auto", "api"}]
 TAGGED: list[Any] = ["xml", "json-in-xml", "json-with-tag"]
@@ -102,7 +102,7 @@ def test_a_result_that_the_model_made_up_ends_the_answer(mode: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_an_unknown_tool_is_a_call_too(mode: Any) -> None:
     """The model is then told that there is none."""
-    text = written(mode, [("serch", {"q": "x"})], {})
+    text = write_calls(mode, [("serch", {"q": "x"})], {})
     assert read(mode, text) == ("", [("serch", {"q": "x"})])
 
 
@@ -235,12 +235,12 @@ def test_a_list_of_objects_is_a_list_of_calls() -> None:
 def test_where_the_provider_does_it_nothing_is_read_or_said() -> None:
     for mode in ("api", "auto"):
         assert calls_in(mode, TWO["json"], TOOLS) == (TWO["json"], ())
-        assert offered(mode, TOOLS) == ""
+        assert describe_tools(mode, TOOLS) == ""
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_prompt_names_every_tool_and_shows_a_call_that_is_one(mode: Any) -> None:
-    text = offered(mode, TOOLS)
+    text = describe_tools(mode, TOOLS)
     for tool in TOOLS:
         line = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         assert line in [
@@ -251,7 +251,7 @@ def test_the_prompt_names_every_tool_and_shows_a_call_that_is_one(mode: Any) -> 
     left, calls = calls_in(mode, shown.partition("\n\n")[0], other)
     assert left == ""
     assert (calls[0].name, json.loads(calls[0].arguments)) == ("TOOL", {"FIRST": "a text", "SECOND": [1, True]})
-    assert offered(mode, ()) == ""
+    assert describe_tools(mode, ()) == ""
 
 
 CONVERSATION: list[WireMessage] = [
@@ -336,7 +336,7 @@ def test_what_is_written_is_read_as_the_same(mode: Any, calls: list[tuple[str, d
         for name in ("note", "at"):  # their type, text, would not let other values through
             arguments.pop(name, None)
     tools = {tool.name: tool.parameters for tool in TOOLS}
-    text = written(mode, calls, tools)
+    text = write_calls(mode, calls, tools)
     assert read(mode, text) == ("", calls)
     assert read(mode, f"It's `so`.\n\n{text}") == ("It's `so`.", calls)
 
@@ -346,7 +346,7 @@ def test_what_is_written_is_read_as_the_same(mode: Any, calls: list[tuple[str, d
 def test_texts_for_arguments_that_are_texts_are_read_as_the_same(mode: Any, note: str, at: str | None) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [("pay", {"note": note}), ("git-look", {"at": at})]
     tools = {tool.name: tool.parameters for tool in TOOLS}
-    assert read(mode, written(mode, calls, tools)) == ("", calls)
+    assert read(mode, write_calls(mode, calls, tools)) == ("", calls)
 
 
 PIECES = st.sampled_from(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure.contracts.tools import ToolDeclaration
-from perdure.llm.text_tools import calls_in, written
+from perdure.llm.text_tools import calls_in, write_calls
 
 MODES: list[Any] = ["xml", "json", "pythonic"]
 """The modes with tags are read alike."""
@@ -61,8 +61,8 @@ def test_a_longer_text_takes_longer_in_proportion(mode: Any, part: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_megabyte_takes_less_than_a_second(mode: Any) -> None:
     """S-27: one long argument, and a long text around calls."""
-    call = written(mode, [("pay", {"note": 'a "b"\n' * 170_000})], {})
-    short = written(mode, [("pay", {"note": "x"})], {})
+    call = write_calls(mode, [("pay", {"note": 'a "b"\n' * 170_000})], {})
+    short = write_calls(mode, [("pay", {"note": "x"})], {})
     for text in (call, f"{'word {1} [2] <3> `4` ' * 25_000}\n{short}\n{'word {1} [2] <3> `4` ' * 25_000}"):
         assert len(calls_in(mode, text, TOOLS)[1]) == 1
         assert any(seconds(mode, text) < 1 for _ in range(TRIES))

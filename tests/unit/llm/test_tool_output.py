@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, offloaded, whole_characters
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, replace_surrogates, shorten_output
 
 
 @given(st.text(max_size=400), st.integers(1, 300))
@@ -35,7 +35,7 @@ def test_an_offloaded_output_keeps_15_000_characters_at_each_end_and_a_handle() 
     """S-26: over 30,000 characters."""
     text = "h" * 15_000 + "m\n" * 2_000 + "t" * 15_000
     assert len(text) > OFFLOAD_CHARACTERS
-    kept = offloaded(text, "art_1")
+    kept = shorten_output(text, "art_1")
     assert kept.startswith("h" * 15_000 + "\n\n…")
     assert kept.endswith("…\n\n" + "t" * 15_000)
     assert "4,000 characters (2,000 lines) left out; the whole output is artifact art_1" in kept
@@ -44,10 +44,10 @@ def test_an_offloaded_output_keeps_15_000_characters_at_each_end_and_a_handle() 
 def test_the_note_in_an_offloaded_output_says_how_to_read_on_if_the_agent_can() -> None:
     """S-26: from where the head ends."""
     text = "x" * (OFFLOAD_CHARACTERS + 1)
-    assert "the whole output is artifact art_1 (read on with read_output, start=15000) …" in offloaded(
+    assert "the whole output is artifact art_1 (read on with read_output, start=15000) …" in shorten_output(
         text, "art_1", "read_output"
     )
-    assert "the whole output is artifact art_1 …" in offloaded(text, "art_1")
+    assert "the whole output is artifact art_1 …" in shorten_output(text, "art_1")
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_the_note_in_an_offloaded_output_says_how_to_read_on_if_the_agent_can() 
     ],
 )
 def test_halves_of_characters_are_replaced_and_pairs_joined(text: str, whole: str) -> None:
-    assert whole_characters(text) == whole
+    assert replace_surrogates(text) == whole

@@ -11,7 +11,7 @@ from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, S
 from perdure.contracts.hooks import Finish, HookRule
 from perdure.contracts.input_requests import digest_of
 from perdure.contracts.tools import PlannedCall
-from perdure.security.approvals import considered, is_approved, verdict
+from perdure.security.approvals import apply_policy, is_approved, verdict
 
 
 @tool(requires_approval=True)
@@ -32,7 +32,7 @@ def agent(*rules: ApprovalRule) -> Agent:
 
 def plan(raw: str, *rules: ApprovalRule, of: Any = pay, shown: str | None = None) -> PlannedCall:
     call = PlannedCall(call_id="c", tool=of.name)
-    return considered(agent(*rules).definition, of.declaration, call, raw=raw, shown=shown or raw)
+    return apply_policy(agent(*rules).definition, of.declaration, call, raw=raw, shown=shown or raw)
 
 
 def test_without_rules_only_tools_that_say_so_need_an_approval() -> None:
@@ -170,7 +170,7 @@ def test_a_rule_whose_schema_is_none_is_refused_where_the_agent_is_defined() -> 
 def test_a_schema_that_cannot_be_used_lets_nothing_pass(schema: Any) -> None:
     """One of an MCP server is not checked, and the call waits for somebody all the same; no generation is lost."""
     odd = pay.declaration.model_copy(update={"parameters": schema})
-    call = considered(agent().definition, odd, PlannedCall(call_id="c", tool="pay"), raw='{"amount": 7}', shown="{}")
+    call = apply_policy(agent().definition, odd, PlannedCall(call_id="c", tool="pay"), raw='{"amount": 7}', shown="{}")
     assert (call.needs, call.rejected) == ("approval", None)
     for decision, expected in (("allow", "ask"), ("deny", "deny")):
         rule = ApprovalRule.model_validate({"tool": "pay", "arguments": schema, "decision": decision})

@@ -10,14 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perdure.contracts.values import JsonValue
-from perdure.security.redaction import (
-    DEEPEST_ARGUMENTS,
-    MASK,
-    Hidden,
-    hidden_values,
-    mask_arguments,
-    redact_text,
-)
+from perdure.security.redaction import DEEPEST_ARGUMENTS, MASK, Hidden, hidden_values_of, mask_arguments, redact_text
 
 SECRET = "hunter2-hunter2"
 KEYS = [
@@ -360,12 +353,12 @@ def test_the_hidden_values_are_all_texts_that_masking_takes_out(
 ) -> None:
     """S-52: an exception that repeats an argument is redacted with them."""
     arguments: dict[str, JsonValue] = {**around, "planted": [{name: secret}], "pin": secret}
-    assert hidden_values(arguments, ["pin"]).named >= set(strings(secret)) - {MASK}
-    assert not hidden_values({"planted": [*strings(secret)]}).named
+    assert hidden_values_of(arguments, ["pin"]).named >= set(strings(secret)) - {MASK}
+    assert not hidden_values_of({"planted": [*strings(secret)]}).named
 
 
 def test_what_is_shown_is_not_hidden() -> None:
-    hidden = hidden_values({"user": "me", "to": ["you"], "n": 1, "password": {"old": "a", "new": ["b"]}})
+    hidden = hidden_values_of({"user": "me", "to": ["you"], "n": 1, "password": {"old": "a", "new": ["b"]}})
     assert hidden == Hidden(named=frozenset({"a", "b"}))
 
 
@@ -385,20 +378,20 @@ def test_what_is_shown_is_not_hidden() -> None:
 )
 def test_what_masking_takes_out_of_a_text_is_guessed_to_be_secret_alone_too(text: str, part: str) -> None:
     """S-52: an exception repeats the password, not the command line it stood in."""
-    hidden = hidden_values({"command": [text]})
+    hidden = hidden_values_of({"command": [text]})
     assert part in hidden.guessed
     assert not hidden.named
 
 
 def test_a_word_behind_a_name_is_not_looked_for_elsewhere() -> None:
     """Else every traceback would lose the name of a class."""
-    assert hidden_values({"code": "TOKEN=LexerToken"}) == Hidden()
+    assert hidden_values_of({"code": "TOKEN=LexerToken"}) == Hidden()
 
 
 def test_a_number_is_hidden_as_it_is_written() -> None:
     """S-52: from four digits on; shorter ones stand everywhere."""
     arguments: dict[str, JsonValue] = {"pin": 4711, "password": {"a": 3.141, "b": None, "c": True, "d": 99}, "n": 12345}
-    assert hidden_values(arguments, ["pin"]).named == {"4711", "3.141"}
+    assert hidden_values_of(arguments, ["pin"]).named == {"4711", "3.141"}
 
 
 @given(st.dictionaries(st.text(), JSON))

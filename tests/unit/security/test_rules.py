@@ -15,7 +15,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.input_requests import Verdict, digest_of
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.security.approvals import MAX_ASKED_BYTES, considered, fits, in_one_payload, is_approved, verdict
+from perdure.security.approvals import MAX_ASKED_BYTES, apply_policy, fits, is_approved, reject_oversized, verdict
 
 Schema = dict[str, JsonValue]
 
@@ -53,7 +53,7 @@ def rule(schema: Schema, decision: Verdict = "allow", of: str = "*") -> Approval
 def plan(of: Tool[..., Any], raw: str, *rules: ApprovalRule, shown: str | None = None) -> PlannedCall:
     agent = Agent(name="a", model="p/m", tools=[of], approvals=ApprovalPolicy(rules=rules))
     call = PlannedCall(call_id="c", tool=of.name)
-    return considered(agent.definition, of.declaration, call, raw=raw, shown=shown or raw)
+    return apply_policy(agent.definition, of.declaration, call, raw=raw, shown=shown or raw)
 
 
 def amounts(schema: Schema) -> Schema:
@@ -212,7 +212,7 @@ def test_no_schema_of_a_server_loses_an_answer_that_is_paid(schema: Any, raw: st
     """The generation would be tried again, and paid again, without end."""
     odd = pay.declaration.model_copy(update={"parameters": schema})
     agent = Agent(name="a", model="p/m", tools=[pay]).definition
-    call = considered(agent, odd, PlannedCall(call_id="c", tool="pay"), raw=raw, shown=raw)
+    call = apply_policy(agent, odd, PlannedCall(call_id="c", tool="pay"), raw=raw, shown=raw)
     assert call.needs == "approval" or call.rejected is not None
 
 
@@ -224,7 +224,7 @@ def test_a_number_that_no_arithmetic_takes_loses_no_answer() -> None:
 def test_questions_that_fit_no_payload_together_are_refused_in_part() -> None:
     """S-06: those before them are asked; the model is told to ask the rest later."""
     raw = json.dumps({"question": "€" * 2_000, "options": [f"{number}" + "€" * 195 for number in range(20)]})
-    calls = in_one_payload([plan(ask_user, raw) for _ in range(140)])
+    calls = reject_oversized([plan(ask_user, raw) for _ in range(140)])
     asked = [call for call in calls if call.needs is not None]
     assert 10 < len(asked) < 30
     assert calls[: len(asked)] == asked

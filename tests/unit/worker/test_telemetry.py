@@ -29,7 +29,7 @@ from perdure.worker.telemetry import (
     brief,
     metrics_page,
     registry,
-    serving,
+    serve_pages,
 )
 
 
@@ -143,7 +143,7 @@ async def test_probes_tell_alive_from_ready_and_metrics_parse_as_one_page() -> N
     own.register(PeopleCollector(nobody))
     listener = bind("127.0.0.1:0")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with serving(listener, health, lambda: metrics_page(own, sdk)):
+    async with serve_pages(listener, health, lambda: metrics_page(own, sdk)):
         assert await fetch(f"{url}/healthz") == (200, "ok\n")
         assert await fetch(f"{url}/readyz") == (503, "starting\n")
         health.ready = True
