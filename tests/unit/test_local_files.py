@@ -50,8 +50,8 @@ def running() -> Iterator[None]:
 def left(tmp_path: Path) -> None:
     """A file whose writer was killed."""
     code = (
-        "import os, signal\nfrom perdure.local_files import DevAddresses, held\n"
-        f"with held() as file:\n    file.write(DevAddresses(**{ADDRESSES.model_dump()}))\n"
+        "import os, signal\nfrom perdure.local_files import DevAddresses, hold_address\n"
+        f"with hold_address() as file:\n    file.write(DevAddresses(**{ADDRESSES.model_dump()}))\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
