@@ -44,8 +44,8 @@ MOST_PROCESSES = 8
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes for each core: half of what tests do is to wait, for servers, for timers and for lost workers."""
-    return min(2 * (os.cpu_count() or 1), MOST_PROCESSES)
+    """A process for each core: with two, workers starve at times until Temporal counts them as lost."""
+    return min(max(os.cpu_count() or 1, 2), MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
