@@ -7,16 +7,15 @@ requests, if the worker takes any.
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 
-from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.failures import redact
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.tool_runner import Bodies, CallContext, wait_within
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, dedent_instructions
@@ -29,7 +28,7 @@ from perdure.contracts.events import AgentStart
 from perdure.contracts.tools import CallTool
 from perdure.contracts.turn_context import TurnContext, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
 from perdure.llm.instructions import PlaceholderError, fill_in
 from perdure.store import Store
 from perdure.store.records import TurnBefore
@@ -52,7 +51,7 @@ class Roster:
         self._inline = inline
         self._made: OrderedDict[str, Agent] = OrderedDict()
 
-    def of(self, definition: AgentDefinition) -> Agent | None:
+    def find_agent(self, definition: AgentDefinition) -> Agent | None:
         """The agent with the bodies of its tools; None if this worker has none, or not any more."""
         if definition.inline is None:
             return self._agents.get(definition.name)
@@ -70,7 +69,7 @@ class Roster:
                 self._made.popitem(last=False)
         return made
 
-    async def named(self, name: str, source: TurnBefore | None) -> AgentDefinition:
+    async def find_definition(self, name: str, source: TurnBefore | None) -> AgentDefinition:
         """The definition of an agent as it is now; it may have come whole with the turn that the session goes on from.
 
         Raises:
@@ -82,12 +81,12 @@ class Roster:
         if source is not None and source.agent == name:
             before = await self._definitions.get(source.definition)
             if before.inline is not None:
-                return self._described(before.inline)
+                return self._read_definition(before.inline)
         known = ", ".join(sorted(self._agents)) or "none"
         message = f"no agent is named {name!r}; this worker has: {known}"
         raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
 
-    def described(self, request: TurnRequest) -> AgentDefinition | None:
+    def read_definition(self, request: TurnRequest) -> AgentDefinition | None:
         """The definition that a request brings; None if it names an agent.
 
         Raises:
@@ -101,16 +100,16 @@ class Roster:
         if request.agent is not None and request.agent != fields.get("name"):
             message = f"definition: it is of {fields['name']!r}, and agent says {request.agent!r}; leave agent out"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
-        return self._described(fields)
+        return self._read_definition(fields)
 
-    def _described(self, fields: dict[str, JsonValue]) -> AgentDefinition:
+    def _read_definition(self, fields: dict[str, JsonValue]) -> AgentDefinition:
         if self._inline is None:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, NOT_ALLOWED))
         try:
             agent = self._inline.agent(fields)
         except AgentDefinitionError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"definition: {error}")) from None
-        return agent.definition.model_copy(update={"inline": fields})
+        return replace(agent.definition, inline=fields)
 
 
 KEPT_DEFINITIONS = 256
@@ -155,7 +154,9 @@ class Instructions:
         self._bodies = bodies
         self._secrets = secrets
 
-    async def made(self, definition: AgentDefinition, agent: Agent | None, context: TurnContext) -> AgentDefinition:
+    async def fill_instructions(
+        self, definition: AgentDefinition, agent: Agent | None, context: TurnContext
+    ) -> AgentDefinition:
         """The definition with the instructions of a turn of that context.
 
         Raises:
@@ -167,7 +168,7 @@ class Instructions:
             if isinstance(agent.instructions, str):
                 text = fill_in(definition.instructions, context)
             else:
-                text = await self._called(agent, context)
+                text = await self._call_function(agent, context)
         except PlaceholderError as error:
             message = f"the instructions of agent {definition.name!r} {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
@@ -176,9 +177,9 @@ class Instructions:
             message = f"the instructions of agent {definition.name!r} could not be made: {type(error).__name__}: {said}"
             activity.logger.warning("%s", message, exc_info=True)
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
-        return definition.model_copy(update={"instructions": text})
+        return replace(definition, instructions=text)
 
-    async def _called(self, agent: Agent, context: TurnContext) -> str:
+    async def _call_function(self, agent: Agent, context: TurnContext) -> str:
         """The text that the agent's function gives, within its time."""
         assert callable(agent.instructions), "any other instructions are a text"  # noqa: S101 - narrows the type
         limit = LONGEST.total_seconds()
@@ -198,22 +199,22 @@ def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]
     """The tool over the skills that the turn began with; ``here`` are those that this worker has read itself."""
 
     def read(name: str) -> str:
-        one = skills.resolve_skill(name, frozen)
-        own = next((other for other in here if other.id == one.id), None)
+        skill = skills.resolve_skill(name, frozen)
+        own = next((other for other in here if other.id == skill.id), None)
         folder = own.folder if own is not None and Path(own.folder).is_dir() else ""
-        return skills.render_skill(one, folder=folder, note=_note(one, own, folder))
+        return skills.render_skill(skill, folder=folder, note=_note(skill, own, folder))
 
     return replace(skills.skill, function=read)
 
 
-def _note(one: Skill, own: Skill | None, folder: str) -> str:
+def _note(skill: Skill, own: Skill | None, folder: str) -> str:
     """What the model must know before it uses the skill's files."""
-    if one.files and not folder:
+    if skill.files and not folder:
         return "the worker that runs this call does not have the folder of the skill; its files cannot be read here."
-    missing = [name for name in one.files if not (Path(folder) / name).is_file()]
+    missing = [name for name in skill.files if not (Path(folder) / name).is_file()]
     if missing:
         return f"the worker that runs this call lacks these files: {', '.join(missing)}."
-    if folder and own is not None and own.model_dump() != one.model_dump():
+    if folder and own is not None and own.model_dump() != skill.model_dump():
         return "the folder on the worker that runs this call holds another version of the skill."
     return ""
 
@@ -230,7 +231,7 @@ class TurnContexts:
         self._environment = environment
         self._kept: OrderedDict[tuple[str, int], TurnContext] = OrderedDict()
 
-    async def of(self, session: str, turn: int) -> TurnContext:
+    async def load_context(self, session: str, turn: int) -> TurnContext:
         """The context that a turn began with; an empty one if there is no such turn."""
         key = (session, turn)
         if key not in self._kept:
@@ -249,18 +250,24 @@ class TurnContexts:
         while len(self._kept) > KEPT_CONTEXTS:
             self._kept.popitem(last=False)
 
-    async def of_call(self, call: CallTool) -> CallContext:
+    async def load_call_context(self, call: CallTool) -> CallContext:
         """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
 
         Raises:
             ToolUnavailableError: A variable that the turn's context names is not set here.
         """
-        turn = await write_until_stored(lambda: self.of(call.session, call.turn))
-        context = CallContext(call.session, call.turn, call.call_id, f"{call.session}/{call.turn}/{call.call_id}")
-        context.data, context.tenant, context.by = self.data_for_code(turn), turn.tenant, turn.by
-        return context
+        turn = await write_until_stored(lambda: self.load_context(call.session, call.turn))
+        return CallContext(
+            session=call.session,
+            turn=call.turn,
+            call_id=call.call_id,
+            idempotency_key=f"{call.session}/{call.turn}/{call.call_id}",
+            data=self.data_for_code(turn),
+            tenant=turn.tenant,
+            by=turn.by,
+        )
 
-    async def of_opening(self, opening: OpenTurn, source: TurnBefore | None) -> TurnContext:
+    async def resolve_context(self, opening: OpenTurn, source: TurnBefore | None) -> TurnContext:
         """The context that a turn is to begin with.
 
         A delegate has its caller's. The turns of a session share data and tenant until a request brings others; who
@@ -268,8 +275,8 @@ class TurnContexts:
         """
         request = opening.request
         if request.delegated is not None:
-            return await self.of(request.delegated.session, request.delegated.turn)
-        before = TurnContext() if source is None else await self.of(source.session, source.turn)
+            return await self.load_context(request.delegated.session, request.delegated.turn)
+        before = TurnContext() if source is None else await self.load_context(source.session, source.turn)
         if request.reply is not None:
             return before
         tenant = request.tenant or before.tenant
@@ -285,13 +292,13 @@ class TurnContexts:
             ToolUnavailableError: A variable is not set here.
         """
         copied: dict[str, JsonValue] = json.loads(json.dumps(context.data))
-        return {name: self._resolved(name, value) for name, value in copied.items()}
+        return {name: self._resolve(name, value) for name, value in copied.items()}
 
-    def _resolved(self, name: str, value: JsonValue) -> JsonValue:
+    def _resolve(self, name: str, value: JsonValue) -> JsonValue:
         if isinstance(value, dict):
-            return {inner: self._resolved(f"{name}.{inner}", part) for inner, part in value.items()}
+            return {inner: self._resolve(f"{name}.{inner}", part) for inner, part in value.items()}
         if isinstance(value, list):
-            return [self._resolved(name, part) for part in value]
+            return [self._resolve(name, part) for part in value]
         variable = variable_of(value)
         if variable is None:
             return value

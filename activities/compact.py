@@ -1,32 +1,31 @@
 """The activity ``compact``: have a model summarise the beginning of a conversation, and store the summary as a step.
 
-Safe to run twice: the summary is stored under the key of its input, and a second attempt that finds it there neither
-calls the model nor pays again. Every message stays in the store; what changes is what models read from here on.
+Safe to run twice: the summary is stored under the key of its input, and a second attempt that finds it there, or the
+failure that ended the first, neither calls the model nor pays again. Every message stays in the store; what changes is
+what models read from here on.
 """
-
-from dataclasses import replace
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.agents import Definitions
-from perdure.activities.conversations import WireMessage, wire
 from perdure.activities.cost_ceiling import NotAffordableError, ceiling
-from perdure.activities.errors import permanent, store_failures
+from perdure.activities.errors import permanent
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.litellm_call import Answer, EmptyAnswerError, context_window
-from perdure.activities.model_attempt import Attempts, CallFailedError, Failure
+from perdure.activities.model_attempt import Attempts, CallFailedError, Failure, own_key
 from perdure.activities.record_answer import CONTENT_CHARACTERS, event_of
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.budgets import Paid
-from perdure.contracts.errors import ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import CompactionEvent, GenerationError
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.engine.limits import used_up
+from perdure.contracts.values import replace
+from perdure.engine.limits import exhausted_error
 from perdure.llm.compaction import (
     INSTRUCTIONS,
     characters_of_one_summary,
@@ -35,9 +34,13 @@ from perdure.llm.compaction import (
     summary_in,
     to_summarise,
 )
+from perdure.llm.openai_format import WireMessage, wire
 from perdure.store import StepRecord, Store
 
-CUT = used_up("cost_usd", "the summary was cut off, as more of it was not affordable")
+FAILED = "compaction/failed"
+"""The key of a compaction's failure."""
+
+CUT = exhausted_error("cost_usd", "the summary was cut off, as more of it was not affordable")
 """The failure of a compaction whose summary did not fit into what was left."""
 
 
@@ -52,14 +55,17 @@ class CompactActivity:
     @activity.defn(name=Activity.COMPACT)
     async def compact(self, request: Compact) -> Compacted:
         """Summarise what is safe to cut off, or say why nothing is."""
-        async with keep_beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
+        async with keep_beating(on_lost=lambda detail: self._attempts.describe_loss(request, detail)):
             async with store_failures():
                 await self._store.require(request.store)
             definition = (await self._definitions.get(request.definition)).using(request.fallback)
             async with store_failures():
                 stored = await self._store.step(request.step_id())
                 if stored is not None:
-                    return await self._told(request, stored)
+                    return await self._report(request, stored)
+                failed = await self._attempts.load_recorded(request, FAILED)
+                if isinstance(failed, CompactionEvent) and failed.error is not None:
+                    raise await self._compose_end(request, failed, failed.error)
                 messages = await self._store.conversation(request.parent)
             return await self._summarise(request, definition, messages)
 
@@ -68,7 +74,7 @@ class CompactActivity:
     ) -> Compacted:
         """Let the model write the summary; a provider that finds even this too long gets half as much."""
         writer, keep = _writer(definition), definition.compaction.keep
-        room = _room(definition, writer)
+        room = _room_of(definition, writer)
         event = CompactionEvent(
             trigger=request.trigger,
             compaction_status="started",
@@ -94,27 +100,29 @@ class CompactActivity:
                 except ApplicationError:
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
-                    raise self._attempts.unkept(writer, answer, error) from None
+                    raise self._attempts.describe_unkept_answer(writer, answer, error) from None
             except NotAffordableError as error:
-                paid = (await self._attempts.paid(request)).plus(error.paid.usage, error.paid.cost_usd)
-                raise await self._failed(request, Failure(error.detail, None, paid, error.paid), event) from None
+                paid = (await self._attempts.load_paid(request)).plus(error.paid.usage, error.paid.cost_usd)
+                raise await self._record_failure(
+                    request, Failure(error.detail, None, paid, error.paid), event
+                ) from None
             except CallFailedError as error:
-                failure = await self._attempts.judge(request, writer, error)
+                failure = await self._attempts.classify_failure(request, writer, error)
                 if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
-                    raise await self._failed(request, failure, event) from None
+                    raise await self._record_failure(request, failure, event) from None
                 room = min(room, len(prompt)) // 2
                 continue
-            return await self._told(request, stored)
-        return await self._skipped(request, event, keep)
+            return await self._report(request, stored)
+        return await self._skip(request, event, keep)
 
-    async def _told(self, request: Compact, step: StepRecord) -> Compacted:
-        return _to_compacted(step).model_copy(update={"failed": await self._attempts.paid(request)}).sparse()
+    async def _report(self, request: Compact, step: StepRecord) -> Compacted:
+        return replace(_to_compacted(step), failed=await self._attempts.load_paid(request))
 
     async def _ceiling(self, request: Compact, writer: AgentDefinition, sent: list[WireMessage]) -> int | None:
         """The longest summary that is affordable; None if no bound is needed."""
         if request.cost_left is None:
             return None
-        return ceiling(writer, sent, request.cost_left - (await self._attempts.paid(request)).cost_usd)
+        return ceiling(writer, sent, request.cost_left - (await self._attempts.load_paid(request)).cost_usd)
 
     async def _finish(
         self, request: Compact, started: CompactionEvent, messages: tuple[Message, ...], answer: Answer
@@ -132,40 +140,47 @@ class CompactActivity:
             cost_usd=answer.cost_usd,
             summarised=started.messages_before - len(messages) + 1,
         )
-        completed = started.model_copy(
-            update={
-                "compaction_status": "completed",
-                "messages_after": len(messages),
-                "summary": summary.content[:CONTENT_CHARACTERS],
-                "usage": answer.usage,
-                "cost_usd": answer.cost_usd,
-            }
+        completed = replace(
+            started,
+            compaction_status="completed",
+            messages_after=len(messages),
+            summary=summary.content[:CONTENT_CHARACTERS],
+            usage=answer.usage,
+            cost_usd=answer.cost_usd,
         )
         events = [event_of(request, "compaction/completed", completed)]
         return await write_until_stored(lambda: self._store.finish_compaction(step, events))
 
-    async def _skipped(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
+    async def _skip(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
         """Say that nothing can be summarised; the failure that asked for it then ends the turn."""
         reason = (
             f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, a tool call "
             "stays with its result, and what is left may be more than the model can read at once"
         )
-        skipped = started.model_copy(update={"compaction_status": "skipped", "reason": reason, "model": ""})
+        skipped = replace(started, compaction_status="skipped", reason=reason, model="")
         await self._attempts.record(request, "compaction/skipped", skipped)
         if request.failure is not None:
             await self._attempts.record(request, "error", GenerationError(error=request.failure))
-        return Compacted(tip=request.parent, reason=reason).sparse()
+        return Compacted(tip=request.parent, reason=reason)
 
-    async def _failed(self, request: Compact, failure: Failure, started: CompactionEvent) -> ApplicationError:
+    async def _record_failure(self, request: Compact, failure: Failure, started: CompactionEvent) -> ApplicationError:
         """The summary was not written: to be tried again after a wait, or the compaction has failed for good."""
-        detail = failure.detail.model_copy(update={"message": f"{failure.detail.message} (writing a summary)"[:2_000]})
-        if failure.retry is None:
-            last: dict[str, object] = {"usage": failure.last.usage, "cost_usd": failure.last.cost_usd}
-            failed = started.model_copy(update={"compaction_status": "failed", "reason": detail.message, **last})
-            await self._attempts.record(request, "compaction/failed", failed)
-            if request.trigger == "threshold":
-                return permanent(detail, failure.paid)  # no end of the turn: it goes on with what it has
-        return await self._attempts.ended(request, replace(failure, detail=detail))
+        detail = replace(failure.detail, message=f"{failure.detail.message} (writing a summary)"[:2_000])
+        if failure.retry is not None:
+            return await self._attempts.record_failure(request, replace(failure, detail=detail))
+        last: dict[str, object] = {"usage": failure.last.usage, "cost_usd": failure.last.cost_usd}
+        failed = started.model_copy(
+            update={"compaction_status": "failed", "reason": detail.message, "error": detail, **last}
+        )
+        await self._attempts.record(request, own_key(FAILED), failed)
+        return await self._compose_end(request, failed, detail)
+
+    async def _compose_end(self, request: Compact, failed: CompactionEvent, detail: ErrorDetail) -> ApplicationError:
+        """What a compaction that has failed for good ends with; what its last try has cost stands in its own event."""
+        paid = (await self._attempts.load_paid(request)).plus(failed.usage, failed.cost_usd)
+        if request.trigger == "threshold":
+            return permanent(detail, paid)  # no end of the turn: it goes on with what it has
+        return await self._attempts.record_failure(request, Failure(detail, None, paid))
 
 
 def _writer(definition: AgentDefinition) -> AgentDefinition:
@@ -175,22 +190,20 @@ def _writer(definition: AgentDefinition) -> AgentDefinition:
     params = {
         name: value for name, value in definition.generate_params.items() if same_provider and is_destination(name)
     }
-    return definition.model_copy(update={"model": model, "tools": (), "output_schema": None, "generate_params": params})
+    return replace(definition, model=model, tools=(), output_schema=None, generate_params=params)
 
 
-def _room(definition: AgentDefinition, writer: AgentDefinition) -> int:
+def _room_of(definition: AgentDefinition, writer: AgentDefinition) -> int:
     """Characters that the writer can be shown: its window may be smaller than the agent's."""
     policy = definition.compaction
     rooms = [characters_of_one_summary(policy, context_window(definition.model))]
     if writer.model != definition.model:
-        rooms.append(
-            characters_of_one_summary(policy.model_copy(update={"window": None}), context_window(writer.model))
-        )
+        rooms.append(characters_of_one_summary(replace(policy, window=None), context_window(writer.model)))
     return min(rooms)
 
 
 def summary_of(answer: Answer, seconds: float = 0.0) -> str:
-    """The summary, which an answer of so many seconds that only calls tools does not hold.
+    """The summary in an answer; an answer that only calls tools has none.
 
     Raises:
         CallFailedError: There is none.

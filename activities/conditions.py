@@ -10,7 +10,7 @@ from perdure.activities.errors import runtime_error
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.conditions import AnyCondition, Output, ToolOutput, text_conditions
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.engine.conditions import title
+from perdure.engine.conditions import title_of
 
 SEARCH_SECONDS = 1.0
 """A regular expression that has not been found or ruled out in a text by then is given up."""
@@ -68,7 +68,9 @@ def _find_places(
     conditions: tuple[AnyCondition, ...], text: str, concerned: Callable[[Output | ToolOutput], bool]
 ) -> tuple[int, ...]:
     texts, until = text_conditions(conditions), time.monotonic() + SEARCHES_SECONDS
-    return tuple(place for place, one in enumerate(texts) if concerned(one) and _is_met(one, text, until))
+    return tuple(
+        place for place, condition in enumerate(texts) if concerned(condition) and _is_met(condition, text, until)
+    )
 
 
 def _is_met(condition: Output | ToolOutput, text: str, until: float) -> bool:
@@ -94,5 +96,5 @@ def _search(condition: Output | ToolOutput, text: str, until: float) -> bool:
             return condition.default
         slow = isinstance(error, TimeoutError)
         why = f"took longer than {SEARCH_SECONDS:g} s on a text" if slow else f"could not be looked for: {error}"
-        msg = f"the stop condition {title(condition)} {why}"
+        msg = f"the stop condition {title_of(condition)} {why}"
         raise SearchError(msg) from error

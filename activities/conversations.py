@@ -3,12 +3,10 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from perdure.activities.errors import store_failures
+from perdure.activities.store_access import store_failures
 from perdure.contracts.messages import Message
 from perdure.llm.openai_format import WireMessage, wire
 from perdure.store import Store
-
-__all__ = ["Conversations", "WireMessage", "wire"]
 
 KEPT_CHARACTERS = 200_000_000
 """Text kept in memory, over all sessions; the session unused for longest is forgotten first."""

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
-from perdure.activities.conversations import WireMessage
 from perdure.activities.litellm_call import facts_about, mode_of, system_prompt
-from perdure.activities.provider_messages import most_tokens
+from perdure.activities.provider_messages import count_most_tokens
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.values import JsonValue
-from perdure.engine.limits import in_usd, used_up
-from perdure.llm.openai_format import openai_tools
+from perdure.contracts.values import JsonValue, replace
+from perdure.engine.limits import exhausted_error, in_usd
+from perdure.llm.openai_format import WireMessage, openai_tools
 
 SMALLEST_ANSWER = 16
 """Tokens; a call that can pay for less is not made."""
@@ -48,7 +47,7 @@ class NotAffordableError(Exception):
 
 @dataclass(frozen=True)
 class Counted:
-    """The beginning of a request that a provider has counted: so many messages, and their tokens."""
+    """The beginning of a request that a provider has counted: the number of messages, and their tokens."""
 
     messages: int = 0
     tokens: int = 0
@@ -59,9 +58,9 @@ def text_only(definition: AgentDefinition) -> AgentDefinition:
     if not definition.tools:
         return definition
     if mode_of(definition) != "api" or facts_about(definition.model).get("supports_tool_choice") is False:
-        return definition.model_copy(update={"tools": ()})
+        return replace(definition, tools=())
     params: dict[str, JsonValue] = {**definition.generate_params, "tool_choice": "none"}
-    return definition.model_copy(update={"generate_params": params})
+    return replace(definition, generate_params=params)
 
 
 def ceiling(
@@ -76,7 +75,7 @@ def ceiling(
     """
     if left is None:
         return None
-    read = _most_read(definition, messages, counted or Counted())
+    read = _count_most_read(definition, messages, counted or Counted())
     price_read, price_written = _price(definition, _READ, read), _price(definition, _WRITTEN, read)
     if price_read is None or price_written is None:
         return None
@@ -86,7 +85,7 @@ def ceiling(
     affordable = int((rest / (price_written * answers)).to_integral_value(ROUND_FLOOR)) if price_written else None
     if rest < 0 or (affordable is not None and affordable < min(smallest, longest or smallest)):
         raise NotAffordableError(
-            used_up(
+            exhausted_error(
                 "cost_usd",
                 f"{in_usd(max(left, Decimal(0)))} is left, and the next call could cost more: it was not made",
             )
@@ -94,9 +93,9 @@ def ceiling(
     return affordable if affordable is not None and (longest is None or affordable < longest) else None
 
 
-def first_call(definition: AgentDefinition) -> Decimal | None:
+def estimate_first_call(definition: AgentDefinition) -> Decimal | None:
     """What the first call of a turn may cost, with a short prompt and the smallest answer; None if nobody knows."""
-    read = _most_read(
+    read = _count_most_read(
         definition, [*system_prompt(definition), {"role": "user", "content": "x" * SHORT_PROMPT}], Counted()
     )
     price_read, price_written = _price(definition, _READ, read), _price(definition, _WRITTEN, read)
@@ -106,15 +105,15 @@ def first_call(definition: AgentDefinition) -> Decimal | None:
 
 
 def with_ceiling(definition: AgentDefinition, tokens: int) -> AgentDefinition:
-    """The definition for a call whose answer has at most so many tokens."""
+    """The definition with the ceiling as the most tokens that the answer may have."""
     name = "max_completion_tokens" if "max_completion_tokens" in definition.generate_params else "max_tokens"
     params: dict[str, JsonValue] = {**definition.generate_params, name: tokens}
-    return definition.model_copy(update={"generate_params": params})
+    return replace(definition, generate_params=params)
 
 
-def _most_read(definition: AgentDefinition, messages: Sequence[WireMessage], counted: Counted) -> int:
+def _count_most_read(definition: AgentDefinition, messages: Sequence[WireMessage], counted: Counted) -> int:
     new = messages[counted.messages :]
-    files = most_tokens(new)
+    files = count_most_tokens(new)
     if counted.messages:
         return counted.tokens + _bytes(new) + files + ADDED
     tools = openai_tools(definition.tools)
@@ -144,7 +143,7 @@ def _price(definition: AgentDefinition, names: Sequence[str], read: int) -> Deci
 
 
 def _applies(above: str, tier: JsonValue, read: int) -> bool:
-    """Whether a price that holds above so many tokens may apply; one for longer caching is not asked for."""
+    """True if a price for prompts above this number of tokens may apply; prices for longer caching are ignored."""
     if isinstance(tier, str):
         above = above.removesuffix(f"_{tier}")
     if not above:
@@ -157,7 +156,7 @@ def _longest_answer_of(definition: AgentDefinition) -> int | None:
     """The longest answer that the agent's settings or the model allow; None if nobody knows."""
     own = (_read_integer(definition, "max_tokens"), _read_integer(definition, "max_completion_tokens"))
     most = facts_about(definition.model).get("max_output_tokens")
-    limits = [one for one in (*own, most if isinstance(most, int) else None) if one is not None]
+    limits = [limit for limit in (*own, most if isinstance(most, int) else None) if limit is not None]
     return min(limits, default=None)
 
 

@@ -11,19 +11,19 @@ from temporalio import activity
 
 from perdure.activities.agents import Definitions
 from perdure.activities.conditions import matches
-from perdure.activities.cost_ceiling import first_call
-from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.cost_ceiling import estimate_first_call
+from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.heartbeat import keep_beating
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.tool_output import (
-    Call,
     artifact_of_output,
     call_event,
     events_of_approval,
     events_of_end,
-    reading_tool,
+    reading_tool_of,
 )
 from perdure.agents.agent import Agent
+from perdure.agents.delegates import clone_agent
 from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import DelegateEnd, DelegateStart, NewEvent
@@ -33,6 +33,7 @@ from perdure.contracts.tools import (
     DELEGATE_OUTPUT,
     DELEGATED,
     AwaitedDelegate,
+    CallSite,
     CollectDelegates,
     Delegated,
     DelegateReport,
@@ -40,10 +41,10 @@ from perdure.contracts.tools import (
     ToolOutcome,
 )
 from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
-from perdure.contracts.values import JsonValue, json_object
-from perdure.engine.delegates import failure_of, spawned_agent, within
+from perdure.contracts.values import JsonValue, json_object, replace
+from perdure.engine.delegates import failure_of, tightest
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, shorten_output
-from perdure.schema_checks import off_the_loop
+from perdure.schema_checks import run_off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_known
 from perdure.store import Artifact, Committed, NotFoundError, Store
@@ -80,24 +81,26 @@ class Delegations:
         self._agents = agents
         self._definitions = definitions
 
-    def reckoned(self, definition: AgentDefinition, policy: TurnPolicy) -> TurnPolicy:
+    def with_first_calls(self, definition: AgentDefinition, policy: TurnPolicy) -> TurnPolicy:
         """The policy, with what the first call of each delegate may cost, as far as its tools are known before."""
         tools = dict(policy.tools)
         for tool in definition.tools:
-            cost = first_call(one) if (one := self._definition_of(definition, tool)) is not None else None
+            cost = (
+                estimate_first_call(called) if (called := self._definition_of(definition, tool)) is not None else None
+            )
             if cost is not None:
-                tools[tool.name] = tools[tool.name].model_copy(update={"first_call_usd": cost})
-        return policy.model_copy(update={"tools": tools})
+                tools[tool.name] = replace(tools[tool.name], first_call_usd=cost)
+        return replace(policy, tools=tools)
 
     def _definition_of(self, caller: AgentDefinition, tool: ToolDeclaration) -> AgentDefinition | None:
         if tool.delegate is None:
             return None
         if tool.delegate.spawns:
-            return spawned_agent(caller, {})
+            return clone_agent(caller, {})
         agent = self._agents.get(tool.delegate.agent)
         return agent.definition if agent is not None else None
 
-    async def taken(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[OpenTurn, AgentDefinition | None]:
+    async def claim_call(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[OpenTurn, AgentDefinition | None]:
         """Claim the call, and give the opening with its query as the prompt; of a clone also its definition."""
         delegated = opening.request.delegated
         if delegated is None:
@@ -117,35 +120,35 @@ class Delegations:
             message = f"call {delegated.call_id} of session {delegated.session!r} has its result already"
             raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, message))
         digest = delegated.approval.digest if delegated.approval is not None else None
-        if not await off_the_loop(lambda: is_approved(caller, declaration, claim.arguments, digest)):
+        if not await run_off_the_loop(lambda: is_approved(caller, declaration, claim.arguments, digest)):
             message = f"{declaration.name} with these arguments is not approved; it did not run"
             raise permanent(ErrorDetail(code=ReasonCode.TOOL_DENIED, title=declaration.name, message=message))
-        return self._asked(opening, delegated, caller, claim.arguments)
+        return self._read_call(opening, delegated, caller, claim.arguments)
 
     def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
         agent = opening.request.agent or ""
         start = DelegateStart(call_id=delegated.call_id, tool=delegated.tool, agent=agent, delegate=opening.session)
         return [*events_of_approval(delegated, delegated.tool), call_event(delegated, start)]
 
-    def _asked(
+    def _read_call(
         self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
     ) -> tuple[OpenTurn, AgentDefinition | None]:
         try:
-            arguments = self._tellable(json_object(raw or "{}"))
+            arguments = self._without_secrets(json_object(raw or "{}"))
             query = str(arguments["task" if delegated.spawns else "query"])
-            clone = spawned_agent(caller, arguments) if delegated.spawns else None
+            clone = clone_agent(caller, arguments) if delegated.spawns else None
         except (ValueError, KeyError) as error:
             message = f"the arguments of call {delegated.call_id} hold no query: {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
-        request = opening.request.model_copy(update={"prompt": query})
-        return opening.model_copy(update={"request": request}), clone
+        request = replace(opening.request, prompt=query)
+        return replace(opening, request=request), clone
 
-    def _tellable(self, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _without_secrets(self, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """The arguments without the worker's secrets: what a delegate is told stands in its log and its transcript."""
         texts = {name: without_known(text, self._secrets) for name, text in arguments.items() if isinstance(text, str)}
         return {**arguments, **texts}
 
-    async def told(self, commit: CommitTurn, committed: Committed) -> TurnResult:
+    async def record_result(self, commit: CommitTurn, committed: Committed) -> TurnResult:
         """Record the result with the caller, and give as much of it as the history is to have."""
         delegated, result = commit.delegated, committed.result
         if delegated is None or result.report is None:
@@ -156,7 +159,7 @@ class Delegations:
             return trim_for_caller(result, result.report)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
-        said = await self.said(caller, declaration, result)
+        said = await self.render_result(caller, declaration, result)
         content, artifacts = trim_for_model(delegated, caller, declaration.truncate, said.text)
         message = ToolMessage(
             call_id=delegated.call_id,
@@ -169,7 +172,7 @@ class Delegations:
         )
         seconds = (committed.ended_at - committed.started_at).total_seconds()
         await self._finish(delegated, message, [end, *events_of_end(delegated, message, artifacts, seconds)], artifacts)
-        report = result.report.model_copy(update={"matched": said.matched, "problem": said.problem})
+        report = replace(result.report, matched=said.matched, problem=said.problem)
         return trim_for_caller(result, report)
 
     async def _finish(
@@ -191,7 +194,7 @@ class Delegations:
             )
         )
 
-    async def said(self, caller: AgentDefinition, declaration: ToolDeclaration, result: TurnResult) -> Said:
+    async def render_result(self, caller: AgentDefinition, declaration: ToolDeclaration, result: TurnResult) -> Said:
         """What the caller's model reads of a delegate."""
         error, text = failure_of(declaration.name, result), await self._text(declaration, result)
         if error is not None:
@@ -218,12 +221,11 @@ def with_grants(definition: AgentDefinition, opening: OpenTurn) -> AgentDefiniti
     request, delegated = opening.request, opening.request.delegated
     if delegated is None:
         return definition
-    return definition.model_copy(
-        update={
-            "budgets": definition.budgets if request.budgets is None else within(definition.budgets, request.budgets),
-            "max_steps": min(definition.max_steps, request.max_steps or definition.max_steps),
-            "interactive": "wait" if delegated.interactive else "refuse",
-        }
+    return replace(
+        definition,
+        budgets=definition.budgets if request.budgets is None else tightest(definition.budgets, request.budgets),
+        max_steps=min(definition.max_steps, request.max_steps or definition.max_steps),
+        interactive="wait" if delegated.interactive else "refuse",
     )
 
 
@@ -237,18 +239,19 @@ def _declaration(caller: AgentDefinition, tool: str) -> ToolDeclaration:
 
 def trim_for_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
     """As much of the result as the caller's history is to have."""
-    small = {"report": report, "output": result.output[:DELEGATE_OUTPUT], "value": None, "requests": ()}
-    return result.model_copy(update=small)
+    return replace(result, report=report, output=result.output[:DELEGATE_OUTPUT], value=None, requests=())
 
 
-def trim_for_model(call: Call, caller: AgentDefinition, truncate: int | None, text: str) -> tuple[str, list[Artifact]]:
+def trim_for_model(
+    call: CallSite, caller: AgentDefinition, truncate: int | None, text: str
+) -> tuple[str, list[Artifact]]:
     """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
     if truncate is not None:
         return head_and_tail(text, truncate), []
     if len(text) <= OFFLOAD_CHARACTERS:
         return text, []
     whole = artifact_of_output(call, text)
-    return shorten_output(text, whole.id, reading_tool(caller)), [whole]
+    return shorten_output(text, whole.id, reading_tool_of(caller)), [whole]
 
 
 def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
@@ -299,19 +302,19 @@ class CollectActivity:
             if claim.message is not None:
                 message, problem = claim.message, None
             else:
-                message, problem = await self._collected(asked, claimant)
+                message, problem = await self._collect(asked, claimant)
         return ToolOutcome(
             call_id=asked.call_id,
             preview=message.content[:DELEGATE_OUTPUT],
             error=message.error,
             matched=message.matched,
             problem=problem,
-        ).sparse()
+        )
 
-    async def _collected(self, asked: CollectDelegates, claimant: str) -> tuple[ToolMessage, ErrorDetail | None]:
+    async def _collect(self, asked: CollectDelegates, claimant: str) -> tuple[ToolMessage, ErrorDetail | None]:
         """The result of the call, written; and why stop conditions could not be looked for in it."""
         caller = await self._definitions.get(asked.definition)
-        came = [await self._of(caller, one) for one in asked.delegates]
+        came = [await self._load_delegate(caller, delegate) for delegate in asked.delegates]
         content, artifacts = trim_for_model(asked, caller, None, _join_texts(came))
         message = ToolMessage(
             call_id=asked.call_id,
@@ -319,7 +322,7 @@ class CollectActivity:
             content=content,
             error=_error(asked, came),
             decided=asked.approval,
-            matched=tuple(sorted({place for one in came for place in one.said.matched})),
+            matched=tuple(sorted({place for delegate in came for place in delegate.said.matched})),
             delegate=came[0].session if len(came) == 1 else None,
         )
         await self._store.finish_call(
@@ -331,19 +334,23 @@ class CollectActivity:
             events=events_of_end(asked, message, artifacts, seconds=0),
             artifacts=artifacts,
         )
-        return message, next((one.said.problem for one in came if one.said.problem is not None), None)
+        return message, next((delegate.said.problem for delegate in came if delegate.said.problem is not None), None)
 
-    async def _of(self, caller: AgentDefinition, one: AwaitedDelegate) -> _Came:
-        declaration = caller.tool(one.tool)
+    async def _load_delegate(self, caller: AgentDefinition, delegate: AwaitedDelegate) -> _Came:
+        declaration = caller.tool(delegate.tool)
         try:
-            turn = await self._store.turn_by_request(one.session, f"{DELEGATED}{one.call_id}")
+            turn = await self._store.turn_by_request(delegate.session, f"{DELEGATED}{delegate.call_id}")
         except NotFoundError:
             turn = None
         if turn is None or turn.result is None or declaration is None:
             code = ReasonCode.TOOL_DELEGATE_FAILED
-            lost = one.lost or ErrorDetail(code=code, title=one.tool, message=f"{one.tool} was lost ({one.session})")
-            return _Came(one.session, one.tool, Said(lost.message, lost))
-        return _Came(one.session, one.tool, await self._delegations.said(caller, declaration, turn.result))
+            lost = delegate.lost or ErrorDetail(
+                code=code, title=delegate.tool, message=f"{delegate.tool} was lost ({delegate.session})"
+            )
+            return _Came(delegate.session, delegate.tool, Said(lost.message, lost))
+        return _Came(
+            delegate.session, delegate.tool, await self._delegations.render_result(caller, declaration, turn.result)
+        )
 
 
 def _join_texts(came: list[_Came]) -> str:
@@ -352,11 +359,15 @@ def _join_texts(came: list[_Came]) -> str:
         return came[0].said.text
     results: list[JsonValue] = [
         {
-            "session": one.session,
-            "agent": one.tool,
-            **({"result": one.said.text} if one.said.error is None else {"error": _body(one.said, one.said.error)}),
+            "session": delegate.session,
+            "agent": delegate.tool,
+            **(
+                {"result": delegate.said.text}
+                if delegate.said.error is None
+                else {"error": _body(delegate.said, delegate.said.error)}
+            ),
         }
-        for one in came
+        for delegate in came
     ]
     return json.dumps({"results": results}, ensure_ascii=False)
 
@@ -371,10 +382,10 @@ def _body(said: Said, error: ErrorDetail) -> JsonValue:
 
 def _error(asked: CollectDelegates, came: list[_Came]) -> ErrorDetail | None:
     """The call has failed if every delegate that it waited for has."""
-    errors = [one.said.error for one in came if one.said.error is not None]
+    errors = [delegate.said.error for delegate in came if delegate.said.error is not None]
     if len(errors) < len(came):
         return None
     if len(errors) == 1:
         return errors[0]
     message = f"none of {len(errors)} agents finished; the first one: {errors[0].message}"[:2_000]
-    return errors[0].model_copy(update={"title": asked.tool, "message": message})
+    return replace(errors[0], title=asked.tool, message=message)

@@ -1,35 +1,16 @@
 """How an activity fails: one application error whose type is the reason code and whose detail is for machines."""
 
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.waits import MissingVersion
 from perdure.security.redaction import redact_text
-from perdure.store.errors import (
-    NotFoundError,
-    OtherStoreError,
-    ResumeRefusedError,
-    StoreError,
-    StoreUnavailableError,
-    StoreVersionError,
-    TurnEndedError,
-    TurnMismatchError,
-)
 
 MAX_MESSAGE = 2_000
 """Longest failure message: people read it in one row of the Temporal UI."""
-
-STORE_RETRY = timedelta(seconds=2)
-"""Wait before an activity tries an absent store again, times the attempts it has made."""
-
-LONGEST_STORE_RETRY = timedelta(minutes=10)
-"""Upper bound of that wait; ``workflows.options.LOST_WORKER_MARGIN`` attempts sit out a store that is away for days."""
 
 
 def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
@@ -84,31 +65,3 @@ def error_of_shutdown() -> ApplicationError:
         ReasonCode.RUNTIME_WORKER_SHUTDOWN, "the worker shut down and handed this call over to another worker"
     )
     return transient(detail, timedelta(milliseconds=100), benign=True)
-
-
-@asynccontextmanager
-async def store_failures() -> AsyncIterator[None]:
-    """Translate what the store raises: an absent store is a wait, a turn that has ended or is gone is final.
-
-    The wait grows with the time that the store has been away. The chain ends here: it may run on into the failure that
-    was being recorded, with its unredacted text.
-    """
-    try:
-        yield
-    except (StoreUnavailableError, StoreVersionError) as error:
-        detail = runtime_error(ReasonCode.RUNTIME_STORE_UNAVAILABLE, str(error))
-        raise transient(detail, min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)) from None
-    except OtherStoreError as error:
-        detail = runtime_error(ReasonCode.RUNTIME_STORE_MISMATCH, str(error))
-        raise transient(detail, min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)) from None
-    except NotFoundError as error:  # of a row that the turn has written
-        message = f"{REASONS[ReasonCode.RUNTIME_STORE_BEHIND].text} ({error})"
-        raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_BEHIND, message)) from None
-    except TurnEndedError as error:
-        raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
-    except TurnMismatchError as error:
-        raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
-    except ResumeRefusedError as error:
-        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
-    except StoreError as error:  # a value that it cannot hold: another attempt brings the same
-        raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None

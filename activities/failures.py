@@ -17,10 +17,10 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from perdure.contracts.errors import CUSTOM_CODE
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace_surrogates
 from perdure.llm.failures import FailureFacts
 from perdure.llm.retries import parse_retry_after
-from perdure.llm.tool_output import head_and_tail, replace_surrogates
+from perdure.llm.tool_output import head_and_tail
 from perdure.security.redaction import redact_text
 
 LONGEST_BODY = 200_000
@@ -64,7 +64,7 @@ class ErrorObject:
     status: int | None = None
 
     def words(self) -> str:
-        """The message, with the most precise name behind it."""
+        """The message, followed by the most precise name."""
         name = next((f" [{name}]" for name in self.names if " " not in name), "")
         return f"{self.message}{name}".strip()
 
@@ -197,7 +197,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     reply = reply_of(chain)
     headers = reply.headers if reply is not None else _headers(error)
     causes = tuple(name for cause in chain[1:] for name in names(cause))
-    carrier = next((link for link in chain if _own_code(link) is not None), None)
+    carrier = next((link for link in chain if _own_code_of(link) is not None), None)
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
     said = carrier or error
     status = None if no_reply else _status_of(chain, reply)
@@ -210,13 +210,13 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
         causes=causes,
         names=_provider_names(chain, reply),
         text=head_and_tail(text, MAX_TEXT),
-        own_code=_own_code(said),
+        own_code=_own_code_of(said),
         own_transient=getattr(said, "transient", False) is True,
     )
 
 
 def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
-    """The text without secrets, and without what lies behind its first 50,000 characters, or so many."""
+    """The text without secrets, cut after ``longest`` characters."""
     return redact_text(replace_surrogates(text[:longest]), secrets)
 
 
@@ -258,7 +258,7 @@ def _headers(error: BaseException) -> Mapping[str, str]:
     return {}
 
 
-def _own_code(error: BaseException) -> str | None:
+def _own_code_of(error: BaseException) -> str | None:
     """The code that an agent's own provider gave its exception; litellm wraps that in one of its own."""
     code = getattr(error, "reason_code", None)
     return str(code) if isinstance(code, str) and CUSTOM_CODE.fullmatch(code) else None

@@ -3,7 +3,8 @@
 A call that fails is judged: it is sent again after a wait, told to the model, or ends the turn.
 
 Safe to run twice: the answer is stored under the key of its input before it is returned, and a second attempt that
-finds it there neither calls the model nor pays again.
+finds it there neither calls the model nor pays again. So it is with a failure that ends the call: it is recorded
+before Temporal has it, and a further attempt of the same activity raises it again.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,9 +17,9 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.agents import Definitions
 from perdure.activities.conditions import matches
-from perdure.activities.conversations import Conversations, WireMessage, wire
+from perdure.activities.conversations import Conversations
 from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
-from perdure.activities.errors import permanent, runtime_error, store_failures
+from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.litellm_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
 from perdure.activities.metrics import Metrics
@@ -35,7 +36,7 @@ from perdure.activities.record_answer import (
     start_events,
     step_of,
 )
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
@@ -45,7 +46,8 @@ from perdure.contracts.events import GenerationContent, GenerationRetry, Generat
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity
-from perdure.schema_checks import off_the_loop
+from perdure.llm.openai_format import WireMessage, wire
+from perdure.schema_checks import run_off_the_loop
 from perdure.store import LedgerCall, StepRecord, Store
 
 LARGE_ANSWER = 100_000
@@ -96,24 +98,26 @@ class GenerateActivity:
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, request: Generate) -> Generation:
         """Call the model and store its answer as a step."""
-        async with keep_beating(on_lost=lambda detail: self._attempts.lost(request, detail)):
+        async with keep_beating(on_lost=lambda detail: self._attempts.describe_loss(request, detail)):
             given, stored = await self._read(request)
             if stored is not None:
                 return await self._return_stored(given, stored)
+            if (ended := await self._attempts.load_recorded_end(request)) is not None:
+                raise ended
             try:
                 answer, seconds = await self._call(given)
             except NotAffordableError as error:
-                raise permanent(error.detail, await self._attempts.paid(request)) from None
+                raise permanent(error.detail, await self._attempts.load_paid(request)) from None
             except PromptAssemblyError as error:
-                return await self._judge(given, self._attempts.failed(given.definition, error))
+                return await self._judge(given, self._attempts.describe_failure(given.definition, error))
             except CallFailedError as error:
                 return await self._judge(given, error)
             try:
                 step, rejected, is_ours = await self._record(given, answer, seconds)
             except ApplicationError as error:
-                raise await self._refused_by_the_store(given, answer, error) from None
+                raise await self._explain_refusal(given, answer, error) from None
             except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
-                return await self._judge(given, self._attempts.unkept(given.definition, answer, error))
+                return await self._judge(given, self._attempts.describe_unkept_answer(given.definition, answer, error))
             if not is_ours:
                 return await self._return_stored(given, step)
             return await self._return(given, step, rejected)
@@ -141,7 +145,7 @@ class GenerateActivity:
             sent = [*system_prompt(asked), *given.conversation, *map(wire, given.new)]
         most = None
         if request.cost_left is not None:
-            left = request.cost_left - (await self._attempts.paid(request)).cost_usd
+            left = request.cost_left - (await self._attempts.load_paid(request)).cost_usd
             async with store_failures():
                 parent = await self._store.step(request.parent)
             most = ceiling(asked, sent, left, _read_counted(request, parent, len(sent) - len(given.new)))
@@ -155,7 +159,7 @@ class GenerateActivity:
         """
         request, definition = given.request, given.definition
         tells = definition.retry.on_retry == "tell_model"
-        failure = await self._attempts.judge(request, definition, error, request.failures if tells else None)
+        failure = await self._attempts.classify_failure(request, definition, error, request.failures if tells else None)
         if failure.detail.code == ReasonCode.LLM_CONTEXT_OVERFLOW and not request.compacted:
             raise permanent(failure.detail) from None
         if failure.retry is not None and tells:
@@ -163,7 +167,7 @@ class GenerateActivity:
         if failure.retry is None and error.unkept:
             content = GenerationContent(content=error.unkept[:CONTENT_CHARACTERS])
             await self._attempts.record(request, "content", content)
-        raise await self._attempts.ended(request, failure) from None
+        raise await self._attempts.record_failure(request, failure) from None
 
     async def _record(
         self, given: Given, answer: Answer, seconds: float
@@ -176,7 +180,7 @@ class GenerateActivity:
             step, rejected = check_output(request, definition, made, self._output_type(definition))
             return step, ledger, rejected
 
-        step, ledger, rejected = await _off_the_loop_if_slow(definition, answer, make)
+        step, ledger, rejected = await _run_off_the_loop_if_slow(definition, answer, make)
         events = end_events(request, definition, step, seconds, rejected, recorded=answer.recorded)
         stored = await write_until_stored(lambda: self._store.finish_generation(step, ledger, events))
         if stored is not step:
@@ -209,26 +213,26 @@ class GenerateActivity:
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
         return failure_told(stored, retry.wait_seconds)
 
-    async def _refused_by_the_store(self, given: Given, answer: Answer, error: ApplicationError) -> ApplicationError:
+    async def _explain_refusal(self, given: Given, answer: Answer, error: ApplicationError) -> ApplicationError:
         """The failure with the step and the model it is of, and with what was paid; any other one as it is."""
         if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
             return error
         request = given.request
-        paid = (await self._attempts.paid(request)).plus(answer.usage, answer.cost_usd)
+        paid = (await self._attempts.load_paid(request)).plus(answer.usage, answer.cost_usd)
         advice = REASONS[ReasonCode.RUNTIME_STORE_REFUSED].advice.replace("SESSION", request.session)
         place = f"step {request.step}, {given.definition.model}"
         message = f"{place}: the answer could not be stored: {error.message}; {advice}"
         return permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, message), paid)
 
     async def _return_stored(self, given: Given, step: StepRecord) -> Generation:
-        """What an earlier attempt has stored: an answer, or a failure of which the model is told."""
+        """The answer that an earlier attempt has stored, or the failure that the model is told."""
         request, definition = given.request, given.definition
         if is_answer(step):
-            _, rejected = await off_the_loop(
+            _, rejected = await run_off_the_loop(
                 lambda: check_output(request, definition, step, self._output_type(definition))
             )
             return await self._return(given, step, rejected)
-        retries = await self._attempts.retries(request)
+        retries = await self._attempts.load_retries(request)
         return failure_told(step, retries[-1].wait_seconds if retries else 0.0)
 
     async def _return(self, given: Given, step: StepRecord, rejected: ErrorDetail | None) -> Generation:
@@ -240,7 +244,7 @@ class GenerateActivity:
         counts = any(isinstance(part, GenerationCount) and part.retries for part in walk_conditions(conditions))
         retries = await self._attempts.count_retries(request) if counts else 0
         tried = activity.info().attempt > 1 or request.cost_left is not None
-        paid = await self._attempts.paid(request) if tried else Paid()
+        paid = await self._attempts.load_paid(request) if tried else Paid()
         return generation_of(step, rejected, matched=matched, retries=retries, failed=paid)
 
     def _output_type(self, definition: AgentDefinition) -> TypeAdapter[Any] | None:
@@ -257,16 +261,16 @@ def _read_counted(request: Generate, parent: StepRecord | None, before: int) -> 
         return Counted()
     if not is_answer(parent) or not parent.usage.input_tokens:
         return Counted()
-    place = next(at for at, one in enumerate(parent.messages) if isinstance(one, AssistantMessage))
+    place = next(at for at, message in enumerate(parent.messages) if isinstance(message, AssistantMessage))
     return Counted(messages=before - (len(parent.messages) - place), tokens=parent.usage.input_tokens)
 
 
-async def _off_the_loop_if_slow(definition: AgentDefinition, answer: Answer, work: Callable[[], T]) -> T:
+async def _run_off_the_loop_if_slow(definition: AgentDefinition, answer: Answer, work: Callable[[], T]) -> T:
     """The result of the work; on a thread if schemas are asked or the answer is long, which would hold up the beats."""
     is_long = len(answer.text) + sum(len(call.arguments) for call in answer.calls) > LARGE_ANSWER
     is_governed = definition.approvals.rules or any(
         tool.interactive or tool.requires_approval or tool.delegate for tool in definition.tools
     )
     if is_long or definition.output_schema is not None or (answer.calls and is_governed):
-        return await off_the_loop(work)
+        return await run_off_the_loop(work)
     return work()

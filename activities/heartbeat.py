@@ -43,7 +43,7 @@ logger = logging.getLogger("perdure.worker")
 
 
 def interval(running: int) -> float:
-    """Seconds between two beats of each call when so many run in this worker."""
+    """Seconds between two beats of each call, by the number of calls in this worker."""
     return min(max(BEAT_SECONDS, running / BEATS_PER_SECOND), LONGEST_BEAT_SECONDS)
 
 

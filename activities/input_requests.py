@@ -2,9 +2,10 @@
 
 from temporalio import activity
 
-from perdure.activities.errors import permanent, store_failures
+from perdure.activities.errors import permanent
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.recordings import FixtureMissingError, RecordedTurns, Recordings
+from perdure.activities.store_access import store_failures
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import AskPeople

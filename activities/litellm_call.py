@@ -15,19 +15,10 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NoReturn, cast
-
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no fetch of prices while importing
-os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # no fetch at the first Claude call
-os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # no stray .env file
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blocks for 20 s offline
-os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
-# By default a worker's 501st call to a provider would wait, unseen, until another has its answer.
-os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT", "100000")  # 0 would be aiohttp's own default, 100
-os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "0")  # no limit but PERDURE_MAX_ACTIVITIES
 
 import litellm
 from litellm._internal_context import is_internal_call  # pyright: ignore[reportMissingTypeStubs]
@@ -38,8 +29,7 @@ from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # pyright: 
 from litellm.llms.openai.chat import gpt_transformation  # pyright: ignore[reportMissingTypeStubs]
 from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.activities import provider_http, stand_in
-from perdure.activities.conversations import WireMessage
+from perdure.activities import provider_http
 from perdure.activities.failures import cause_chain, facts_of
 from perdure.activities.provider_http import (
     MOST_TOKENS,
@@ -47,19 +37,19 @@ from perdure.activities.provider_http import (
     RedirectedError,
     UnusableAnswerError,
     UnusableReplyError,
+    stand_in,
 )
 from perdure.activities.provider_messages import add_cache_marks, reasoning_of, with_content, with_reasoning
 from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
-from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue
+from perdure.contracts.tools import RawCall, ToolDeclaration
+from perdure.contracts.values import JsonValue, replace, replace_surrogates
 from perdure.llm.failures import classify
-from perdure.llm.openai_format import openai_tools
+from perdure.llm.openai_format import WireMessage, openai_tools
 from perdure.llm.structured_output import is_strict
-from perdure.llm.text_tools import as_text, calls_in, describe_tools
-from perdure.llm.tool_output import replace_surrogates
+from perdure.llm.text_tools import calls_in, describe_tools, to_text
 
 PRICES = frozenset(CustomPricingLiteLLMParams.model_fields)
 """Names of litellm's price settings, which an agent may give in its generate_params."""
@@ -75,7 +65,7 @@ def quiet() -> None:
     provider may have done the work, and would be paid twice. A test counts the requests, so a release that renames the
     method is noticed.
     """
-    AsyncHTTPHandler.single_connection_post_request = _not_again  # type: ignore[method-assign]
+    AsyncHTTPHandler.single_connection_post_request = _refuse_repeat  # type: ignore[method-assign]
     for module in (gpt_transformation, convert_dict_to_response):
         vars(module)["handle_invalid_parallel_tool_calls"] = _unpack_calls
     provider_http.install()
@@ -87,7 +77,7 @@ def quiet() -> None:
         logger.setLevel(logging.WARNING)
 
 
-async def _not_again(*_: object, **__: object) -> NoReturn:
+async def _refuse_repeat(*_: object, **__: object) -> NoReturn:
     """In place of the hidden repeat: raise the connection error that is being handled."""
     raise sys.exception() or ConnectionError("the connection was lost before the reply")
 
@@ -127,19 +117,11 @@ class RefusedAnswerError(UnusableAnswerError):
 
 
 @dataclass(frozen=True)
-class WireCall:
-    """A tool call as the provider sent it: the id may be missing or repeated, the arguments broken."""
-
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True)
 class Answer:
     """One whole answer of a model."""
 
     text: str
-    calls: tuple[WireCall, ...]
+    calls: tuple[RawCall, ...]
     thinking: tuple[JsonValue, ...]
     finish_reason: str
     usage: Usage
@@ -203,7 +185,7 @@ class MissingKeyError(Exception):
 
 
 @functools.cache
-def _missing_keys(model: str) -> tuple[str, ...]:
+def _find_missing_keys(model: str) -> tuple[str, ...]:
     """The variables that litellm wants for a model and does not find. The environment of a worker does not change."""
     found = cast("dict[str, Any]", litellm.validate_environment(model=model))
     return () if found["keys_in_environment"] else tuple(found["missing_keys"])
@@ -220,14 +202,12 @@ _OWN_ACCESS = frozenset(
 
 
 async def _response(definition: AgentDefinition, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401 - litellm's
-    answers = stand_in.current()
-    if answers is None:
+    instead = stand_in.get()
+    if instead is None:
         return await litellm.acompletion(**arguments)
-    completion = await answers.answer(definition, arguments)
+    completion = await instead.answer(definition, arguments)
     if completion is None:
-        nowhere = {"api_base": NOWHERE, "api_key": "sk-stand-in"}
-        with provider_http.answer_with(answers.send):
-            return await litellm.acompletion(**{**nowhere, **arguments})
+        return await litellm.acompletion(**{"api_base": NOWHERE, "api_key": "sk-stand-in", **arguments})
     response: Any = convert_dict_to_response.convert_to_model_response_object(
         response_object=completion, model_response_object=litellm.ModelResponse()
     )
@@ -237,17 +217,17 @@ async def _response(definition: AgentDefinition, arguments: Mapping[str, Any]) -
 
 
 def require_key(definition: AgentDefinition) -> None:
-    """Refuse a call that no key is there for; a model behind an address of one's own needs none.
+    """Refuse a call without a key; a model at an address of the author's own needs none.
 
     Raises:
         MissingKeyError: Names the variables to set.
     """
-    if stand_in.current() is not None:
+    if stand_in.get() is not None:
         return
     params = definition.generate_params
     missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
     if _OWN_ACCESS.isdisjoint(params):
-        missing += _missing_keys(definition.model)
+        missing += _find_missing_keys(definition.model)
     if missing:
         raise MissingKeyError(" and ".join(missing))
 
@@ -397,8 +377,8 @@ def _with_text_tools(
     definition: AgentDefinition, messages: list[WireMessage]
 ) -> tuple[AgentDefinition, list[WireMessage]]:
     """The same call with the tools in the system prompt."""
-    changed = definition.model_copy(update={"tool_mode": IN_TEXT})
-    return changed, [*system_prompt(changed), *(one for one in messages if one.get("role") != "system")]
+    changed = replace(definition, tool_mode=IN_TEXT)
+    return changed, [*system_prompt(changed), *(message for message in messages if message.get("role") != "system")]
 
 
 async def _call_litellm(definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool) -> Answer:
@@ -430,7 +410,7 @@ async def _call_litellm(definition: AgentDefinition, messages: list[WireMessage]
 def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireMessage]) -> dict[str, Any]:
     """The arguments of litellm's call."""
     tools = openai_tools(definition.tools) if mode == "api" else []
-    sent = messages if mode == "api" else as_text(mode, messages, definition.tools)
+    sent = messages if mode == "api" else to_text(mode, messages, definition.tools)
     own: dict[str, Any] = {
         "model": definition.model,
         "messages": add_cache_marks(definition, with_content(definition.model, with_reasoning(definition.model, sent))),
@@ -440,7 +420,7 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
         **({"tools": tools} if tools else {}),
         **_response_format(definition),
     }
-    environment = os.environ if stand_in.current() is None else defaultdict(lambda: "stand-in", os.environ)
+    environment = os.environ if stand_in.get() is None else defaultdict(lambda: "stand-in", os.environ)
     given = fill_call_variables(_without_prices(definition.generate_params), environment)
     twice = sorted(own.keys() & given.keys())
     if twice:
@@ -497,7 +477,7 @@ def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ..
     text, found = calls_in(mode, answer.text, tools)
     if not found:
         return answer
-    calls = (WireCall(name=call.name, arguments=replace_surrogates(call.arguments)) for call in found)
+    calls = (replace(call, arguments=replace_surrogates(call.arguments)) for call in found)
     return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
 
 
@@ -508,7 +488,7 @@ def _answer(response: Any, definition: AgentDefinition, may_be_cut: bool) -> Ans
     text = replace_surrogates(message.content or "")
     refusal = replace_surrogates(extra.get("refusal") or "")
     calls = tuple(
-        WireCall(
+        RawCall(
             name=replace_surrogates(str(call.function.name or "")),
             arguments=replace_surrogates(str(call.function.arguments or "{}")),
         )

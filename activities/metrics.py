@@ -113,7 +113,7 @@ class PeopleCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges of this moment."""
-        asked = asyncio.run_coroutine_threadsafe(self._asked(), self._loop)
+        asked = asyncio.run_coroutine_threadsafe(self._ask(), self._loop)
         try:
             waits = asked.result(STORE_PATIENCE)
         except (StoreError, TimeoutError):
@@ -123,7 +123,7 @@ class PeopleCollector(Collector):
         yield GaugeMetricFamily(Metric.WAITING_FOR_INPUT, "Turns that wait for a person now", waits.turns)
         yield GaugeMetricFamily(Metric.WAITING_SECONDS, "How long the first of them has waited", max(0.0, seconds))
 
-    async def _asked(self) -> PeopleWaitedFor:
+    async def _ask(self) -> PeopleWaitedFor:
         return await self._read()
 
 

@@ -5,16 +5,15 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.conversations import WireMessage
 from perdure.activities.cost_ceiling import with_ceiling
-from perdure.activities.errors import permanent, store_failures, transient
+from perdure.activities.errors import permanent, transient
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import note
 from perdure.activities.litellm_call import Answer, complete, facts_about
@@ -22,19 +21,21 @@ from perdure.activities.metrics import Metrics
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
 from perdure.activities.provider_http import UnusableAnswerError
 from perdure.activities.provider_messages import Contents, without_places
-from perdure.activities.record_answer import event_of
+from perdure.activities.record_answer import NOTHING_PAID, event_of, key_of
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import values_of
+from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import Event, GenerationError, GenerationRetry, GenerationWait
+from perdure.contracts.events import AnyEvent, Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import ProviderRetry
 from perdure.llm.failures import EXCEPTION, FailureFacts, class_of, classify, is_ambiguous, reason_of
+from perdure.llm.openai_format import WireMessage
 from perdure.llm.pace import REFUSALS, Sent
-from perdure.llm.retries import MAX_MESSAGE, Chain, decide, failure_text, final_text, rule_of_end, wait_before
+from perdure.llm.retries import MAX_MESSAGE, Chain, compose_final_text, decide, failure_text, rule_of_end, wait_before
 from perdure.security.redaction import without_known
 from perdure.store import Store
 
@@ -45,11 +46,11 @@ NOT_AGAIN = (
     "the provider may have carried the call out, so it is not sent again: "
     "the agent's retry policy says ambiguous='fail'"
 )
-"""Stands behind a failure that another policy would have retried."""
+"""Text after a failure that another policy would have retried."""
 
 
-NOTHING_PAID = Paid()
-"""By a call that failed."""
+ENDED = "error"
+"""The key of the failure that ends an activity."""
 
 
 class DeadlineExceededError(TimeoutError):
@@ -127,18 +128,18 @@ class Attempts:
         *,
         ceiling: int | None = None,
     ) -> tuple[Answer, float]:
-        """The answer, and the seconds it took; with a ceiling, an answer of at most so many tokens, or cut off there.
+        """The answer, and the seconds it took; a ceiling bounds its tokens.
 
         The call waits for its turn at the gate of its key; that is no part of its time.
 
         Raises:
             CallFailedError: Whatever the provider or its library did.
         """
-        gate, entered, replays = self._gates.of(definition), self._monotonic(), self._recordings.mode == "replay"
+        gate, entered, replays = self._gates.gate_of(definition), self._monotonic(), self._recordings.mode == "replay"
         filled, sent = messages, None
         if not replays:
-            filled = await self._contents.fill(request.session, facts_about(definition.model), messages)
-            sent = await self._turn_at(gate, request, definition)
+            filled = await self._contents.with_bytes(request.session, facts_about(definition.model), messages)
+            sent = await self._wait_for_turn(gate, request, definition)
         began = self._monotonic()
         waited = began - entered
         try:
@@ -150,7 +151,7 @@ class Attempts:
             else:
                 answer = await _call_model(definition, filled, ceiling)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
-            failure = self.failed(definition, error, self._monotonic() - began, waited=waited)
+            failure = self.describe_failure(definition, error, self._monotonic() - began, waited=waited)
             if sent is not None:
                 _show(gate, sent, failure.facts, served=isinstance(error, UnusableAnswerError))
             # The chain holds unredacted texts, and would stand in the history.
@@ -163,11 +164,11 @@ class Attempts:
             self._count_paid(definition, answer.usage, answer.cost_usd)
         # A model may repeat a key that it found somewhere.
         secrets = self._secrets_of(definition)
-        thinking = tuple(_without(block, secrets) for block in answer.thinking)
+        thinking = tuple(_without_secrets(block, secrets) for block in answer.thinking)
         answer = replace(answer, text=without_known(answer.text, secrets), thinking=thinking)
         return answer, seconds
 
-    async def _turn_at(self, gate: Gate, request: StepRequest, definition: AgentDefinition) -> Sent:
+    async def _wait_for_turn(self, gate: Gate, request: StepRequest, definition: AgentDefinition) -> Sent:
         """Wait until the call may be sent; where people look for the job, it says that it waits."""
         told = False
 
@@ -185,10 +186,10 @@ class Attempts:
         finally:
             note("")
 
-    def failed(
+    def describe_failure(
         self, definition: AgentDefinition, error: Exception, seconds: float = 0.0, *, waited: float = 0.0
     ) -> CallFailedError:
-        """What is known of a call that failed after so many seconds, behind a wait; what it has cost is counted."""
+        """Describe a call that failed, after ``seconds`` and a wait; count its cost."""
         # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
         failed_at = activity.info().started_time + timedelta(seconds=waited + seconds)
         paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
@@ -197,20 +198,22 @@ class Attempts:
             facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid, seconds=seconds
         )
 
-    def unkept(self, definition: AgentDefinition, answer: Answer, error: Exception) -> CallFailedError:
+    def describe_unkept_answer(self, definition: AgentDefinition, answer: Answer, error: Exception) -> CallFailedError:
         """The failure of a call whose answer has come, and could not be kept for a reason that nobody foresaw."""
         now, code = activity.info().started_time, f"{EXCEPTION}{type(error).__name__}"
         facts = facts_of(error, now, self._secrets_of(definition))
-        facts = facts.model_copy(update={"own_code": code, "status": None, "retry_after_seconds": None})
+        facts = replace(facts, own_code=code, status=None, retry_after_seconds=None)
         return CallFailedError(facts, now, Paid().plus(answer.usage, answer.cost_usd), unkept=answer.text)
 
-    async def lost(self, request: StepRequest, detail: ErrorDetail) -> ApplicationError:
+    async def describe_loss(self, request: StepRequest, detail: ErrorDetail) -> ApplicationError:
         """What a call ends with whose attempts were lost too often; its failed tries have cost something."""
+        if (ended := await self.load_recorded_end(request)) is not None:
+            return ended
         text = f"step {request.step}: {detail.message}"
-        detail, paid = detail.model_copy(update={"title": "generation", "message": text}), await self.paid(request)
+        detail, paid = replace(detail, title="generation", message=text), await self.load_paid(request)
         if isinstance(request, Compact) and request.trigger == "threshold":
             return permanent(detail, paid)  # no end of the turn: it goes on with what it has
-        return await self.ended(request, Failure(detail, None, paid))
+        return await self.record_failure(request, Failure(detail, None, paid))
 
     def _secrets_of(self, definition: AgentDefinition) -> frozenset[str]:
         """What no text may show: also what a definition refers to that no agent of this worker has any more."""
@@ -225,7 +228,7 @@ class Attempts:
         metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
         metrics.cost_usd.labels(model).inc(float(cost_usd or 0))
 
-    async def judge(
+    async def classify_failure(
         self, request: StepRequest, definition: AgentDefinition, error: CallFailedError, failures: int | None = None
     ) -> Failure:
         """Decide whether the call is sent again, and after which wait.
@@ -235,7 +238,7 @@ class Attempts:
         model is told.
         """
         facts, policy = error.facts, definition.retry
-        before = await self.retries(request)
+        before = await self.load_retries(request)
         counted = before[-1].counted_seconds + before[-1].wait_seconds + error.seconds if before else 0.0
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
@@ -264,7 +267,7 @@ class Attempts:
             not_again = ambiguous and policy.ambiguous == "fail"
             rule = "" if not_again else rule_of_end(policy, reason, chain)
             choice = NOT_AGAIN if not_again else ""
-            text = final_text(place, facts, reason, rule, request.session, choice=choice)
+            text = compose_final_text(place, facts, reason, rule, request.session, choice=choice)
             if failures is not None and not not_again and reason.transient and attempt > policy.max_retries:
                 text = f"more than {policy.max_retries} failures in a row: {text}"
             paid = paid_of_retries(before).plus(error.paid.usage, error.paid.cost_usd)
@@ -289,33 +292,48 @@ class Attempts:
         )
         return Failure(_detail(facts, code, failure_text(place, facts, reason)), retry, next_retry=coming)
 
-    async def ended(self, request: StepRequest, failure: Failure) -> ApplicationError:
+    async def record_failure(self, request: StepRequest, failure: Failure) -> ApplicationError:
         """Record the failure as an event; what ends the attempt, until the next one after its wait or for good."""
         detail, retry = failure.detail, failure.retry
         if retry is None:
             last = failure.last
             error = GenerationError(error=detail, usage=last.usage, cost_usd=last.cost_usd)
-            await self.record(request, "error", error)
+            await self.record(request, own_key(ENDED), error)
             return permanent(detail, failure.paid)
         await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
         message = detail.message + next_try
-        detail, wait = detail.model_copy(update={"message": message}), timedelta(seconds=retry.wait_seconds)
+        detail, wait = replace(detail, message=message), timedelta(seconds=retry.wait_seconds)
         return transient(detail, wait, failure.next_retry)
 
-    async def retries(self, request: StepRequest) -> list[GenerationRetry]:
+    async def load_recorded_end(self, request: StepRequest) -> ApplicationError | None:
+        """The failure that ended an earlier attempt of this activity, which was lost before Temporal had it."""
+        event = await self.load_recorded(request, ENDED)
+        if not isinstance(event, GenerationError):
+            return None
+        return permanent(event.error, (await self.load_paid(request)).plus(event.usage, event.cost_usd))
+
+    async def load_recorded(self, request: StepRequest, key: str) -> AnyEvent | None:
+        """The event that an earlier attempt of this activity has written under its own key, if one has."""
+        if activity.info().attempt == 1:
+            return None
+        async with store_failures():
+            found = await self._store.events_by_key(request.session, [key_of(request, own_key(key))])
+        return found[0].event if found else None
+
+    async def load_retries(self, request: StepRequest) -> list[GenerationRetry]:
         """The recorded retries of this call, in order, and not those of the step's summary or of another model."""
-        return [retry for retry in await self._of_step(request) if retry.fallback == request.fallback]
+        return [retry for retry in await self._load_step_retries(request) if retry.fallback == request.fallback]
 
     async def count_retries(self, request: StepRequest) -> int:
-        """How many calls failed and were sent again for this step, of whichever model."""
-        return len(await self._of_step(request))
+        """Number of failed calls that were sent again for this step, of all models."""
+        return len(await self._load_step_retries(request))
 
-    async def paid(self, request: StepRequest) -> Paid:
+    async def load_paid(self, request: StepRequest) -> Paid:
         """What tries of this call have cost that failed."""
-        return paid_of_retries(await self.retries(request))
+        return paid_of_retries(await self.load_retries(request))
 
-    async def _of_step(self, request: StepRequest) -> list[GenerationRetry]:
+    async def _load_step_retries(self, request: StepRequest) -> list[GenerationRetry]:
         async with store_failures():
             recorded = await self._store.retries(request.session, request.turn, request.step)
         retries = [line.event for line in recorded if isinstance(line.event, GenerationRetry)]
@@ -327,12 +345,18 @@ class Attempts:
             await self._store.append_events(request.session, [event_of(request, key, event)])
 
 
-def _without(value: JsonValue, secrets: Collection[str]) -> JsonValue:
+def own_key(key: str) -> str:
+    """The key of an event that an activity writes once: a turn that was reset makes the same step with other ones."""
+    info = activity.info()
+    return f"{key}/{info.workflow_run_id}/{info.activity_id}"
+
+
+def _without_secrets(value: JsonValue, secrets: Collection[str]) -> JsonValue:
     """Reasoning without secrets."""
     if isinstance(value, dict):
-        return {name: _without(part, secrets) for name, part in value.items()}
+        return {name: _without_secrets(part, secrets) for name, part in value.items()}
     if isinstance(value, list):
-        return [_without(part, secrets) for part in value]
+        return [_without_secrets(part, secrets) for part in value]
     return without_known(value, secrets) if isinstance(value, str) else value
 
 

@@ -125,13 +125,13 @@ class Gate:
     def put_off(self, turn: "asyncio.Future[Sent]") -> ApplicationError:
         """Give the room of a waiting call to others; what ends its attempt until its turn is near."""
         place = next(place for place in self._line if place.turn is turn)
-        return self._away(place, self._line.index(place))
+        return self._leave_place(place, self._line.index(place))
 
     def state(self, turn: "asyncio.Future[Sent]") -> Waiting:
         """What a waiting call can say."""
         ahead = next((number for number, place in enumerate(self._line) if place.turn is turn), 0)
         now = _now()
-        return Waiting(self.provider, ahead, self.rate, closed=self._pace.opens_at(now, self.waiting) - now)
+        return Waiting(self.provider, ahead, self.rate, closed=self._pace.compute_opening(now, self.waiting) - now)
 
     def serve(self, sent: Sent) -> None:
         """The provider has served the call."""
@@ -152,11 +152,11 @@ class Gate:
             self._line.append(place)
         rank = self._line.index(place)
         if rank >= self._most():
-            raise self._away(place, rank)
+            raise self._leave_place(place, rank)
         place.turn = asyncio.get_running_loop().create_future()
         return place, place.turn
 
-    def _away(self, place: _Place, rank: int) -> ApplicationError:
+    def _leave_place(self, place: _Place, rank: int) -> ApplicationError:
         rate = self.rate or 1.0
         seconds = min(max((rank - self._most() / 2) / rate, SHORTEST_AWAY), LONGEST_AWAY)
         place.turn, place.due = None, _now() + seconds + RETURN_SECONDS
@@ -172,7 +172,7 @@ class Gate:
         for place in [place for place in self._line if place.turn is not None]:
             now = _now()
             alone = len(self._line) == 1 and place.owner == self._last
-            opens = now if alone else self._pace.opens_at(now, self.waiting)
+            opens = now if alone else self._pace.compute_opening(now, self.waiting)
             if opens > now:
                 self._timer = asyncio.get_running_loop().call_later(opens - now, self._open)
                 break
@@ -191,12 +191,12 @@ class Gates:
     """The gates of one worker."""
 
     def __init__(self, metrics: Metrics, room: int) -> None:
-        """In the worker is ``room`` for so many waiting calls, those of all gates together."""
+        """``room`` is the number of calls that may wait in this worker, at all gates together."""
         self._metrics = metrics
         self._room = room
         self._gates: dict[str, Gate] = {}
 
-    def of(self, definition: AgentDefinition) -> Gate:
+    def gate_of(self, definition: AgentDefinition) -> Gate:
         """The gate of the provider, address and key that the definition's model is called with."""
         provider = definition.model.partition("/")[0]
         key = _digest(provider, definition, os.environ)

@@ -24,6 +24,7 @@ import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx
@@ -33,6 +34,7 @@ from aiohttp.client_proto import ResponseHandler
 from litellm.llms.custom_httpx import aiohttp_transport, http_handler  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities.failures import error_object
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.values import JsonValue
 
@@ -125,7 +127,7 @@ def check_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Usag
 
 
 def _parse_body(body: bytes) -> tuple[JsonValue, bool]:
-    """The JSON value at the beginning of a body, and whether the body is that value alone; None if there is none."""
+    """The JSON value at the beginning of a body, and whether the body is that value alone; None without a value."""
     marked: list[str] = []
 
     def integer(digits: str) -> JsonValue:
@@ -211,12 +213,12 @@ def _check_completion(reply: Object) -> bool:
     """Repair and check a chat completion; whether it was changed. One without any choice is an empty answer."""
     choices = reply.get("choices")
     if not isinstance(choices, list):
-        raise _without("choices", reply)
+        raise _missing_field("choices", reply)
     if not choices:
         return False
     choice = choices[0]
     if not isinstance(choice, dict) or not isinstance(message := choice.get("message"), dict):
-        raise _without("message", reply)
+        raise _missing_field("message", reply)
     if (error := choice.get("error")) is not None:
         raise _error_of_broken_off(error, reply)
     changed = _check_end(choice, "finish_reason", reply)
@@ -234,12 +236,12 @@ def _check_completion(reply: Object) -> bool:
 def _check_calls(calls: JsonValue, reply: Object) -> bool:
     """Make a text of arguments that are none: they are the model's mistake, and it is to read of it."""
     if calls is not None and not isinstance(calls, list):
-        raise _without("tool_calls", reply)
+        raise _missing_field("tool_calls", reply)
     changed = False
     for call in calls or ():
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
-            raise _without("function", reply)
+            raise _missing_field("function", reply)
         arguments = function.get("arguments")
         if arguments is not None and not isinstance(arguments, str):
             function["arguments"], changed = json.dumps(UNREADABLE if _has_mark(arguments) else arguments), True
@@ -250,19 +252,19 @@ def _check_message(reply: Object) -> bool:
     """Repair and check a message of Anthropic's wire; whether it was changed."""
     for name, kind in (("content", list), ("usage", dict)):
         if not isinstance(reply.get(name), kind):
-            raise _without(name, reply)
+            raise _missing_field(name, reply)
     if "stop_reason" not in reply:
-        raise _without("stop_reason", reply)
+        raise _missing_field("stop_reason", reply)
     changed = _check_end(reply, "stop_reason", reply)
     if not isinstance(reply.get("model"), str):
         reply["model"], changed = "", True
     content = reply["content"]
     for block in content if isinstance(content, list) else ():
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise _without("type", reply)
+            raise _missing_field("type", reply)
         if block["type"] == "tool_use":
             if not isinstance(block.get("name"), str):
-                raise _without("name", reply)
+                raise _missing_field("name", reply)
             if not isinstance(block.get("id"), str):
                 block["id"], changed = "", True  # each call gets one of ours
             if "input" not in block or _has_mark(block["input"]):
@@ -271,7 +273,7 @@ def _check_message(reply: Object) -> bool:
 
 
 def _check_end(place: Object, name: str, reply: Object) -> bool:
-    """Refuse an answer whose end is none; whether the reason was replaced by one that litellm knows."""
+    """Refuse an answer that was broken off; True if its reason was replaced by one that litellm knows."""
     reason = place.get(name)
     if not reason:
         return False
@@ -296,7 +298,7 @@ def _error_of_broken_off(error: JsonValue, reply: Object) -> BrokenOffReplyError
     return BrokenOffReplyError(text, usage_of(reply), status)
 
 
-def _without(name: str, reply: Object) -> InvalidReplyError:
+def _missing_field(name: str, reply: Object) -> InvalidReplyError:
     return InvalidReplyError(f"the reply has no {name!r}, or one of another kind", usage_of(reply))
 
 
@@ -340,20 +342,25 @@ class Exchange:
 
 _running: ContextVar[Exchange | None] = ContextVar("perdure_exchange", default=None)
 
+
 Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
-_instead: ContextVar[Send | None] = ContextVar("perdure_instead", default=None)
+@dataclass(frozen=True)
+class StandIn:
+    """Who answers in place of all providers. No key is needed then, and nothing leaves the process.
+
+    Attributes:
+        answer: A chat completion, in OpenAI's form, for the arguments of litellm's call; None leaves it to litellm.
+        send: The reply to an HTTP request that litellm then makes.
+    """
+
+    answer: Callable[[AgentDefinition, Mapping[str, Any]], Awaitable[dict[str, JsonValue] | None]]
+    send: Send
 
 
-@contextmanager
-def answer_with(send: Send) -> Iterator[None]:
-    """Have this answer every guarded exchange of the block in place of the network."""
-    token = _instead.set(send)
-    try:
-        yield
-    finally:
-        _instead.reset(token)
+stand_in: ContextVar[StandIn | None] = ContextVar("perdure_stand_in", default=None)
+"""Who answers the model calls of this task and of the tasks that it starts."""
 
 
 @contextmanager
@@ -449,7 +456,8 @@ async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
     if exchange is None:
         return await send(request)
     request.headers["accept-encoding"] = _ENCODINGS
-    response = await (_instead.get() or send)(request)
+    instead = stand_in.get()
+    response = await (send(request) if instead is None else instead.send(request))
     try:
         if response.has_redirect_location:
             raise RedirectedError(_origin(request.url, response.headers["location"]))
@@ -479,7 +487,7 @@ def _origin(asked: httpx.URL, location: str) -> str:
 
 
 async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
-    """The body, unpacked; what lies behind the bound is left out, or no answer has it."""
+    """The body, unpacked; above ``most`` bytes it is cut, or refused."""
     body = bytearray()
     async with aclosing(_unpack(response, most + 1)) as pieces:
         async for piece in pieces:
@@ -494,7 +502,7 @@ async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> by
 
 
 async def _unpack(response: httpx.Response, most: int) -> AsyncGenerator[bytes]:
-    """The body in pieces of at most so many bytes, however far a packed one would spread."""
+    """The body in pieces of a bounded number of bytes, also where it is packed."""
     raw = cast("httpx.AsyncByteStream", response.stream)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in {"gzip", "x-gzip", "deflate"}:

@@ -25,12 +25,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from perdure.activities.conversations import WireMessage
-from perdure.activities.errors import store_failures
+from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
-from perdure.contracts.values import JsonValue
-from perdure.llm.tool_output import replace_surrogates
+from perdure.contracts.values import JsonValue, replace_surrogates
+from perdure.llm.openai_format import WireMessage
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
 
@@ -44,10 +43,10 @@ def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) ->
     """The messages as they are sent, with marks if the agent wants them and its provider takes them."""
     if definition.cache == "off" or not _takes_marks(definition.model):
         return messages
-    system = [at for at, one in enumerate(messages) if one.get("role") == "system"]
-    said = [at for at, one in enumerate(messages) if one.get("role") not in {"system", "assistant"}]
+    system = [at for at, message in enumerate(messages) if message.get("role") == "system"]
+    said = [at for at, message in enumerate(messages) if message.get("role") not in {"system", "assistant"}]
     places = {*system[-1:], *said[-MARKED_MESSAGES:]}
-    return [_with_mark(one) if at in places else one for at, one in enumerate(messages)]
+    return [_with_mark(message) if at in places else message for at, message in enumerate(messages)]
 
 
 def _takes_marks(model: str) -> bool:
@@ -177,7 +176,7 @@ def _sign(sent: WireMessage, block: Mapping[str, object]) -> None:
 
 
 def _vendor(model: str) -> str:
-    """Whose reasoning it is: a signature of Claude's holds wherever Claude runs, one behind a router with its maker."""
+    """The vendor whose reasoning it is: Claude's signatures hold wherever Claude runs, others at their maker only."""
     provider, _, name = model.partition("/")
     if provider == "openrouter":
         return f"{provider}/{name.partition('/')[0]}"
@@ -207,14 +206,14 @@ KEPT_CHARACTERS = 100_000_000
 """Files kept in memory, as text or base64; the one unused for longest is forgotten first."""
 
 MOST_IMAGE_TOKENS = 50_000
-"""Of one image. The dearest known: gpt-4o-mini counts 2,833 tokens and 5,667 for each of at most eight tiles
+"""Tokens of one image. The dearest known: gpt-4o-mini counts 2,833 tokens and 5,667 for each of at most eight tiles
 (OpenAI's page on images and vision); Claude counts at most 4,784, Gemini 2,240."""
 
 MOST_PAGE_TOKENS = 8_000
-"""Of one page of a PDF: up to 3,000 of its text and those of an image of it (Anthropic's page on PDF support)."""
+"""Tokens of one page of a PDF: up to 3,000 of text and those of an image of it (Anthropic's page on PDF support)."""
 
 MOST_PAGES = 100
-"""Of a PDF: Anthropic refuses more."""
+"""Pages of a PDF: Anthropic refuses more."""
 
 LEAST_PAGE_BYTES = 100
 """No page of a PDF is described with less."""
@@ -231,12 +230,12 @@ def takes(facts: Mapping[str, Any], media_type: str) -> bool:
     return facts.get(_SEES["image" if is_image(media_type) else PDF]) is True
 
 
-def most_tokens(messages: Sequence[WireMessage]) -> int:
+def count_most_tokens(messages: Sequence[WireMessage]) -> int:
     """The most tokens that a provider may count for the images and files of the messages."""
-    return sum(_most(part) for message in messages for part in _parts_of(message))
+    return sum(_count_most(part) for message in messages for part in _parts_of(message))
 
 
-def _most(part: FilePart) -> int:
+def _count_most(part: FilePart) -> int:
     if part.media_type == TEXT:
         return part.size
     if part.media_type == PDF:
@@ -249,10 +248,10 @@ def without_places(messages: list[WireMessage]) -> list[WireMessage]:
     if not any("parts" in message for message in messages):
         return messages
     return [
-        {**one, "parts": [part.model_dump(mode="json", exclude={"artifact"}) for part in _parts_of(one)]}
-        if "parts" in one
-        else one
-        for one in messages
+        {**message, "parts": [part.model_dump(mode="json", exclude={"artifact"}) for part in _parts_of(message)]}
+        if "parts" in message
+        else message
+        for message in messages
     ]
 
 
@@ -264,7 +263,9 @@ class Contents:
         self._kept: OrderedDict[tuple[str, str], Artifact] = OrderedDict()
         self._characters = 0
 
-    async def fill(self, session: str, facts: Mapping[str, Any], messages: list[WireMessage]) -> list[WireMessage]:
+    async def with_bytes(
+        self, session: str, facts: Mapping[str, Any], messages: list[WireMessage]
+    ) -> list[WireMessage]:
         """The messages with the bytes of those parts that the model takes; the latest, if there are too many."""
         if not any("parts" in message for message in messages):
             return messages
@@ -278,12 +279,14 @@ class Contents:
         numbers = iter(range(len(parts)))
         return [
             {
-                **one,
-                "parts": [await self._loaded(session, part, facts, next(numbers) in shown) for part in _parts_of(one)],
+                **message,
+                "parts": [
+                    await self._loaded(session, part, facts, next(numbers) in shown) for part in _parts_of(message)
+                ],
             }
-            if "parts" in one
-            else one
-            for one in messages
+            if "parts" in message
+            else message
+            for message in messages
         ]
 
     async def _loaded(self, session: str, part: FilePart, facts: Mapping[str, Any], shown: bool) -> JsonValue:

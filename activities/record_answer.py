@@ -15,7 +15,6 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import (
-    CallSummary,
     Event,
     GenerationContent,
     GenerationEnd,
@@ -25,15 +24,15 @@ from perdure.contracts.events import (
     NewEvent,
     ToolError,
     UserMessageReceived,
-    decided_events,
+    to_events,
 )
 from perdure.contracts.generations import CUT_OFF, Generate, Generation, StepRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
-from perdure.contracts.tools import PlannedCall
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.tools import MaskedCall, PlannedCall
+from perdure.contracts.values import JsonValue, json_object, replace, replace_surrogates
 from perdure.engine import calls, delegates
 from perdure.llm.structured_output import AnswerError, check_answer
-from perdure.llm.tool_output import head_and_tail, replace_surrogates
+from perdure.llm.tool_output import head_and_tail
 from perdure.security.approvals import apply_policy, reject_oversized
 from perdure.security.redaction import MASK, mask_arguments, redact_text, without_known
 from perdure.store import LedgerCall, StepRecord
@@ -60,11 +59,14 @@ _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def event_of(request: StepRequest, key: str, event: Event) -> NewEvent:
-    """An event of this step, ready for the log; of a fallback, whose events are not those of the model before it."""
+    """An event of this step, ready for the log."""
+    return NewEvent(key=key_of(request, key), turn=request.turn, step=request.step, event=event)
+
+
+def key_of(request: StepRequest, key: str) -> str:
+    """The key of an event of this step; a fallback's events are not those of the model before it."""
     model = f"fallback{request.fallback}/" if request.fallback else ""
-    return NewEvent(
-        key=f"{request.turn}/{request.step}/{model}{key}", turn=request.turn, step=request.step, event=event
-    )
+    return f"{request.turn}/{request.step}/{model}{key}"
 
 
 def start_events(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
@@ -72,9 +74,9 @@ def start_events(request: Generate, definition: AgentDefinition, known: int) -> 
     said = len(request.said) + len(request.steered)
     count = known + len(request.call_ids) + said + bool(definition.instructions)
     start = GenerationStart(model=definition.model, messages=count)
-    own = request.model_copy(update={"fallback": 0})  # what was steered in was so before the first model failed
+    own = replace(request, fallback=0)  # what was steered in was so before the first model failed
     return [
-        *decided_events(request.turn, request.decided),
+        *to_events(request.turn, request.decided),
         *(event_of(own, f"said/{place}", UserMessageReceived(content=text)) for place, text in enumerate(request.said)),
         *(
             event_of(
@@ -111,9 +113,9 @@ def step_of(
             check = schema_checks.problem if tool.remote is not None else None
             plan = apply_policy(definition, tool, plan, raw=call.arguments, shown=shown, problem_with=check)
             if tool.builtin is not None:
-                plan = calls.planned(tool, plan, shown)
+                plan = calls.plan(tool, plan, shown)
             if tool.delegate is not None:
-                plan = delegates.planned(tool, plan, call.arguments)
+                plan = delegates.plan(tool, plan, call.arguments)
         tool_calls.append(ToolCall(id=call_id, name=name, arguments=shown if masked else call.arguments))
         planned.append(plan)
         masks.append(masked)
@@ -171,9 +173,9 @@ def check_output(
         detail = ErrorDetail(code=error.code, title="generation", message=(place + str(error))[:2_000])
         again = UserMessage(content=f"{error} Answer again, with JSON only that fits the schema.")
         last = request.corrections >= definition.output_corrections or step.messages[-1] is not answer
-        return (step if last else step.model_copy(update={"messages": (*step.messages, again)})), detail
-    messages = (*step.messages[:-1], answer.model_copy(update={"value": value}))
-    return step.model_copy(update={"messages": messages}), None
+        return (step if last else replace(step, messages=(*step.messages, again))), detail
+    messages = (*step.messages[:-1], replace(answer, value=value))
+    return replace(step, messages=messages), None
 
 
 def _value_of(text: str, schema: dict[str, JsonValue], output_type: TypeAdapter[Any] | None) -> JsonValue:
@@ -185,7 +187,7 @@ def _value_of(text: str, schema: dict[str, JsonValue], output_type: TypeAdapter[
 
 
 def is_answer(step: StepRecord) -> bool:
-    """Whether the step holds an answer, and not a failure of which the model is told."""
+    """True if the step holds an answer; otherwise it holds a failure that the model is told."""
     return any(isinstance(message, AssistantMessage) for message in step.messages)
 
 
@@ -230,9 +232,7 @@ def end_events(
     recorded: bool = False,
 ) -> list[NewEvent]:
     """What is written with the answer, in the same transaction."""
-    summaries = tuple(
-        CallSummary(call_id=call.call_id, tool=call.tool, arguments=call.arguments) for call in step.calls
-    )
+    summaries = tuple(MaskedCall(call_id=call.call_id, tool=call.tool, arguments=call.arguments) for call in step.calls)
     end = GenerationEnd(
         model=definition.model,
         finish_reason=step.finish_reason,
@@ -248,15 +248,13 @@ def end_events(
         *([] if rejected is None else [event_of(request, "error", GenerationError(error=rejected))]),
         event_of(request, "step", GenerationStep(tip=step.id)),
         *(
-            event_of(request, f"{call.call_id}/error", _rejection(call, call.rejected))
+            event_of(
+                request, f"{call.call_id}/error", ToolError(call_id=call.call_id, tool=call.tool, error=call.rejected)
+            )
             for call in step.calls
             if call.rejected is not None
         ),
     ]
-
-
-def _rejection(call: PlannedCall, error: ErrorDetail) -> ToolError:
-    return ToolError(call_id=call.call_id, tool=call.tool, error=error)
 
 
 def generation_of(
@@ -279,12 +277,12 @@ def generation_of(
         matched=matched,
         retries=retries,
         failed=failed,
-    ).sparse()
+    )
 
 
 def failure_told(step: StepRecord, wait: float) -> Generation:
-    """What the workflow needs to know of a failure of which the model is told."""
+    """What the workflow needs to know of a failure that the model is told."""
     paid = Paid(usage=step.usage, cost_usd=step.cost_usd or Decimal(0))
     return Generation(
         tip=step.id, finish_reason=step.finish_reason, cost_usd=Decimal(0), retry_seconds=wait, failed=paid
-    ).sparse()
+    )

@@ -22,10 +22,9 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError, field_validator
 from temporalio import activity
 
-from perdure.activities.conversations import WireMessage
-from perdure.activities.errors import store_failures
-from perdure.activities.litellm_call import Answer, WireCall
+from perdure.activities.litellm_call import Answer
 from perdure.activities.record_answer import to_shown_arguments
+from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import AskPeople, InputReceipt, InputRequest
@@ -37,8 +36,9 @@ from perdure.contracts.recordings import (
     RecordingInfo,
     ToolFixture,
 )
-from perdure.contracts.tools import CallTool, Delegated, ToolDeclaration, ToolOutcome
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.tools import CallTool, Delegated, RawCall, ToolDeclaration, ToolOutcome
+from perdure.contracts.values import JsonValue, Value, replace
+from perdure.llm.openai_format import WireMessage
 from perdure.llm.recorded_calls import (
     Asked,
     CanonicalRequest,
@@ -59,7 +59,7 @@ class FixtureMissingError(Exception):
     """No recorded call is the one asked for; the call was not made."""
 
     reason_code = ReasonCode.LLM_FIXTURE_MISSING
-    """Of a model call; the turn ends with it."""
+    """The reason code for a model call; the turn ends with it."""
 
 
 class RecordingError(Exception):
@@ -163,18 +163,18 @@ class Recordings:
             return await call()
         folder = place / "llm"
         if self.mode == "replay":
-            return await asyncio.to_thread(self._recorded, folder, definition, messages)
+            return await asyncio.to_thread(self._find_answer, folder, definition, messages)
         began = time.monotonic()
         answer = await call()
         seconds = round(time.monotonic() - began, 3)
         await record(lambda: self._write_answer(folder, definition, messages, answer, seconds))
         return answer
 
-    def _recorded(self, folder: Path, definition: AgentDefinition, messages: Sequence[WireMessage]) -> Answer:
+    def _find_answer(self, folder: Path, definition: AgentDefinition, messages: Sequence[WireMessage]) -> Answer:
         asked = request_of_generation(definition, messages, self.secrets)
         fixture = load(folder / f"{asked.digest}.json", ModelFixture)
         if fixture is None:
-            raise _no_answer(folder, asked)
+            raise _describe_missing_answer(folder, asked)
         recorded = _ANSWER.validate_python(asked.numbers.show(fixture.answer))
         return dataclasses.replace(recorded, recorded=True)
 
@@ -187,7 +187,7 @@ class Recordings:
         seconds: float,
     ) -> None:
         asked = request_of_generation(definition, messages, self.secrets)
-        shown = asked.numbers.hide(self._shown(definition, answer))
+        shown = asked.numbers.hide(self._mask(definition, answer))
         fixture = ModelFixture(
             request=asked.request,
             answer=shown if isinstance(shown, dict) else {},
@@ -196,7 +196,7 @@ class Recordings:
         )
         write(folder / f"{asked.digest}.json", fixture)
 
-    def _shown(self, definition: AgentDefinition, answer: Answer) -> JsonValue:
+    def _mask(self, definition: AgentDefinition, answer: Answer) -> JsonValue:
         """The answer as the transcript has it: without known secrets, and with the same masks in its arguments."""
         said = _ANSWER.dump_python(dataclasses.replace(answer, calls=()), mode="json")
         shown = without_secrets(said, self.secrets)
@@ -204,7 +204,7 @@ class Recordings:
         for call in answer.calls:
             tool = definition.tool(call.name)
             arguments, _ = to_shown_arguments(call.arguments, tool.masked if tool else (), self.secrets)
-            calls.append(dataclasses.asdict(WireCall(name=call.name, arguments=arguments)))
+            calls.append(dataclasses.asdict(RawCall(name=call.name, arguments=arguments)))
         return {**shown, "calls": calls} if isinstance(shown, dict) else shown
 
     def place(self, definition: AgentDefinition) -> Path | None:
@@ -261,9 +261,9 @@ class CallRecording:
             raise self.refusal or FixtureMissingError(NO_WORKER)
         fixture = await asyncio.to_thread(load, self.file, ToolFixture)
         if fixture is None:
-            raise await asyncio.to_thread(_no_outcome, self.file.parent, self.asked)
+            raise await asyncio.to_thread(_describe_missing_outcome, self.file.parent, self.asked)
         shown = self.asked.numbers.show(fixture.model_dump(mode="json", exclude={"attachments"}))
-        return ToolFixture.model_validate(shown).model_copy(update={"attachments": fixture.attachments})
+        return replace(ToolFixture.model_validate(shown), attachments=fixture.attachments)
 
     async def keep(
         self, message: ToolMessage, *, artifacts: Sequence[Artifact], ended_turn: bool, seconds: float | None
@@ -276,13 +276,15 @@ class CallRecording:
         outcome: dict[str, JsonValue] = {
             "content": message.content,
             "error": None if message.error is None else message.error.model_dump(mode="json"),
-            "artifact": next((one.text for one in artifacts if one.id == output), None),
+            "artifact": next((artifact.text for artifact in artifacts if artifact.id == output), None),
             "ended_turn": ended_turn,
             "seconds": seconds,
             "stop": message.stop,
         }
         attached = tuple(
-            RecordedArtifact(media_type=one.media_type, text=one.text) for one in artifacts if one.id != output
+            RecordedArtifact(media_type=artifact.media_type, text=artifact.text)
+            for artifact in artifacts
+            if artifact.id != output
         )
         await record(lambda: write(file, self._fixture(outcome, asked, attached)))
 
@@ -320,7 +322,7 @@ def write(path: Path, value: Value) -> None:
 
 
 def load(path: Path, kind: type[Fixture]) -> Fixture | None:
-    """A fixture; None if there is none.
+    """The fixture at a path; None without a file.
 
     Raises:
         FixtureMissingError: It cannot be read.
@@ -334,21 +336,21 @@ def load(path: Path, kind: type[Fixture]) -> Fixture | None:
         raise FixtureMissingError(msg) from None
 
 
-def _all(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
+def _read_fixtures(folder: Path, kind: type[Fixture]) -> Iterator[Fixture]:
     for path in sorted(folder.glob("*.json")):
         fixture = load(path, kind)
         if fixture is not None:
             yield fixture
 
 
-def _no_answer(folder: Path, asked: Asked) -> FixtureMissingError:
-    other = find_nearest(asked.request, (fixture.request for fixture in _all(folder, ModelFixture)))
+def _describe_missing_answer(folder: Path, asked: Asked) -> FixtureMissingError:
+    other = find_nearest(asked.request, (fixture.request for fixture in _read_fixtures(folder, ModelFixture)))
     where = "no model call is recorded" if other is None else difference(asked.request, other)
     return FixtureMissingError(f"{where} (recording {folder.parent.name!r}, request {asked.digest[:12]}); {AGAIN}")
 
 
-def _no_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
-    other = find_nearest(asked.request, (fixture.request for fixture in _all(folder, ToolFixture)))
+def _describe_missing_outcome(folder: Path, asked: Asked) -> FixtureMissingError:
+    other = find_nearest(asked.request, (fixture.request for fixture in _read_fixtures(folder, ToolFixture)))
     if other is None:
         where = f"no call of {folder.name} is recorded"
     elif other != asked.request:
@@ -404,9 +406,7 @@ class RecordedTurns:
         place = self._recordings.place(definition)
         if place is None:
             return
-        everywhere = tuple(
-            tool.model_copy(update={"task_queue": None, "pinned": False}) if tool.pinned else tool for tool in tools
-        )
+        everywhere = tuple(replace(tool, task_queue=None, pinned=False) if tool.pinned else tool for tool in tools)
         fixture = ToolsFixture(tools=everywhere, recorded_at=datetime.now(UTC))
         await record(lambda: write(_tools_file(place, turn), fixture))
 
@@ -428,7 +428,7 @@ class RecordedTurns:
             raise RecordingError(msg)
         return fixture.tools
 
-    async def of_delegate(self, delegated: Delegated) -> str:
+    async def recording_of_delegate(self, delegated: Delegated) -> str:
         """The recording of a delegate's turn, within that of its caller: equal calls of equal delegates may differ."""
         store = self._recordings.store
         caller = await store.definition(delegated.definition)
@@ -479,10 +479,12 @@ class RecordedTurns:
         if place is None or definition.interactive == "stop":  # the reply starts a turn, as it did
             return None
         transcript = await store.transcript(asking.session)
-        found = [await asyncio.to_thread(self._decided, place, transcript, one) for one in asking.requests]
+        found = [
+            await asyncio.to_thread(self._load_decision, place, transcript, request) for request in asking.requests
+        ]
         return RecordedDecisions(outcomes=tuple(found))
 
-    def _decided(self, place: Path, transcript: tuple[Message, ...], request: InputRequest) -> ToolOutcome:
+    def _load_decision(self, place: Path, transcript: tuple[Message, ...], request: InputRequest) -> ToolOutcome:
         asked = request_of_tool_call(transcript, request.request_id, request.tool, self._recordings.secrets)
         fixture = load(_decision_file(place, request.tool, asked), DecisionFixture)
         if fixture is None:
@@ -494,14 +496,14 @@ class RecordedTurns:
             raise FixtureMissingError(msg)
         fixture = DecisionFixture.model_validate(asked.numbers.show(fixture.model_dump(mode="json")))
         # What is approved is the call as it is now: of masked arguments, a replay has the masks.
-        receipt = fixture.decision.model_copy(update={"digest": request.digest, "request_id": request.request_id})
+        receipt = replace(fixture.decision, digest=request.digest, request_id=request.request_id)
         return ToolOutcome(
             call_id=request.request_id,
             preview=fixture.content,
             error=fixture.error,
             recorded=False,
             decided=receipt,
-        ).sparse()
+        )
 
 
 def _tools_file(place: Path, turn: int) -> Path:

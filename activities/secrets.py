@@ -24,14 +24,14 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
 
 
 def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
-    """What references stand for, as far as it is secret: a short word is none, nor is a path that exists."""
+    """The secret values of references; a short word or a path that exists is not secret."""
     values = {environment.get(name, "") for name in names}
     return {value for value in values if len(value) >= SHORTEST_SECRET and not is_path(value)}
 
 
 def _referred_variables_of(agent: Agent) -> Iterator[str]:
     """The variables that the settings of the agent's models and servers name."""
-    for params in (agent.generate_params, *(one.generate_params or {} for one in agent.fallback_models)):
+    for params in (agent.generate_params, *(fallback.generate_params or {} for fallback in agent.fallback_models)):
         yield from names_of_call(params, secrets=True)
     for config in agent.mcp_servers:
         yield from names_needed(config)

@@ -18,10 +18,9 @@ from temporalio import activity
 from perdure.activities.agents import TurnContexts
 from perdure.activities.failures import redact
 from perdure.activities.recordings import CallRecording
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import write_until_stored
 from perdure.activities.tool_output import (
     ERROR_CHARACTERS,
-    ToolTimeoutError,
     call_event,
     events_of_approval,
     message_of_error,
@@ -36,6 +35,7 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.contracts.values import json_object
+from perdure.llm.tool_output import ToolTimeoutError
 from perdure.security.redaction import Hidden, hidden_values_of
 from perdure.store import RERUN, Claim, Store
 
@@ -137,7 +137,7 @@ Body = Tool[..., Any] | AnyServerConfig
 """What carries a call out: a Python function, or an MCP server."""
 
 MAX_RUNS = 5
-"""A tool whose worker is lost in so many runs of its body is given up: it may be what kills them."""
+"""Number of lost workers after which a tool is given up: its body may be what kills them."""
 
 MAX_ATTEMPTS = 25
 """The same for a reconciler. No run of it is counted, but a frozen worker uses up no more than a few attempts."""
@@ -204,13 +204,13 @@ class Attempt:
         """Values of the raw arguments that no text about the call may show."""
         return self.hidden.named | self.hidden.guessed
 
-    def started(self) -> list[NewEvent]:
+    def events_of_start(self) -> list[NewEvent]:
         """Events of a body that is about to run; somebody has allowed it, if that was needed."""
         name = self.declaration.name
         start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
         return [*events_of_approval(self.call, name), call_event(self.call, start)]
 
-    def given_up(self, recovery: Recovery) -> ToolMessage:
+    def message_of_loss(self, recovery: Recovery) -> ToolMessage:
         """What the model reads when an earlier attempt was lost in the body and it does not run again."""
         error = ErrorDetail(code=recovery.code, title=self.declaration.name, message=recovery.told)
         return message_of_error(self.call, error)
@@ -269,7 +269,7 @@ class Claims:
                 call_id=call.call_id,
                 claimant=attempt.claimant,
                 lost=lost,
-                events=[*attempt.started(), *events],
+                events=[*attempt.events_of_start(), *events],
             )
         )
 
@@ -303,20 +303,20 @@ class Claims:
         unspoken = await hidden_of(attempt, claim.arguments)
         masked.set(unspoken.named | unspoken.guessed)
         try:
-            effect = await self._asked(tool, tool.reconciler, attempt, claim.arguments)
+            effect = await self._ask_reconciler(tool, tool.reconciler, attempt, claim.arguments)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a reconciler raises, it has given no answer
             text = f"the check whether it happened failed: {type(error).__name__}: {str(error) or 'no message'}"
-            return None, self._shown(text, unspoken)
+            return None, self._mask(text, unspoken)
         if isinstance(effect, EffectUnknown):
-            return effect, self._shown(
+            return effect, self._mask(
                 _join_sentences("a check could not tell whether it happened", str(effect.why)), unspoken
             )
         return effect, ""
 
-    async def _asked(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
+    async def _ask_reconciler(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
         """The reconciler's answer, within its time."""
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
-        context = await self._contexts.of_call(attempt.call)
+        context = await self._contexts.load_call_context(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
         answer = self._bodies.start(asks, check_arguments(tool, raw), context)
         late = ToolTimeoutError(f"it took longer than {seconds:g} s")
@@ -326,7 +326,7 @@ class Claims:
             raise TypeError(msg)
         return effect
 
-    def _shown(self, text: str, unspoken: Hidden) -> str:
+    def _mask(self, text: str, unspoken: Hidden) -> str:
         return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
 
 

@@ -10,11 +10,10 @@ import contextlib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from perdure.activities.failures import redact
 from perdure.activities.mcp.failures import McpError, shorten, with_last_lines
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import write_until_stored
 from perdure.agents.builtin_tools import read_output
 from perdure.agents.context import InvalidInputError, InvalidOutputError, ToolUnavailableError
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
@@ -23,18 +22,18 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolError, ToolStep, UserInputReceived
 from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
-from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.recordings import ToolFixture
-from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.contracts.tools import CallSite, CallTool, ToolDeclaration, ToolOutcome
+from perdure.contracts.values import replace, replace_surrogates
 from perdure.llm.tool_output import (
     Attachment,
     CallResult,
+    ToolTimeoutError,
     attachment_id,
     attachments_of,
     output_id,
     parts_of,
-    replace_surrogates,
 )
 from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
@@ -62,26 +61,7 @@ class NotApprovedError(Exception):
     """The call needs an approval and has none that is for these arguments; always told to the model."""
 
 
-class ToolTimeoutError(TimeoutError):
-    """The body ran longer than the tool's time-out."""
-
-
-class Call(Protocol):
-    """Which call it is, and who allowed it if that was needed."""
-
-    @property
-    def session(self) -> str: ...  # noqa: D102 - the same as everywhere
-    @property
-    def turn(self) -> int: ...  # noqa: D102
-    @property
-    def step(self) -> int: ...  # noqa: D102
-    @property
-    def call_id(self) -> str: ...  # noqa: D102
-    @property
-    def approval(self) -> InputReceipt | None: ...  # noqa: D102
-
-
-def call_event(call: Call, event: Event, *, key: str | None = None) -> NewEvent:
+def call_event(call: CallSite, event: Event, *, key: str | None = None) -> NewEvent:
     """An event of the call; it needs a key if there may be several of its type."""
     key = call_key(call.turn, call.call_id, key or event.type)
     return NewEvent(key=key, turn=call.turn, step=call.step, event=event)
@@ -92,7 +72,7 @@ def call_key(turn: int, call_id: str, key: str) -> str:
     return f"{turn}/{call_id}/{key}"
 
 
-def events_of_approval(call: Call, tool: str) -> list[NewEvent]:
+def events_of_approval(call: CallSite, tool: str) -> list[NewEvent]:
     """Somebody allowed the call, if that was needed."""
     if call.approval is None:
         return []
@@ -100,7 +80,7 @@ def events_of_approval(call: Call, tool: str) -> list[NewEvent]:
 
 
 def events_of_end(
-    call: Call,
+    call: CallSite,
     message: ToolMessage,
     artifacts: Sequence[Artifact],
     seconds: float,
@@ -117,7 +97,7 @@ def events_of_end(
         result=message.content[:RESULT_CHARACTERS],
         error=message.error,
         artifact=output if output in ids else None,
-        attachments=tuple(one for one in ids if one != output),
+        attachments=tuple(attachment for attachment in ids if attachment != output),
         seconds=round(seconds, 3),
         recorded=recorded,
         traceback=traceback,
@@ -125,13 +105,13 @@ def events_of_end(
     return [call_event(call, end), step_ended(call, message.name)]
 
 
-def events_of_abort(call: Call, tool: str, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
+def events_of_abort(call: CallSite, tool: str, error: ErrorDetail, trace: str | None = None) -> list[NewEvent]:
     """Events of a call that failed outside its tool's ``catch``: the turn ends."""
     failure = ToolError(call_id=call.call_id, tool=tool, error=error, traceback=trace)
     return [call_event(call, failure), step_ended(call, tool)]
 
 
-def step_ended(call: Call, tool: str) -> NewEvent:
+def step_ended(call: CallSite, tool: str) -> NewEvent:
     """Nothing of the call follows any more."""
     return call_event(call, ToolStep(call_id=call.call_id, tool=tool))
 
@@ -159,24 +139,24 @@ async def read(value: object, call_id: str, annotated: ReturnValue | None = None
 def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallResult:
     attachments = attachments_of(call_id)
     text = "\n".join(part.text for part in parts_of(value, attachments, annotated))
-    return CallResult(text, attachments.checked())
+    return CallResult(text, attachments.check())
 
 
 async def artifacts_of(call: CallTool, attachments: Sequence[Attachment], secrets: Collection[str]) -> list[Artifact]:
     """The artifacts of a call's images and files, without secrets; texts as texts, so that they are read in parts."""
     return [  # large ones take long
-        await asyncio.to_thread(_artifact, attachment_id(call.call_id, number), call.session, one, secrets)
-        for number, one in enumerate(attachments, start=1)
+        await asyncio.to_thread(_artifact, attachment_id(call.call_id, number), call.session, attachment, secrets)
+        for number, attachment in enumerate(attachments, start=1)
     ]
 
 
-def _artifact(handle: str, session: str, one: Attachment, secrets: Collection[str]) -> Artifact:
+def _artifact(handle: str, session: str, attachment: Attachment, secrets: Collection[str]) -> Artifact:
     try:
-        text = without_known(File(one.what, one.data, one.media_type).text, secrets)
+        text = without_known(File(attachment.what, attachment.data, attachment.media_type).text, secrets)
     except ValueError:
-        text = base64.b64encode(_with_stars(one.data, secrets)).decode()
-        return Artifact(id=handle, session=session, media_type=f"{one.media_type}{BASE64}", text=text)
-    return Artifact(id=handle, session=session, media_type=one.media_type, text=text)
+        text = base64.b64encode(_with_stars(attachment.data, secrets)).decode()
+        return Artifact(id=handle, session=session, media_type=f"{attachment.media_type}{BASE64}", text=text)
+    return Artifact(id=handle, session=session, media_type=attachment.media_type, text=text)
 
 
 def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
@@ -186,25 +166,25 @@ def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
     """
     texts = {text for secret in secrets if len(secret) >= SHORTEST_SECRET for text in spellings(secret)}
     written = {text.encode(encoding, errors="replace") for text in texts for encoding in _ENCODINGS}
-    for one in sorted(written, key=lambda one: (-len(one), one)):
-        data = data.replace(one, b"*" * len(one))
+    for name in sorted(written, key=lambda text: (-len(text), text)):
+        data = data.replace(name, b"*" * len(name))
     return data
 
 
-def shown_images(artifacts: Sequence[Artifact]) -> tuple[FilePart, ...]:
+def show_images(artifacts: Sequence[Artifact]) -> tuple[FilePart, ...]:
     """What stands for the images of a result, as far as models take them."""
-    images = (one for one in artifacts if is_image(one.content_type))
-    return tuple(part for image in images for part in _shown(image))[:MAX_PARTS]
+    images = (artifact for artifact in artifacts if is_image(artifact.content_type))
+    return tuple(part for image in images for part in _show_image(image))[:MAX_PARTS]
 
 
-def _shown(image: Artifact) -> Iterator[FilePart]:
+def _show_image(image: Artifact) -> Iterator[FilePart]:
     with contextlib.suppress(ContentError):
         part = part_of(image.session, "", image.data)
         if is_image(part.media_type):
-            yield part.model_copy(update={"artifact": image.id})
+            yield replace(part, artifact=image.id)
 
 
-def finder(store: Store, session: str) -> Callable[[str], File | None]:
+def make_finder(store: Store, session: str) -> Callable[[str], File | None]:
     """What a body finds an artifact of its session with. It blocks, and may be called from any thread but this one."""
     loop = asyncio.get_running_loop()
 
@@ -223,12 +203,12 @@ async def _load_patiently(store: Store, handle: str, session: str) -> Artifact |
     return await write_until_stored(lambda: _load_stored(store, handle, session))
 
 
-def artifact_of_output(call: Call, text: str) -> Artifact:
+def artifact_of_output(call: CallSite, text: str) -> Artifact:
     """An output that is too long for the conversation."""
     return Artifact(id=output_id(call.call_id), session=call.session, media_type="text/plain", text=text)
 
 
-def reading_tool(definition: AgentDefinition) -> str | None:
+def reading_tool_of(definition: AgentDefinition) -> str | None:
     """What the agent calls ``perdure.read_output``; None if it does not have it."""
     reference = read_output.declaration.reference
     return next((tool.name for tool in definition.tools if tool.reference == reference), None)
@@ -238,16 +218,23 @@ async def artifacts_in_store(store: Store, call: CallTool) -> list[Artifact]:
     """The whole output of a call that has ended, if there is one, and its images and files."""
     whole = await _load_stored(store, output_id(call.call_id), call.session)
     artifacts: list[Artifact] = []
-    while (one := await _load_stored(store, attachment_id(call.call_id, len(artifacts) + 1), call.session)) is not None:
-        artifacts.append(one)
+    while (
+        artifact := await _load_stored(store, attachment_id(call.call_id, len(artifacts) + 1), call.session)
+    ) is not None:
+        artifacts.append(artifact)
     return artifacts if whole is None else [whole, *artifacts]
 
 
 def copy_recorded_artifacts(call: CallTool, fixture: ToolFixture) -> list[Artifact]:
     """The artifacts of a recorded call, as this one's."""
     artifacts = [
-        Artifact(id=attachment_id(call.call_id, number), session=call.session, media_type=one.media_type, text=one.text)
-        for number, one in enumerate(fixture.attachments, start=1)
+        Artifact(
+            id=attachment_id(call.call_id, number),
+            session=call.session,
+            media_type=attachment.media_type,
+            text=attachment.text,
+        )
+        for number, attachment in enumerate(fixture.attachments, start=1)
     ]
     return artifacts if fixture.artifact is None else [artifact_of_output(call, fixture.artifact), *artifacts]
 
@@ -275,7 +262,7 @@ def outcome(message: ToolMessage) -> ToolOutcome:
     preview = message.content[:RESULT_CHARACTERS]
     return ToolOutcome(
         call_id=message.call_id, preview=preview, error=message.error, stop=message.stop, matched=message.matched
-    ).sparse()
+    )
 
 
 def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:

@@ -43,30 +43,36 @@ class BodyExitedError(Exception):
     """A tool tried to end the process, with ``sys.exit`` for example."""
 
 
-@dataclass
-class CallContext(ToolContext):
-    """The context of one call; its flag is set when the turn is cancelled or the call ran out of time."""
+@dataclass(kw_only=True)
+class CodeContext:
+    """What code of an agent may know of its turn; its flag is set when it should end."""
 
     session: str
     turn: int
-    call_id: str
-    idempotency_key: str
     stop: threading.Event = field(default_factory=threading.Event)
-    report: Callable[[float, float | None, str], None] | None = None
-    find: Callable[[str], File | None] | None = None
-    stop_reason: str | None = None
     data: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     tenant: str = ""
     by: str = ""
 
     @property
     def cancelled(self) -> bool:
-        """Whether the body should end."""
+        """Whether the flag is set."""
         return self.stop.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Block until the flag is set, at most so long."""
         return self.stop.wait(seconds)
+
+
+@dataclass(kw_only=True)
+class CallContext(CodeContext, ToolContext):
+    """The context of one call; its flag is set when the turn is cancelled or the call ran out of time."""
+
+    call_id: str
+    idempotency_key: str
+    report: Callable[[float, float | None, str], None] | None = None
+    find: Callable[[str], File | None] | None = None
+    stop_reason: str | None = None
 
     def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:
         """Hand it to who writes it."""
@@ -112,17 +118,17 @@ class Bodies:
         if tool.context_parameter is not None:
             arguments = {**arguments, tool.context_parameter: context}
         if tool.toolset is not None:
-            return asyncio.run_coroutine_threadsafe(self._inside(tool.toolset, tool, arguments), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._run_method(tool.toolset, tool, arguments), self._loop)
         if tool.is_async:
             return asyncio.run_coroutine_threadsafe(_run_contained(tool.function, arguments), self._loop)
-        return self._on_a_thread(tool.function, arguments)
+        return self._run_on_a_thread(tool.function, arguments)
 
     def start_function(self, function: Callable[..., Any], arguments: Sequence[object]) -> Future[Any]:
         """Start a function that is no tool's body; cancelling the future is the same as there."""
         names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
         if inspect.iscoroutinefunction(function):
             return asyncio.run_coroutine_threadsafe(_run_contained(function, names), self._loop)
-        return self._on_a_thread(function, names)
+        return self._run_on_a_thread(function, names)
 
     def close(self) -> None:
         """Leave the toolsets, and stop both; a blocking body that will not end is left behind."""
@@ -138,14 +144,14 @@ class Bodies:
         if not self._thread.is_alive():
             self._loop.close()
 
-    async def _inside(self, toolset: Toolset, tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    async def _run_method(self, toolset: Toolset, tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run a method, once its toolset is entered."""
         await self._toolsets.enter(toolset)
         if tool.is_async:
             return await _run_contained(tool.function, arguments)
-        return await asyncio.wrap_future(self._on_a_thread(tool.function, arguments))
+        return await asyncio.wrap_future(self._run_on_a_thread(tool.function, arguments))
 
-    def _on_a_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Future[Any]:
+    def _run_on_a_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Future[Any]:
         outer = contextvars.copy_context()
         return self._pool.submit(lambda: outer.run(_run_contained_sync, function, arguments))
 
@@ -196,7 +202,7 @@ MESSAGE_CHARACTERS = 200
 """Longest message of a report."""
 
 LONGEST_READ = 4_000
-"""Of a message, no more is looked at."""
+"""Characters of a message that are read."""
 
 Report = tuple[float, float | None, str]
 
@@ -224,7 +230,7 @@ class Progress:
         self._count = 0
 
     @contextlib.contextmanager
-    def taken(self, secrets: Collection[str]) -> Iterator[None]:
+    def take_reports(self, secrets: Collection[str]) -> Iterator[None]:
         """Take reports until the block ends; none of them shows a secret."""
         self._secrets, self._open = secrets, True
         try:
@@ -244,9 +250,9 @@ class Progress:
             with contextlib.suppress(RuntimeError):  # the worker has ended, and a body runs on
                 self._loop.call_soon_threadsafe(self._wake, context=self._context)
 
-    def last(self) -> list[NewEvent]:
+    def take_last(self) -> list[NewEvent]:
         """What was reported and may not have been written; to be written with the result."""
-        self._next()
+        self._has_next()
         return [] if self._unwritten is None else [self._unwritten]
 
     def _wake(self) -> None:
@@ -256,12 +262,12 @@ class Progress:
 
     async def _write(self) -> None:
         """Write at most one event a second, until there was nothing new for as long."""
-        while self._next():
+        while self._has_next():
             await self._store_it()
             await asyncio.sleep(PROGRESS_SECONDS)
         self._writer = None
 
-    def _next(self) -> bool:
+    def _has_next(self) -> bool:
         """Make an event of the last report; False if there is nothing to write."""
         report, self._report = self._report, None
         progress = None if report is None else self._read(report)
@@ -316,4 +322,4 @@ def check_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: They are no JSON object, or do not fit the schema.
     """
-    return tool.checked(parse_arguments(raw))
+    return tool.check_arguments(parse_arguments(raw))

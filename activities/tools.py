@@ -10,7 +10,7 @@ if this very process still carries the call out, the second attempt waits for it
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
@@ -19,17 +19,16 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.agents import Definitions, Roster, TurnContexts, skill_tool
 from perdure.activities.conditions import matches
-from perdure.activities.errors import cause_of, error_of_missing_version, permanent, store_failures
+from perdure.activities.errors import cause_of, error_of_missing_version, permanent
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import FixtureMissingError, Recordings
-from perdure.activities.store_writes import write_until_stored
+from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.tool_claims import Attempt, Body, Claims, RunningCalls, hidden_of
 from perdure.activities.tool_output import (
     NotApprovedError,
-    ToolTimeoutError,
     artifact_of_output,
     artifacts_in_store,
     artifacts_of,
@@ -37,13 +36,13 @@ from perdure.activities.tool_output import (
     error_detail,
     events_of_abort,
     events_of_end,
-    finder,
     is_caught,
+    make_finder,
     message_of_error,
     outcome,
     read,
-    reading_tool,
-    shown_images,
+    reading_tool_of,
+    show_images,
     stop_request,
     text_of_exception,
     traceback_of,
@@ -58,9 +57,17 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
+from perdure.contracts.values import replace
 from perdure.contracts.waits import MissingVersion
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, CallResult, head_and_tail, output_id, shorten_output
-from perdure.schema_checks import off_the_loop
+from perdure.llm.tool_output import (
+    OFFLOAD_CHARACTERS,
+    CallResult,
+    ToolTimeoutError,
+    head_and_tail,
+    output_id,
+    shorten_output,
+)
+from perdure.schema_checks import run_off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_hidden, without_known
 from perdure.store import Artifact, Store
@@ -88,7 +95,7 @@ class CallEnd:
         seconds: How long the body ran; None if it did not.
         trace: Where the body raised its exception, for people.
         abort: Why the turn ends with the call, if it does.
-        cause: The exception behind that, as history and log may show it.
+        cause: The exception that caused it, as history and log may show it.
         problem: Why stop conditions could not be looked for; it ends the turn.
     """
 
@@ -156,7 +163,7 @@ class ToolActivities:
         if before is not None:
             return await self._return_recorded(attempt, before)
         if attempt.recovery is not None and attempt.recovery.decision == "given_up":
-            end = CallEnd(attempt.given_up(attempt.recovery))
+            end = CallEnd(attempt.message_of_loss(attempt.recovery))
         elif attempt.recording.replays:
             end = await self._replay(attempt)
         else:
@@ -169,14 +176,14 @@ class ToolActivities:
         declaration = definition.tool(activity.info().activity_type)
         body = self._body(definition, declaration)
         if declaration is None or body is None:
-            raise self._missing(definition, declaration)
+            raise self._describe_missing_tool(definition, declaration)
         recording = await self._recordings.tool_call(definition, call, declaration.name)
         progress = Progress(store=self._store, call=call, claimant=claimant)
         return Attempt(call, definition, declaration, body, claimant, recording, progress)
 
     def _body(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> Body | None:
         """What carries calls of a frozen declaration out; None if this worker has nothing that takes the same."""
-        agent = self._roster.of(definition)
+        agent = self._roster.find_agent(definition)
         if declaration is None:
             return None
         if definition.skills and is_skill_tool(declaration):
@@ -188,9 +195,11 @@ class ToolActivities:
         tool = agent.tool(declaration.name)
         return tool if tool is not None and takes_the_same(tool.declaration, declaration) else None
 
-    def _missing(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> ApplicationError:
+    def _describe_missing_tool(
+        self, definition: AgentDefinition, declaration: ToolDeclaration | None
+    ) -> ApplicationError:
         """The failure with which a worker of another version leaves the call to one that has the tool."""
-        name, agent = activity.info().activity_type, self._roster.of(definition)
+        name, agent = activity.info().activity_type, self._roster.find_agent(definition)
         missing = MissingVersion(
             agent=definition.name,
             what="tool",
@@ -223,7 +232,7 @@ class ToolActivities:
         definition, declaration, raw = attempt.definition, attempt.declaration, attempt.raw_arguments
         digest = attempt.call.approval.digest if attempt.call.approval is not None else None
         if definition.approvals.rules:
-            agreed = await off_the_loop(lambda: is_approved(definition, declaration, raw, digest))
+            agreed = await run_off_the_loop(lambda: is_approved(definition, declaration, raw, digest))
         else:
             agreed = is_approved(definition, declaration, raw, digest)
         if not agreed:
@@ -235,7 +244,7 @@ class ToolActivities:
         began = time.monotonic()
         try:
             await self._check(attempt)
-            with attempt.progress.taken(self._secrets | attempt.unspoken):
+            with attempt.progress.take_reports(self._secrets | attempt.unspoken):
                 if attempt.recovery is not None and attempt.recovery.decision == "result_found":
                     result = await read(attempt.recovery.found, attempt.call.call_id)
                 elif isinstance(attempt.body, Tool):
@@ -257,8 +266,8 @@ class ToolActivities:
         """Check the arguments, run the body within its time-out, and write its result as text."""
         limit = attempt.declaration.timeout.total_seconds()
         arguments = check_arguments(tool, attempt.raw_arguments)
-        context = await self._contexts.of_call(attempt.call)
-        context.report, context.find = attempt.progress.report, finder(self._store, attempt.call.session)
+        context = await self._contexts.load_call_context(attempt.call)
+        context.report, context.find = attempt.progress.report, make_finder(self._store, attempt.call.session)
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
 
         def stop() -> None:
@@ -284,7 +293,9 @@ class ToolActivities:
             detail = ErrorDetail(code=code, title=name, message=text, type=type(error).__name__)
             return CallEnd(message_of_error(call, detail), abort=_detail_of_abort(attempt, detail))
         artifacts = copy_recorded_artifacts(call, fixture)
-        whole = next((one.text for one in artifacts if one.id == output_id(call.call_id)), fixture.content)
+        whole = next(
+            (artifact.text for artifact in artifacts if artifact.id == output_id(call.call_id)), fixture.content
+        )
         matched, problem = ((), None) if fixture.error else await matches(attempt.definition, name, whole)
         message = ToolMessage(
             call_id=call.call_id,
@@ -294,7 +305,7 @@ class ToolActivities:
             decided=call.approval,
             stop=fixture.stop,
             matched=matched,
-            parts=shown_images(artifacts),
+            parts=show_images(artifacts),
         )
         ending = fixture.error if fixture.ended_turn else None
         abort = None if ending is None else _detail_of_abort(attempt, ending)
@@ -311,7 +322,7 @@ class ToolActivities:
             content = head_and_tail(text, declaration.truncate)
         elif declaration.offload and len(text) > OFFLOAD_CHARACTERS:
             whole = artifact_of_output(call, text)
-            content = shorten_output(text, whole.id, reading_tool(definition))
+            content = shorten_output(text, whole.id, reading_tool_of(definition))
             artifacts = [whole, *artifacts]
         matched, problem = await matches(definition, declaration.name, text) if definition.conditions else ((), None)
         message = ToolMessage(
@@ -321,7 +332,7 @@ class ToolActivities:
             decided=call.approval,
             stop=stop_request(ran.result.stop, self._secrets | attempt.unspoken),
             matched=matched,
-            parts=shown_images(artifacts),
+            parts=show_images(artifacts),
         )
         return CallEnd(message, artifacts, ran.seconds, problem=problem)
 
@@ -349,7 +360,7 @@ class ToolActivities:
             events = events_of_end(
                 call, message, end.artifacts, seconds, recorded=attempt.recording.replays, traceback=end.trace
             )
-        events = [*attempt.progress.last(), *events]
+        events = [*attempt.progress.take_last(), *events]
         kept = await write_until_stored(
             lambda: self._store.finish_call(
                 session=call.session,
@@ -393,4 +404,4 @@ def _detail_of_abort(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:
         else "it ended the turn, because the tool's catch does not list it and the agent's on_tool_error is 'abort'"
     )
     sentence = f"step {attempt.call.step}, tool {detail.title}: {detail.type}: {detail.message.rstrip('.')}; {why}"
-    return detail.model_copy(update={"message": sentence})
+    return replace(detail, message=sentence)

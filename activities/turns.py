@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -12,13 +12,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.agents import Definitions, Instructions, Roster, TurnContexts
 from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
-from perdure.activities.errors import MAX_MESSAGE, permanent, refusal, runtime_error, store_failures
+from perdure.activities.errors import MAX_MESSAGE, permanent, refusal, runtime_error
 from perdure.activities.heartbeat import keep_beating, note
 from perdure.activities.litellm_call import context_window
 from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
+from perdure.activities.store_access import store_failures
 from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
@@ -40,9 +41,10 @@ from perdure.contracts.turns import (
     Refusal,
     TurnResult,
 )
+from perdure.contracts.values import replace
 from perdure.contracts.waits import WAITS_FOR_SERVERS
-from perdure.engine.input_requests import ReplyError, check_time, checked
-from perdure.schema_checks import off_the_loop
+from perdure.engine.input_requests import ReplyError, check_time, validate_reply
+from perdure.schema_checks import run_off_the_loop
 from perdure.store import NotFoundError, Store
 from perdure.store.records import SessionBefore, TurnBefore, artifact_of
 
@@ -129,20 +131,22 @@ class TurnActivities:
     async def _resolve(self, opening: OpenTurn, before: SessionBefore) -> "_Opening":
         """Which agent the turn is of, with what the request and its caller ask for, and the context it begins with."""
         opening = await self._with_files(opening)
-        goes_on = await self._replied_to(opening, before)
-        opening, clone = await self.delegations.taken(opening, before.begun)
+        goes_on = await self._load_definition_of_reply(opening, before)
+        opening, clone = await self.delegations.claim_call(opening, before.begun)
         goes_on = goes_on or clone
         definition = _with_overrides(goes_on or await self._agent(opening, before), opening.request)
-        context = await self._contexts.of_opening(opening, before.source)
+        context = await self._contexts.resolve_context(opening, before.source)
         return _Opening(_with(opening, context), before, with_grants(definition, opening), context, goes_on is not None)
 
     async def _freeze(self, resolved: "_Opening") -> "_Opening":
         """The definition as the turn keeps it: with its instructions, recording and the tools of its MCP servers."""
         definition, before = resolved.definition, resolved.before
         if not resolved.goes_on:
-            definition = await self._instructions.made(definition, self._roster.of(definition), resolved.context)
+            definition = await self._instructions.fill_instructions(
+                definition, self._roster.find_agent(definition), resolved.context
+            )
         recording = await self._recording(resolved.opening, definition, before)
-        definition = definition.model_copy(update={"recording": recording})
+        definition = replace(definition, recording=recording)
         if not resolved.goes_on:
             definition = await self._with_remote_tools(resolved.opening, definition, before)
         return replace(resolved, definition=definition)
@@ -159,14 +163,14 @@ class TurnActivities:
             self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name).inc()
-        fallbacks = [context_window(one.model) for one in definition.fallback_models]
+        fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
         policy = definition.policy(context_window(definition.model), fallbacks)
         times = (request.expires_at for request in before.requests if request.expires_at is not None)
         return OpenedTurn(
             turn=opened.turn,
             tip=opened.tip,
             definition=opened.definition,
-            policy=self.delegations.reckoned(definition, policy),
+            policy=self.delegations.with_first_calls(definition, policy),
             search_attributes=self._search_attributes,
             fails_workflow=self._fail_workflows,
             ended=_trim_result(opened.ended),
@@ -203,9 +207,9 @@ class TurnActivities:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"files: {error}")) from None
         added = zip(parts[len(request.parts) :], given, strict=True)
         await self._store.keep_artifacts([artifact_of(session, part, data) for part, (_, data) in added])
-        return opening.model_copy(update={"request": request.model_copy(update={"parts": parts, "files": ()})})
+        return replace(opening, request=replace(request, parts=parts, files=()))
 
-    async def _replied_to(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition | None:
+    async def _load_definition_of_reply(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition | None:
         """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""
         reply, session = opening.request.reply, opening.session
         if reply is None:
@@ -229,7 +233,7 @@ class TurnActivities:
             message = f"session {session!r} does not wait for {reply.request!r}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
         try:
-            await off_the_loop(lambda: checked(call, reply, tool.answer if tool is not None else None))
+            await run_off_the_loop(lambda: validate_reply(call, reply, tool.answer if tool is not None else None))
             check_time(asked[call.call_id], opening.run_started_at)
         except ReplyError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
@@ -237,13 +241,13 @@ class TurnActivities:
 
     async def _agent(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition:
         """The agent that the request brings or names, or the one that the conversation goes on with."""
-        described = self._roster.described(opening.request)
+        described = self._roster.read_definition(opening.request)
         if described is not None:
             return described
         if opening.request.agent is not None:
-            return await self._roster.named(opening.request.agent, before.source)
+            return await self._roster.find_definition(opening.request.agent, before.source)
         if before.source is not None:
-            return await self._roster.named(before.source.agent, before.source)
+            return await self._roster.find_definition(before.source.agent, before.source)
         origin, session = opening.request.resume_from, _conversation_of(opening)
         try:
             await self._store.session(session)
@@ -261,10 +265,10 @@ class TurnActivities:
 
         In a replay it is what they offered then; they need not be there.
         """
-        agent = self._roster.of(definition)
+        agent = self._roster.find_agent(definition)
         if agent is None or not agent.mcp_servers:
             return definition
-        self._mcp.goes_on(opening.session, _conversation_of(opening))
+        self._mcp.carry_over(opening.session, _conversation_of(opening))
         try:
             if self._recorded.replays:
                 remote = await self._recorded.tools(definition, before.number)
@@ -297,7 +301,7 @@ class TurnActivities:
             tool.remote.server for name in used if (tool := pinned.get(name)) is not None and tool.remote is not None
         }
         return tuple(
-            tool.model_copy(update={"description": f"{tool.description}\n\n{MOVED}".strip()})
+            replace(tool, description=f"{tool.description}\n\n{MOVED}".strip())
             if tool.pinned and tool.remote is not None and tool.remote.server in servers
             else tool
             for tool in tools
@@ -309,15 +313,15 @@ class TurnActivities:
         if name is None and self._recordings.mode == "off":
             return ""
         if opening.request.delegated is not None:
-            name = await self._recorded.of_delegate(opening.request.delegated)
-        name = name or await self._last_recording(before.last, definition.name) or definition.name
+            name = await self._recorded.recording_of_delegate(opening.request.delegated)
+        name = name or await self._recording_of_last(before.last, definition.name) or definition.name
         try:
             await self._recordings.open(name, definition.name)
         except RecordingError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from error
         return name
 
-    async def _last_recording(self, last: TurnBefore | None, agent: str) -> str:
+    async def _recording_of_last(self, last: TurnBefore | None, agent: str) -> str:
         if last is None or last.agent != agent:
             return ""
         return (await self._definitions.get(last.definition)).recording
@@ -332,7 +336,7 @@ class TurnActivities:
             await self._store.require(commit.store)
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
-            result = await self.delegations.told(commit, committed)
+            result = await self.delegations.record_result(commit, committed)
         if committed.first:
             seconds = (committed.ended_at - committed.started_at).total_seconds()
             self._metrics.turn_seconds.labels(result.agent).observe(seconds)
@@ -388,8 +392,8 @@ def _check_session(session: str) -> None:
 
 def _with(opening: OpenTurn, context: TurnContext) -> OpenTurn:
     """The opening with the context that the turn begins with."""
-    changes = {"context": context.data, "tenant": context.tenant, "by": context.by}
-    return opening.model_copy(update={"request": opening.request.model_copy(update=changes)})
+    request = replace(opening.request, context=context.data, tenant=context.tenant, by=context.by)
+    return replace(opening, request=request)
 
 
 def _conversation_of(opening: OpenTurn) -> str:
@@ -406,7 +410,7 @@ def _trim_result(ended: TurnResult | None) -> TurnResult | None:
 def _warn_of_idle_rules(definition: AgentDefinition) -> None:
     """A rule that is about no tool guards nothing and allows nothing: it may be misspelt."""
     names = [tool.name for tool in definition.tools]
-    for rule in definition.approvals.idle(names):
+    for rule in definition.approvals.idle_rules_of(names):
         activity.logger.warning(
             "agent %r: the rule that says %r of %r fits no tool of this turn; the tools are %s",
             *(definition.name, rule.decision, rule.tool, ", ".join(names) or "none"),
@@ -418,7 +422,7 @@ def _with_overrides(definition: AgentDefinition, request: Continuation) -> Agent
     changes: dict[str, object] = {}
     if request.model is not None:
         try:
-            changes |= definition.asked_for(request.model)
+            changes |= definition.changes_of_model(request.model)
         except ValueError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
     if request.max_steps is not None and request.delegated is None:

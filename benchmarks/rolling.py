@@ -69,8 +69,8 @@ async def attempts(stage: Stage, session: str) -> tuple[int, int]:
     """How many activities of a job needed another attempt, and how many attempts were lost instead of handed over."""
     history = await stage.temporal.get_workflow_handle(session).fetch_history()
     started = [event.activity_task_started_event_attributes for event in history.events]
-    again = [one for one in started if one.attempt > 1]
-    return len(again), sum("imeout" in one.last_failure.message for one in again)
+    again = [activity for activity in started if activity.attempt > 1]
+    return len(again), sum("imeout" in activity.last_failure.message for activity in again)
 
 
 async def restarted(stage: Stage, jobs: int, steps: int) -> Figures:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port, spawn, stop_process
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port, spawn, stop_process
 from perdure.client import Client
 from perdure.client.connect import connect
 from perdure.settings import Settings
@@ -88,7 +88,7 @@ async def staged(folder: Path, *, on_file: bool = False) -> AsyncIterator[Stage]
     async with AsyncExitStack() as stack:
         db = folder / "temporal.db" if on_file else None
         server = await stack.enter_async_context(
-            EmbeddedServer(ServerOptions(port=free_port(), db=db, dynamic_config={}, log=folder / "server.log"))
+            EmbeddedServer(ServerOptions(port=find_free_port(), db=db, dynamic_config={}, log=folder / "server.log"))
         )
         settings = Settings(store_url=f"sqlite:///{folder / 'store.db'}", metrics_address="")
         os.environ["TEMPORAL_ADDRESS"] = server.address

@@ -30,8 +30,8 @@ from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
 from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue
-from perdure.llm.tool_output import Attachment, Attachments, Part, head_and_tail, parts_of, replace_surrogates
+from perdure.contracts.values import JsonValue, replace_surrogates
+from perdure.llm.tool_output import Attachment, Attachments, Part, ToolTimeoutError, head_and_tail, parts_of
 from perdure.security.redaction import hidden_values_of, redact_text, without_hidden
 from perdure.settings import secrets_of
 
@@ -64,10 +64,6 @@ logger = logging.getLogger("perdure.mcp")
 
 class McpMissingError(ImportError):
     """The MCP SDK is not installed."""
-
-
-class ToolTimeoutError(TimeoutError):
-    """The body ran longer than the tool's time-out."""
 
 
 @dataclass
@@ -107,7 +103,7 @@ class ServedCall(ToolContext):
             self.stop_reason = str(reason)
 
     def read_artifact(self, handle: str) -> File:
-        """Say that there is none."""
+        """Refuse: a call over MCP has no session with artifacts."""
         msg = f"there is no artifact {handle!r}: a call over MCP has no session that could have one"
         raise InvalidInputError(msg)
 
@@ -129,12 +125,14 @@ class _Around:
 
     def __init__(self, describe: Describe, environment: Mapping[str, str], tools: Iterable[Tool[..., Any]]) -> None:
         tools = tuple(tools)
-        problems = [line for one in tools for line in problems_of(f"tool {one.name!r}", one.needs, environment)]
+        problems = [
+            line for offered in tools for line in problems_of(f"tool {offered.name!r}", offered.needs, environment)
+        ]
         if problems:
             raise UnmetNeedError("; ".join(problems))
         self.describe = describe
         self.environment = environment
-        self.secrets = secrets_of(environment).union(*(secrets_among(one.needs, environment) for one in tools))
+        self.secrets = secrets_of(environment).union(*(secrets_among(offered.needs, environment) for offered in tools))
         self.toolsets = OpenToolsets()
 
 
@@ -189,7 +187,7 @@ def as_mcp(
                     input_schema=dict(each.parameters),
                     annotations=ToolAnnotations(idempotent_hint=True) if each.idempotent else None,
                 )
-                for each in (one.declaration for one in served.values())
+                for each in (served_tool.declaration for served_tool in served.values())
             ]
             return [*ours, *await super().list_tools()]
 
@@ -214,18 +212,18 @@ def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
 
 def _index_by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
     served: dict[str, Tool[..., Any]] = {}
-    for one in (made for item in given for made in tools_of(item)):
-        if (why := _only_in_a_turn(one.declaration)) is not None:
-            msg = f"tool {one.name!r} {why}; leave it out"
+    for offered in (made for item in given for made in tools_of(item)):
+        if (why := _explain_only_in_a_turn(offered.declaration)) is not None:
+            msg = f"tool {offered.name!r} {why}; leave it out"
             raise ToolDefinitionError(msg)
-        if one.name in served:
-            msg = f"two tools are called {one.name!r}; give one another name with tool.with_(name=…)"
+        if offered.name in served:
+            msg = f"two tools are called {offered.name!r}; give one another name with tool.with_(name=…)"
             raise ToolDefinitionError(msg)
-        served[one.name] = one
+        served[offered.name] = offered
     return served
 
 
-def _only_in_a_turn(declaration: ToolDeclaration) -> str | None:
+def _explain_only_in_a_turn(declaration: ToolDeclaration) -> str | None:
     """Why a tool could never work here; None if it may."""
     if declaration.interactive or declaration.requires_approval:
         return "needs a person's answer or approval, which only a turn waits for"
@@ -247,7 +245,7 @@ async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall,
     hidden = hidden_values_of(raw, tool.declaration.masked)
     unspoken = around.secrets | hidden.named | hidden.guessed
     try:
-        parts = await _run(tool, tool.checked(raw), call, around)
+        parts = await _run(tool, tool.check_arguments(raw), call, around)
     except Exception as error:  # noqa: BLE001 - the edge: a server outlives its tools
         told = around.describe(error)
         expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(error)
@@ -275,7 +273,7 @@ def _outcome_of(
     limit = declaration.truncate
     text = "\n".join(part.text for part in parts if part.kind != "attachment")
     if limit is not None and len(text) > limit:
-        attached = tuple(one for part in parts for one in part.attachments)
+        attached = tuple(attachment for part in parts for attachment in part.attachments)
         parts = [Part("text", head_and_tail(text, limit), attached)]
     numbers = itertools.count(1)
     content: list[ContentBlock] = []
@@ -283,7 +281,8 @@ def _outcome_of(
         if part.kind != "attachment":
             content.append(_text(part.text))
         content += [
-            _block(one, f"perdure://calls/{call.idempotency_key}/{next(numbers)}", shown) for one in part.attachments
+            _block(attachment, f"perdure://calls/{call.idempotency_key}/{next(numbers)}", shown)
+            for attachment in part.attachments
         ]
     structured = _structured(parts[0].text) if len(content) == 1 and parts[0].kind == "json" else None
     return _Outcome(content, structured)
@@ -295,7 +294,7 @@ def _text(text: str) -> "ContentBlock":
     return TextContent(text=text)
 
 
-def _block(one: Attachment, address: str, shown: Callable[[str], str]) -> "ContentBlock":
+def _block(attachment: Attachment, address: str, shown: Callable[[str], str]) -> "ContentBlock":
     """An image, or a file as a resource at that address: as a text if it is one."""
     from mcp.types import (  # noqa: PLC0415 - see the module's docstring
         BlobResourceContents,
@@ -304,15 +303,17 @@ def _block(one: Attachment, address: str, shown: Callable[[str], str]) -> "Conte
         TextResourceContents,
     )
 
-    if one.file is None:
-        return ImageContent(data=base64.b64encode(one.data).decode(), mime_type=one.media_type)
-    address = f"{address}/{quote(shown(replace_surrogates(one.file)), safe='')}"
+    if attachment.file is None:
+        return ImageContent(data=base64.b64encode(attachment.data).decode(), mime_type=attachment.media_type)
+    address = f"{address}/{quote(shown(replace_surrogates(attachment.file)), safe='')}"
     try:
-        text = File(one.file, one.data, one.media_type).text
+        text = File(attachment.file, attachment.data, attachment.media_type).text
     except ValueError:
-        blob = base64.b64encode(one.data).decode()
-        return EmbeddedResource(resource=BlobResourceContents(uri=address, mime_type=one.media_type, blob=blob))
-    return EmbeddedResource(resource=TextResourceContents(uri=address, mime_type=one.media_type, text=shown(text)))
+        blob = base64.b64encode(attachment.data).decode()
+        return EmbeddedResource(resource=BlobResourceContents(uri=address, mime_type=attachment.media_type, blob=blob))
+    return EmbeddedResource(
+        resource=TextResourceContents(uri=address, mime_type=attachment.media_type, text=shown(text))
+    )
 
 
 async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> list[Part]:
@@ -372,7 +373,7 @@ async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa
 def _read(value: object, annotated: ReturnValue | None) -> list[Part]:
     attachments = Attachments()
     parts = parts_of(value, attachments, annotated)
-    attachments.checked()
+    attachments.check()
     return parts
 
 
@@ -390,11 +391,11 @@ def _structured(text: str) -> JsonValue:
 def _is_deep(value: JsonValue) -> bool:
     level = [value]
     for _ in range(DEEPEST_STRUCTURED + 1):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for item in level for inner in _parts_of(item)]
     return bool(level)
 
 
-def _inside(value: JsonValue) -> Iterable[JsonValue]:
+def _parts_of(value: JsonValue) -> Iterable[JsonValue]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()

@@ -38,27 +38,27 @@ class Clock(Watch):
         Raises:
             GivenUpError: It is.
         """
-        self._left()
+        self._time_left_of()
 
-    def finds(self, pattern: str, text: str) -> bool:
+    def is_found(self, pattern: str, text: str) -> bool:
         """Whether a regular expression is found in a text, within the time that is left.
 
         Raises:
             GivenUpError: It took longer.
         """
         try:
-            return regex.search(pattern, text, timeout=self._left(), concurrent=True) is not None
+            return regex.search(pattern, text, timeout=self._time_left_of(), concurrent=True) is not None
         except TimeoutError:
-            raise GivenUpError(_too_long()) from None
+            raise GivenUpError(_describe_timeout()) from None
 
-    def _left(self) -> float:
+    def _time_left_of(self) -> float:
         left = CHECK_SECONDS - (time.thread_time() - self._began)
         if left <= 0:
-            raise GivenUpError(_too_long())
+            raise GivenUpError(_describe_timeout())
         return left
 
 
-async def off_the_loop(work: Callable[[], T]) -> T:
+async def run_off_the_loop(work: Callable[[], T]) -> T:
     """The result of work that holds values to schemas."""
     return await asyncio.to_thread(run_with_clock, work)
 
@@ -80,11 +80,11 @@ def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
     Raises:
         GivenUpError: That cannot be said.
     """
-    found = first_error(schema, value)
+    found = find_first_error(schema, value)
     return None if found is None else describe_error(found)
 
 
-def first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationError | None:
+def find_first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationError | None:
     """The first thing that is wrong with the value by a foreign schema.
 
     Raises:
@@ -107,5 +107,5 @@ def first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationErr
         raise GivenUpError(str(error)) from error
 
 
-def _too_long() -> str:
+def _describe_timeout() -> str:
     return f"the schema takes more than {CHECK_SECONDS:g} s to check"

@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 1024
 """Longest file that becomes part of a definition. What is longer belongs into further files of the skill."""
 
 MAX_FILES = 10
-"""So many further files of a skill are named to the model."""
+"""Number of further files of a skill that are named to the model."""
 
 MAX_DESCRIPTION = 1024
 """Characters; of the specification."""
@@ -75,7 +75,9 @@ def skills_in(folder: str | Path, *, capability: str = "", on_invalid: OnInvalid
         raise AgentDefinitionError(msg)
     lenient = on_invalid == "accept"
     return tuple(
-        _each(_absolute(folder), _SKILL, lambda one: _SkillFile(one, lenient=lenient).skill(capability), on_invalid)
+        _read_each(
+            _absolute(folder), _SKILL, lambda path: _SkillFile(path, lenient=lenient).skill(capability), on_invalid
+        )
     )
 
 
@@ -92,16 +94,18 @@ def instructions_in(folder: str | Path, *, on_invalid: Literal["refuse", "skip"]
         AgentDefinitionError: There is no such file, or one that cannot be used; the message names file and cause.
     """
     file = "instructions.md"
-    texts = _each(_absolute(folder), file, lambda one: _without_front_matter(_read(one, file)).strip(), on_invalid)
+    texts = _read_each(
+        _absolute(folder), file, lambda path: _without_front_matter(_read(path, file)).strip(), on_invalid
+    )
     return "\n\n".join(text for text in texts if text)
 
 
-def _each(place: Path, file: str, read: Callable[[Path], T], on_invalid: OnInvalid) -> Iterator[T]:
+def _read_each(place: Path, file: str, read: Callable[[Path], T], on_invalid: OnInvalid) -> Iterator[T]:
     """What is read of the folder and its subfolders, where they hold the file."""
     places = _find_folders(place, file, on_invalid)
-    for one in places:
+    for folder in places:
         try:
-            yield read(one)
+            yield read(folder)
         except _InvalidFileError as error:
             _refuse_or_log(str(error), on_invalid)
 
@@ -126,13 +130,13 @@ def _absolute(folder: str | Path) -> Path:
 def _find_folders(place: Path, file: str, on_invalid: OnInvalid) -> list[Path]:
     """The folder and its subfolders, where they hold the file, be it only as a link that leads nowhere."""
     try:
-        below = sorted(one for one in place.iterdir() if one.is_dir())
+        below = sorted(entry for entry in place.iterdir() if entry.is_dir())
     except OSError as error:
         _refuse_or_log(f"the folder {str(place)!r} cannot be read: {error.strerror}", on_invalid)
         return []
     if file == _SKILL and os.path.lexists(place / file):  # then what is below belongs to the skill
         return [place]
-    places = [one for one in (place, *below) if os.path.lexists(one / file)]
+    places = [candidate for candidate in (place, *below) if os.path.lexists(candidate / file)]
     if not places:
         _refuse_or_log(f"there is no {file} in {str(place)!r}, nor in a subfolder of it", on_invalid)
     return places
@@ -199,14 +203,14 @@ class _SkillFile:
         if parts is None:
             raise self._invalid(1, "the front matter is not closed; write a line '---' below it")
         self._lines: dict[str, int] = {}
-        self._fields = dict(self._parsed(parts[0]))
+        self._fields = dict(self._parse(parts[0]))
         self._body = parts[1].strip()
 
     def skill(self, capability: str) -> Skill:
         """The skill, if it keeps the rules."""
         if unknown := sorted(self._fields.keys() - _FIELDS):
             logger.info("%s: not used: %s", self._file, ", ".join(unknown))
-        name, description, compatibility = self._required("name"), self._required("description"), self._compatibility()
+        name, description, compatibility = self._require("name"), self._require("description"), self._compatibility()
         if not _NAME.fullmatch(name):
             self._rule("name", f"{name!r} is no name of a skill: {_NAME_RULE}")
         elif name != self._folder.name:
@@ -229,16 +233,16 @@ class _SkillFile:
     def _invalid(self, line: int, cause: str) -> _InvalidFileError:
         return _InvalidFileError(self._file, line, cause)
 
-    def _wrong(self, key: str, cause: str) -> _InvalidFileError:
+    def _refuse(self, key: str, cause: str) -> _InvalidFileError:
         return self._invalid(self._lines[key], f"{key}: {cause}")
 
     def _rule(self, key: str, cause: str) -> None:
         """A rule is broken, but what is meant can be read."""
         if not self._lenient:
-            raise self._wrong(key, cause)
-        logger.warning("accepted: %s", self._wrong(key, cause))
+            raise self._refuse(key, cause)
+        logger.warning("accepted: %s", self._refuse(key, cause))
 
-    def _parsed(self, front: str) -> Iterator[tuple[str, yaml.Node]]:
+    def _parse(self, front: str) -> Iterator[tuple[str, yaml.Node]]:
         try:
             root = compose(front)
         except YamlError as error:
@@ -268,7 +272,7 @@ class _SkillFile:
         node = self._fields.get(key)
         return None if node is None else self._scalar(key, node, "one text")
 
-    def _required(self, key: str) -> str:
+    def _require(self, key: str) -> str:
         value = self._text(key)
         if value:
             return value
@@ -295,7 +299,7 @@ class _SkillFile:
         if node is None:
             return {}
         if not isinstance(node, yaml.MappingNode):
-            raise self._wrong(key, f"write {wanted}")
+            raise self._refuse(key, f"write {wanted}")
         return {self._scalar(key, name, wanted): self._scalar(key, value, wanted) for name, value in node.value}
 
 

@@ -17,7 +17,7 @@ from perdure.contracts.events import (
 )
 from perdure.contracts.messages import SYSTEM_ROLES, AssistantMessage, Message, read_openai
 from perdure.contracts.turns import TurnResult
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, replace
 from perdure.llm.openai_format import WireMessage, openai_messages, order_messages
 
 ModelCall = GenerationEnd | GenerationRetry | GenerationError | CompactionEvent
@@ -44,7 +44,7 @@ class TrajectoryStep(Value):
 
 
 class Trajectory(Value):
-    """What a session, or one turn of it, came to.
+    """A session, or one turn of a session, as one value.
 
     Attributes:
         session: Empty of a conversation from elsewhere.
@@ -75,7 +75,7 @@ class Trajectory(Value):
 
     @property
     def usage(self) -> Usage:
-        """What the providers reported, each call once: also of answers that could not be used or were taken back."""
+        """Tokens as the providers reported them, each call once, unusable and withdrawn answers included."""
         total = Usage()
         for call in (*self.steps, *self._without_a_step()):
             total = total.plus(call.usage)
@@ -87,13 +87,13 @@ class Trajectory(Value):
         return sum((call.cost_usd or Decimal(0) for call in (*self.steps, *self._without_a_step())), Decimal(0))
 
     def _without_a_step(self) -> Iterator[ModelCall]:
-        """The calls of these turns that came to no step of the conversation, as the event log has them."""
+        """Model calls of these turns without a step in the conversation, by the event log."""
         own = [step for step in self.steps if not step.session]
         turns = {step.turn for step in own}
         read = {(step.turn, step.step): step.messages for step in own if step.messages}
-        for one in self.events:
-            event, messages = one.event, read.get((one.turn, one.step), ())
-            if one.turn in turns and isinstance(event, ModelCall) and not _is_of_a_step(event, messages):
+        for envelope in self.events:
+            event, messages = envelope.event, read.get((envelope.turn, envelope.step), ())
+            if envelope.turn in turns and isinstance(event, ModelCall) and not _is_of_a_step(event, messages):
                 yield event
 
     def to_dict(self) -> dict[str, JsonValue]:
@@ -146,7 +146,7 @@ class Trajectory(Value):
 
 
 def _is_of_a_step(event: ModelCall, messages: Sequence[Message]) -> bool:
-    """Whether the step with these messages, if there is one, has what the call has used."""
+    """Whether a step with these messages already counts the use of the call."""
     answered = any(isinstance(message, AssistantMessage) for message in messages)
     if isinstance(event, GenerationEnd):
         return answered
@@ -175,7 +175,7 @@ def read_event_line(line: Mapping[str, JsonValue]) -> Envelope:
     body = line.get("event")
     loaded = load_event(body if isinstance(body, dict) else {})
     about = Envelope.model_validate({**line, "event": UnknownEvent(name="", body={})})
-    return about.model_copy(update={"event": loaded})
+    return replace(about, event=loaded)
 
 
 DatasetFormat = Literal["messages", "chat", "turns"]
@@ -206,28 +206,30 @@ def _messages_of(record: Record) -> list[dict[str, JsonValue]]:
     return cast("list[dict[str, JsonValue]]", record["messages"])
 
 
-def _about(record: Record) -> dict[str, JsonValue]:
+def _describe_record(record: Record) -> dict[str, JsonValue]:
     return cast("dict[str, JsonValue]", record.get("metadata") or {})
 
 
 def _messages(record: Record) -> Iterator[dict[str, JsonValue]]:
-    yield {**_about(record), "messages": record["messages"], "tools": record.get("tools") or []}
+    yield {**_describe_record(record), "messages": record["messages"], "tools": record.get("tools") or []}
 
 
 def _chat(record: Record) -> Iterator[dict[str, JsonValue]]:
-    said: list[JsonValue] = [{"role": one["role"], "content": one.get("content") or ""} for one in _messages_of(record)]
-    yield {**_about(record), "conversation": said}
+    said: list[JsonValue] = [
+        {"role": message["role"], "content": message.get("content") or ""} for message in _messages_of(record)
+    ]
+    yield {**_describe_record(record), "conversation": said}
 
 
 def _turns(record: Record) -> Iterator[dict[str, JsonValue]]:
     system: JsonValue = None
     history: list[JsonValue] = []
-    for one in _messages_of(record):
-        if one["role"] in SYSTEM_ROLES:
-            system = one.get("content")
+    for message in _messages_of(record):
+        if message["role"] in SYSTEM_ROLES:
+            system = message.get("content")
             continue
-        if one["role"] == "assistant":
-            calls = one.get("tool_calls")
-            answer: dict[str, JsonValue] = {"response": one.get("content") or "", "tool_calls": calls}
-            yield {**_about(record), "system": system, "history": [*history], **answer}
-        history.append(one)
+        if message["role"] == "assistant":
+            calls = message.get("tool_calls")
+            answer: dict[str, JsonValue] = {"response": message.get("content") or "", "tool_calls": calls}
+            yield {**_describe_record(record), "system": system, "history": [*history], **answer}
+        history.append(message)

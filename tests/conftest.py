@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from perdure.cli.server import EmbeddedServer
     from tests.house import House
+    from tests.memory import Run
 
 pytest_plugins = ["tests.plugins.no_skips", "perdure.testing.pytest_plugin"]
 
@@ -63,9 +64,9 @@ def _place(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 async def server() -> "AsyncIterator[EmbeddedServer]":
     """The real server, in memory, one for each process of the test run."""
-    from perdure.cli.server import EmbeddedServer, ServerOptions, free_port  # noqa: PLC0415 - see above
+    from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port  # noqa: PLC0415 - see above
 
-    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=FAST)) as running:
+    async with EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=FAST)) as running:
         yield running
 
 
@@ -84,8 +85,18 @@ def environment(monkeypatch: pytest.MonkeyPatch, server: "EmbeddedServer") -> py
     """The environment of a user of this server, without anything of the developer's own."""
     from tests.house import become_a_user  # noqa: PLC0415 - see above
 
-    become_a_user(monkeypatch, server)
+    become_a_user(monkeypatch, server.address)
     return monkeypatch
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> "Run":
+    """A function that runs turns in memory, with the model's answers behind the agent; see :mod:`tests.memory`."""
+    from tests.house import become_a_user  # noqa: PLC0415 - see above
+    from tests.memory import Run  # noqa: PLC0415 - see above
+
+    become_a_user(monkeypatch, "127.0.0.1:1")
+    return Run(monkeypatch)
 
 
 @pytest.fixture
@@ -112,13 +123,13 @@ async def lasting(
     """A house whose server keeps its executions in a file, so that it can be killed."""
     import temporalio.client  # noqa: PLC0415 - see above
 
-    from perdure.cli.server import EmbeddedServer, ServerOptions, free_port  # noqa: PLC0415 - see above
+    from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port  # noqa: PLC0415 - see above
     from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
     from tests.house import House, become_a_user  # noqa: PLC0415 - see above
 
-    options = ServerOptions(port=free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
+    options = ServerOptions(port=find_free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
-        become_a_user(monkeypatch, server)
+        become_a_user(monkeypatch, server.address)
         temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
         async with House.built(
             name=request.node.name, server=server, temporal=temporal, environment=monkeypatch, folder=tmp_path

@@ -48,12 +48,12 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = W
         return value
 
 
-def become_a_user(environment: pytest.MonkeyPatch, server: EmbeddedServer) -> None:
-    """Leave nothing of the developer's own in the environment, and point it at the server."""
+def become_a_user(environment: pytest.MonkeyPatch, address: str) -> None:
+    """Leave nothing of the developer's own in the environment, and point it at the server of this address."""
     for name in list(os.environ):
         if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
             environment.delenv(name)
-    environment.setenv("TEMPORAL_ADDRESS", server.address)
+    environment.setenv("TEMPORAL_ADDRESS", address)
     environment.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
     environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
 
@@ -84,10 +84,11 @@ class House:
         temporal: temporalio.client.Client,
         environment: pytest.MonkeyPatch,
         folder: Path,
+        task_queue: str | None = None,
     ) -> AsyncIterator["House"]:
         session = re.sub(r"[^A-Za-z0-9]+", "-", name)[:60].strip("-") + "-" + uuid.uuid4().hex[:6]
         environment.setenv("PERDURE_STORE_URL", f"sqlite:///{folder / 'store.db'}")
-        environment.setenv("PERDURE_TASK_QUEUE", session)
+        environment.setenv("PERDURE_TASK_QUEUE", task_queue or session)
         environment.setenv("PERDURE_METRICS_ADDRESS", "")
         environment.setenv("PERDURE_MCP_FOLDER", str(folder / "mcp"))
         settings = Settings()

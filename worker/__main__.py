@@ -58,7 +58,7 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     except (SettingsError, AgentDefinitionError, ToolDefinitionError, UnmetNeedError) as error:
         return _fail(error, USAGE)
     if describe:
-        click.echo(json.dumps([_described(agent) for agent in agents.values()]))
+        click.echo(json.dumps([_describe(agent) for agent in agents.values()]))
         return 0
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
     from perdure.worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
@@ -72,10 +72,10 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     return 0
 
 
-def _described(agent: Agent) -> dict[str, object]:
+def _describe(agent: Agent) -> dict[str, object]:
     """What ``perdure dev`` tells of an agent before any worker runs."""
     calls = [(agent.model, agent.generate_params)]
-    calls += [(one.model, one.generate_params or {}) for one in agent.fallback_models]
+    calls += [(fallback.model, fallback.generate_params or {}) for fallback in agent.fallback_models]
     referred = {name for _, params in calls for name in names_of_call(params)}
     referred |= {name for server in agent.mcp_servers for name in names_needed(server)}
     return {

@@ -28,7 +28,7 @@ import perdure
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.author_warnings import AgentWarning
 from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
-from perdure.agents.delegates import below, cycle
+from perdure.agents.delegates import agents_of, cycle
 from perdure.agents.environment import UnmetNeedError, problems_of
 from perdure.agents.hooks import Hook
 from perdure.agents.tool import Tool
@@ -37,7 +37,7 @@ from perdure.contracts.agents import Skill
 from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig
 from perdure.contracts.names import ENTRY_POINT_GROUP
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, describe_mistake
 from perdure.skills import skills_in
 from perdure.yaml_nodes import YamlError, compose, line_of, line_of_path, to_plain
 
@@ -98,8 +98,7 @@ def load(sources: Iterable[str]) -> Loaded:
         except AgentFileError as error:
             raise AgentLoadError(str(error)) from error
     if not agents:
-        msg = "no agents: name a module with --agents MODULE, for example --agents examples.demo.agent"
-        raise AgentLoadError(msg)
+        raise AgentLoadError("no agents: name a module with --agents MODULE, for example --agents examples.demo.agent")
     _add_delegates(agents)
     loaded = {name: agent for name, (agent, _) in agents.items()}
     for module, source in modules:
@@ -108,11 +107,7 @@ def load(sources: Iterable[str]) -> Loaded:
 
 
 def with_delegates(given: Iterable[Agent]) -> Loaded:
-    """These agents and their delegates, as :func:`load` gives those of modules.
-
-    Raises:
-        AgentLoadError: Two agents share a name, or a delegate is not there.
-    """
+    """These agents and their delegates, as :func:`load` gives those of modules."""
     agents: dict[str, tuple[Agent, str]] = {}
     _add(agents, given, "the agents given here")
     _add_delegates(agents)
@@ -170,16 +165,15 @@ def _add(agents: dict[str, tuple[Agent, str]], found: Iterable[Agent], source: s
     for agent in found:
         other = agents.get(agent.name)
         if other is not None and other[0] is not agent:
-            msg = f"two agents are named {agent.name!r}, in {other[1]} and in {source}; rename one"
-            raise AgentLoadError(msg)
+            raise AgentLoadError(f"two agents are named {agent.name!r}, in {other[1]} and in {source}; rename one")
         agents[agent.name] = (agent, source)
 
 
 def _add_delegates(agents: dict[str, tuple[Agent, str]]) -> None:
     """Load the delegates that are given as agents; refuse circles, and names of agents that are not there."""
     for agent, source in tuple(agents.values()):
-        _add(agents, cast("list[Agent]", below(agent.delegates)), f"the delegates of {agent.name!r} in {source}")
-    calls = {name: tuple(one.name for one in agent.delegates) for name, (agent, _) in agents.items()}
+        _add(agents, cast("list[Agent]", agents_of(agent.delegates)), f"the delegates of {agent.name!r} in {source}")
+    calls = {name: tuple(delegate.name for delegate in agent.delegates) for name, (agent, _) in agents.items()}
     for name, delegates in calls.items():
         if absent := sorted(set(delegates) - agents.keys()):
             msg = f"agent {name!r} has the delegate {absent[0]!r}, which no module has; name its module too"
@@ -200,8 +194,7 @@ def _import(name: str) -> ModuleType:
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            msg = f"there is no file {name!r}; give a dotted module name or the path of a Python file"
-            raise AgentLoadError(msg)
+            raise AgentLoadError(f"there is no file {name!r}; give a dotted module name or the path of a Python file")
         _put_on_path(path.parent)
         dotted = path.stem
     try:
@@ -218,7 +211,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _place_of(error: Exception) -> str:
-    """The last line of the user's own code behind an exception, as ``, at FILE:LINE``; empty if none is known."""
+    """The last line of the user's own code in an exception, as ``, at FILE:LINE``; empty if none is known."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         places.append((error.filename, error.lineno or 1))
@@ -255,11 +248,7 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
     root, value = _parse_file(file, _read(file))
     reader = _Reader(file, registered, load)
     find = Finders(
-        tools=reader.tool,
-        mcp_servers=reader.server,
-        skills=reader.skills,
-        hooks=reader.hook,
-        delegates=delegate_of,
+        tools=reader.tool, mcp_servers=reader.server, skills=reader.skills, hooks=reader.hook, delegates=delegate_of
     )
     for path, fields in _objects(file, root, value):
         try:
@@ -273,10 +262,10 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
 
 def _warn(told: Sequence[warnings.WarningMessage], file: Path, line: int) -> None:
     """Tell the warnings about an agent with its place in the file, and all others with their own."""
-    for one in told:
-        is_ours = issubclass(one.category, AgentWarning)
-        where, at = (str(file), line) if is_ours else (one.filename, one.lineno)
-        warnings.warn_explicit(str(one.message), one.category, where, at)
+    for warning in told:
+        is_ours = issubclass(warning.category, AgentWarning)
+        where, at = (str(file), line) if is_ours else (warning.filename, warning.lineno)
+        warnings.warn_explicit(str(warning.message), warning.category, where, at)
 
 
 def _parse_file(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
@@ -292,8 +281,7 @@ def _parse_file(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
     except json.JSONDecodeError as error:
         raise AgentFileError(f"{file}:{error.lineno}: it is no JSON: {error.msg}") from error
     if root is None:
-        msg = f"{file}: it is empty; write 'name: …' and 'model: …' of an agent"
-        raise AgentFileError(msg)
+        raise AgentFileError(f"{file}: it is empty; write 'name: …' and 'model: …' of an agent")
     return root, value
 
 
@@ -302,8 +290,7 @@ def _read(file: Path) -> str:
         with file.open("rb") as opened:
             data = opened.read(LONGEST_FILE + 1)
         if len(data) > LONGEST_FILE:
-            msg = f"{file}: it is longer than {LONGEST_FILE:,} bytes"
-            raise AgentFileError(msg)
+            raise AgentFileError(f"{file}: it is longer than {LONGEST_FILE:,} bytes")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AgentFileError(f"{file}: it is not UTF-8; save it as UTF-8") from error
@@ -341,9 +328,8 @@ class _Reader:
     def tool(self, item: JsonValue) -> tuple[Any, ...]:
         """A tool, or several of a toolset: ``module:name``, or the name of one that is registered."""
         if not isinstance(item, str):
-            msg = "write 'module:name', or the name of a tool of a module beside this file"
-            raise AgentDefinitionError(msg)
-        return (self._imported(item) if ":" in item else self._registered.tool(item),)
+            raise AgentDefinitionError("write 'module:name', or the name of a tool of a module beside this file")
+        return (self._import(item) if ":" in item else self._registered.tool(item),)
 
     def hook(self, item: JsonValue) -> tuple[Any, ...]:
         """A rule that is described here, or a function made by ``@hook``: ``module:name``."""
@@ -353,28 +339,25 @@ class _Reader:
         if not isinstance(item, str) or ":" not in item:
             msg = "write 'module:name' of a hook, or a rule: an object with 'name', 'on' and 'reaction'"
             raise AgentDefinitionError(msg)
-        found = self._imported(item)
+        found = self._import(item)
         if not isinstance(found, Hook | HookRule):
-            msg = f"{item} is no hook; decorate the function with @hook('tool_end')"
-            raise AgentDefinitionError(msg)
+            raise AgentDefinitionError(f"{item} is no hook; decorate the function with @hook('tool_end')")
         return (found,)
 
-    def _imported(self, reference: str) -> Any:  # noqa: ANN401 - whatever stands there; the agent looks at it
+    def _import(self, reference: str) -> Any:  # noqa: ANN401 - whatever stands there; the agent looks at it
         module, _, name = reference.partition(":")
         found = self._load(module)
         try:
             return reduce(getattr, name.split("."), cast("Any", found))
         except AttributeError:
-            msg = f"module {module!r} has no {name!r}"
-            raise AgentDefinitionError(msg) from None
+            raise AgentDefinitionError(f"module {module!r} has no {name!r}") from None
 
     def server(self, item: JsonValue) -> tuple[AnyServerConfig, ...]:
         """A server that is described here, or the name of one that is registered."""
         if isinstance(item, str):
             return (self._registered.server(item),)
         if not isinstance(item, dict) or not {"command", "url"} & item.keys():
-            msg = "write the name of a server, or an object with 'name' and 'command' or 'url'"
-            raise AgentDefinitionError(msg)
+            raise AgentDefinitionError("write the name of a server, or an object with 'name' and 'command' or 'url'")
         kind = HttpServerConfig if "url" in item else StdioServerConfig
         if unknown := sorted(item.keys() - kind.model_fields.keys()):
             msg = f"{unknown[0]}: there is no such field; the fields are {', '.join(kind.model_fields)}"
@@ -382,14 +365,10 @@ class _Reader:
         try:
             return (kind.model_validate(item),)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
-            raise AgentDataError(first["loc"], f"{field}: {reason}" if field else reason) from error
+            raise AgentDataError(error.errors()[0]["loc"], describe_mistake(error)) from error
 
     def skills(self, item: JsonValue) -> tuple[Skill, ...]:
         """The skills of a folder, which is relative to the file's."""
         if not isinstance(item, str):
-            msg = "write the folder of the skills, relative to this file"
-            raise AgentDefinitionError(msg)
+            raise AgentDefinitionError("write the folder of the skills, relative to this file")
         return skills_in(self._file.resolve().parent / item)

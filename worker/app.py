@@ -26,7 +26,7 @@ from perdure.activities.compact import CompactActivity
 from perdure.activities.conversations import Conversations
 from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
-from perdure.activities.hooks import ReactActivity
+from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
 from perdure.activities.litellm_call import warm_up
 from perdure.activities.mcp.servers import McpServers
@@ -45,7 +45,7 @@ from perdure.client.errors import ClientError
 from perdure.client.read import closures, people_waited_for
 from perdure.client.worker_stores import WorkerStore, store_queue, worker_stores
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.recordings import RecordedDecisions
@@ -65,7 +65,7 @@ HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 """Beats are sent at most so often; the SDK's default, a share of the time-out, would delay every cancel."""
 
 WAITING_SHARE = 2
-"""Of its activities a worker gives this part, one in two, to calls that wait for their turn at limited keys."""
+"""One in this many activities of a worker may be a call that waits for its turn at a limited key."""
 
 VISIBILITY_PATIENCE = 2.0
 """Seconds that a scrape waits for what Temporal's visibility says."""
@@ -101,7 +101,7 @@ class Activities:
     commit_turn: Callable[[CommitTurn], Awaitable[TurnResult]]
     generate: Callable[[Generate], Awaitable[Generation]]
     compact: Callable[[Compact], Awaitable[Compacted]]
-    react: Callable[[React], Awaitable[Reacted]]
+    run_hooks: Callable[[RunHooks], Awaitable[HookResults]]
     ask: Callable[[AskPeople], Awaitable[RecordedDecisions | None]]
     collect_delegates: Callable[[CollectDelegates], Awaitable[ToolOutcome]]
     call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
@@ -143,7 +143,7 @@ def make_activities(
         metrics=parts.metrics,
         secrets=parts.secrets,
     )
-    reacting = ReactActivity(
+    reacting = HooksActivity(
         store=parts.store,
         agents=parts.agents,
         definitions=definitions,
@@ -157,7 +157,7 @@ def make_activities(
         commit_turn=turns.commit_turn,
         generate=generate.generate,
         compact=CompactActivity(store=parts.store, definitions=definitions, attempts=attempts).compact,
-        react=reacting.react,
+        run_hooks=reacting.run_hooks,
         ask=PeopleActivity(parts.store, recordings).ask,
         collect_delegates=collecting.collect_delegates,
         call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
@@ -211,7 +211,7 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
 
 
 @activity.defn(name="store")
-async def _no_work() -> None:
+async def _do_nothing() -> None:
     """Nothing: a worker needs an activity, and the queue of this one never gets any."""
 
 
@@ -220,15 +220,15 @@ def build_store_worker(client: temporalio.client.Client, settings: Settings, sto
     return Worker(
         client,
         task_queue=store_queue(settings.task_queue),
-        activities=[_no_work],
-        identity=WorkerStore.of(store).identity,
+        activities=[_do_nothing],
+        identity=WorkerStore.worker_store_of(store).identity,
         max_concurrent_activities=1,
         max_concurrent_activity_task_polls=1,
     )
 
 
 async def _warn_of_other_stores(client: temporalio.client.Client, settings: Settings, store: Store) -> None:
-    own = WorkerStore.of(store)
+    own = WorkerStore.worker_store_of(store)
     for told in await worker_stores(client, settings.task_queue):
         if told.store != own.store:
             logger.warning(
@@ -259,26 +259,20 @@ def _tools(parts: Parts, definitions: Definitions, recordings: Recordings, conte
 
 
 async def check_search_attributes(client: temporalio.client.Client) -> None:
-    """Refuse a cluster that lacks our search attributes.
-
-    Raises:
-        SearchAttributesError: Some are missing.
-    """
+    """Refuse a cluster that lacks our search attributes."""
     request = operator.ListSearchAttributesRequest(namespace=client.namespace)
     try:
         known = await client.operator_service.list_search_attributes(request)
     except RPCError as error:
-        msg = (
+        raise SearchAttributesError(
             f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off without them"
-        )
-        raise SearchAttributesError(msg) from error
+        ) from error
     missing = sorted(set(SearchAttribute) - set(known.custom_attributes))
     if missing:
-        msg = (
+        raise SearchAttributesError(
             f"the cluster lacks the search attributes {', '.join(missing)}; run 'perdure setup' once, "
             "or set PERDURE_SEARCH_ATTRIBUTES=off"
         )
-        raise SearchAttributesError(msg)
 
 
 async def run(settings: Settings, agents: Mapping[str, Agent], registered: Registered) -> None:

@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
             "message": redact_text(record.getMessage(), secrets),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
-        plain = {name: _as_json(value) for name, value in extra.items()}
+        plain = {name: _to_json(value) for name, value in extra.items()}
         for name, value in mask_arguments(plain).items():
             line[name] = _redact(value, secrets)
         if record.exc_info:
@@ -64,7 +64,7 @@ _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 """What Python writes of an object without a text of its own: it differs in each process and tells nothing."""
 
 
-def _as_json(value: object) -> JsonValue:
+def _to_json(value: object) -> JsonValue:
     """A value as JSON: no reader of a log can parse how Python writes it."""
     try:
         return cast("JsonValue", to_jsonable_python(value, timedelta_mode="float", fallback=_name_of))
@@ -84,7 +84,7 @@ def _redact(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
     return {name: _redact(part, secrets) for name, part in value.items()} if isinstance(value, dict) else value
 
 
-def brief(record: logging.LogRecord) -> bool:
+def shorten(record: logging.LogRecord) -> bool:
     """Name the reason of a failure, and say one of ours in its one sentence; the traceback of a surprise is kept."""
     error = record.exc_info[1] if record.exc_info else None
     kind = error.type if isinstance(error, ApplicationError) else type(error).__name__ if error is not None else None
@@ -107,7 +107,7 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("temporalio.activity").addFilter(brief)
+    logging.getLogger("temporalio.activity").addFilter(shorten)
     # They stand beside the message, as JSON; in it they would be what Python makes of a dictionary.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False
@@ -157,15 +157,10 @@ class AddressError(Exception):
 
 
 def bind(address: str) -> socket.socket:
-    """A listening socket for ``HOST:PORT``, taken before anything else starts.
-
-    Raises:
-        AddressError: The address is malformed or in use.
-    """
+    """A listening socket for ``HOST:PORT``, taken before anything else starts."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        msg = f"PERDURE_METRICS_ADDRESS={address!r} is no HOST:PORT, for example 127.0.0.1:9464"
-        raise AddressError(msg)
+        raise AddressError(f"PERDURE_METRICS_ADDRESS={address!r} is no HOST:PORT, for example 127.0.0.1:9464")
     taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -16,9 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, is_cancelled_exception
 
-from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import AGENT_TURN, RESULT_MEMO, TURN_CANCELLED
 from perdure.contracts.recordings import RecordedDecisions
@@ -32,16 +31,16 @@ from perdure.contracts.turns import (
     StopReason,
     TurnResult,
 )
-from perdure.contracts.values import JsonValue
-from perdure.engine import after, delegates, hooks, input_requests, limits
-from perdure.engine import step as engine
+from perdure.contracts.values import JsonValue, replace
+from perdure.engine import delegates, hooks, input_requests, limits
+from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
+from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.state import Carried, TurnState
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed, ToolResults, Turn, close_turn, run_turn
+from perdure.engine.state import Carried, Place, TurnState
+from perdure.engine.turn import Turn, note_end, run_turn, state_of
 from perdure.workflows import failures, options, stubs, visibility
-from perdure.workflows.delegates import Background, Children, collected, read
+from perdure.workflows.delegates import Background, Children, collect, read_outcome
 from perdure.workflows.handlers import Handlers, Opened, Refused, read_input, unreadable
 
 GROWTH = 8
@@ -78,20 +77,22 @@ class AgentTurn(Handlers):
             self._request = asked = _parse(given)
         except ApplicationError as error:
             self.opened = Refused(error.details[0])
-            await self._handlers_finished()
+            await self._finish_handlers()
             raise
         if asked.carried is None:
             opened = await self._open(asked)
             if isinstance(opened, TurnResult):
-                return await self._then_the_queue(opened)
+                return await self._go_on_with_queue(opened)
             self.turn = Turn(opened)
-            self._reply_that_started_it(asked)
+            if asked.reply is not None:
+                self.mail = input_requests.accept_first_reply(opened, self.mail, asked.reply, workflow.now())
         else:
             carried = Carried.model_validate(asked.carried)
-            self.turn = Turn(state := carried.turn)
-            self.opened = Opened(turn=state.turn, request_id=state.request_id, last_turn=state.turn)
-            self._fails_workflow = state.fails_workflow
-            self.shown_state = self.run_state
+            self.turn = Turn(carried.turn, carried.place)
+            origin = carried.turn.origin
+            self.opened = Opened(turn=origin.turn, request_id=origin.request_id, last_turn=origin.turn)
+            self._fails_workflow = origin.fails_workflow
+            self.shown_state = visibility.state_shown()
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
         self._deadline.watch(self._state)
@@ -99,7 +100,7 @@ class AgentTurn(Handlers):
             result = await self._commit(await run_turn(self._turn, self))
         finally:
             self._deadline.stop()
-        return await self._then_the_queue(result)
+        return await self._go_on_with_queue(result)
 
     @property
     def stopped(self) -> bool:
@@ -124,108 +125,98 @@ class AgentTurn(Handlers):
         """Open the turn; a request that was refused or carried out before gives its result at once."""
         info = workflow.info()
         self.opened = None
-        self.mail = self.mail.model_copy(update={"queued": (*request.queued, *self.mail.queued)})
+        self.mail = replace(self.mail, queued=(*request.queued, *self.mail.queued))
         if request.cancelled is not None:
             self.mail = limits.stop(self.mail, CancelRequest(reason=request.cancelled), workflow.now())
         opening = OpenTurn(
             session=info.workflow_id,
-            request=request.model_copy(update={"queued": (), "cancelled": None}),
+            request=replace(request, queued=(), cancelled=None),
             request_id=request.request_id or info.run_id,
             run_started_at=info.start_time,
         )
         try:
-            opened = await self._uninterrupted(workflow.start_activity(stubs.open_turn, opening, **options.opening()))
+            opened = await self._await_fully(workflow.start_activity(stubs.open_turn, opening, **options.opening()))
         except ActivityError as error:
             self.opened = Refused(failures.detail(error, "runtime"))
             self._fails_workflow = failures.fails_workflow(error)
-            refused = failures.refused(opening, self.opened.error)
-            visibility.refused(refused)
+            refused = failures.result_of_refusal(opening, self.opened.error)
+            visibility.show_refusal(refused)
             return refused
         self._fails_workflow = opened.fails_workflow
         last_turn = max(opened.turn, opened.last_turn)
         self.opened = Opened(turn=opened.turn, request_id=opening.request_id, last_turn=last_turn)
         if opened.ended is not None:
             return opened.ended
-        state = engine.begin(opening, opened, workflow.now())
-        visibility.started(state)
+        state = state_of(opening, opened, workflow.now())
+        visibility.show_start(state)
         return state
 
     def hear_delegates(self) -> None:
         """Charge the turn for the delegates in the background that have ended."""
-        self._turn.state = self._background.heard(self._state)
+        self._turn.state = self._background.charge(self._state)
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
         """Ask the model, in an activity."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         running = workflow.start_activity(
             stubs.generate,
             action,
             summary=visibility.generation_summary(self._state, action),
             **options.generation(self._state.policy),
         )
-        (outcome,) = await self._settled([running])
+        (outcome,) = await self._settle([running])
         return outcome if isinstance(outcome, Generation) else self._failed_model(outcome)
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:
         """Have the beginning of the conversation summarised, in an activity."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         running = workflow.start_activity(
             stubs.compact,
             action,
             summary=visibility.compaction_summary(action),
             **options.generation(self._state.policy),
         )
-        (outcome,) = await self._settled([running])
+        (outcome,) = await self._settle([running])
         return outcome if isinstance(outcome, Compacted) else self._failed_model(outcome)
 
     def _failed_model(self, outcome: ActivityError) -> Failed | None:
-        return None if self.stopped else Failed(*failures.of_model(outcome))
+        return None if self.stopped else failures.of_model(outcome)
 
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
         """Call hooks written in Python, in an activity."""
-        visibility.now_doing(self, action)
-        (outcome,) = await self._settled([self._start_hooks(action)])
+        visibility.show_action(self, action)
+        (outcome,) = await self._settle([self._start_hooks(action)])
         return None if self.stopped else failures.of_hooks(outcome)
 
-    def _start_hooks(self, action: React) -> workflow.ActivityHandle[Reacted]:
+    def _start_hooks(self, action: RunHooks) -> workflow.ActivityHandle[HookResults]:
         return workflow.start_activity(
-            stubs.react,
+            stubs.run_hooks,
             action,
             summary=visibility.hooks_summary(action),
-            **options.reacting(self._state.policy, action),
+            **options.run_hooks(self._state.policy, action),
         )
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
         """Tell people what the turn waits for, or readers what was decided, also if the turn is stopped meanwhile."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         asking = workflow.start_activity(
             stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
         )
         try:
-            return await self._uninterrupted(asking)
+            return await self._await_fully(asking)
         except ActivityError as error:  # only of a replay that parts from its recording
             return Failed(failures.detail(error, "people"))
 
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
         """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         began = workflow.now()
         self._deadline.stop()
         left = None if action.until is None else max(action.until - began, timedelta(0))
         await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
         waited = workflow.now() - began
-        self._deadline.watch(after.waiting(self._state, waited))
+        self._deadline.watch(replace(self._state, waited=self._state.waited + waited))
         return waited
-
-    def _reply_that_started_it(self, asked: Continuation) -> None:
-        """Hear the reply for which the turn was started, which ``open_turn`` has checked.
-
-        It is not heard again by a turn that was reset, whose call has run.
-        """
-        if asked.reply is not None and self._state.asking:
-            waiting = self._state.model_copy(update={"asked": True})
-            with contextlib.suppress(input_requests.ReplyError):
-                self.mail, _ = input_requests.settle(waiting, self.mail, asked.reply, workflow.now())
 
     async def pause(self, seconds: float) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
@@ -233,44 +224,36 @@ class AgentTurn(Handlers):
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
         """Run the calls in parallel; the finished ones keep their results whatever happens to the others."""
-        visibility.now_doing(self, action)
-        called, _ = delegates.parted(self._state)
+        visibility.show_action(self, action)
+        called, _ = delegates.next_batch(self._state)
         running = [self._start(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
-        outcomes: list[ToolOutcome] = []
-        aborted: ErrorDetail | None = None
-        for planned, outcome in zip(called, await self._settled(running), strict=True):
-            if isinstance(outcome, ToolOutcome):
-                outcomes.append(outcome)
-            elif not is_cancelled_exception(outcome):
-                detail, aborts = failures.tool_failure(outcome, planned.tool)
-                outcomes.append(after.not_run(planned.call_id, detail))
-                aborted = aborted or (detail if aborts else None)
-        return None if self.stopped else ToolResults(tuple(outcomes), aborted)
+        settled = await self._settle(running)
+        return None if self.stopped else failures.of_tools(called, settled)
 
     async def delegate(self, action: CallDelegates) -> list[delegates.End]:
         """Have the delegates work in parallel; a stop ends them first, and what they used is charged all the same."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         children = Children([start for start in action.starts if not start.call.background])
         self._background.start(beside := [start for start in action.starts if start.call.background])
-        await self._until(lambda: children.ended and self._background.begun(beside))
+        await self._until(lambda: children.ended and self._background.have_begun(beside))
         if self.stopped and not children.ended:
             children.cancel(self._why_stopped)
-        waited = iter(await self._uninterrupted(asyncio.ensure_future(children.results())))
+        waited = iter(await self._await_fully(asyncio.ensure_future(children.results())))
         return [None if start.call.background else next(waited) for start in action.starts]
 
     async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
         """Wait for delegates in the background; a stop only ends the wait, as the turn then ends them."""
-        visibility.now_doing(self, action)
+        visibility.show_action(self, action)
         if action.ends:
-            ends = self._background.cancelled(action, self._why_stopped)
-            await self._uninterrupted(asyncio.ensure_future(ends))
+            ends = self._background.cancel(action, self._why_stopped)
+            await self._await_fully(asyncio.ensure_future(ends))
         else:
-            await self._until(lambda: self._background.ended(self._state, action))
+            await self._until(lambda: self._background.has_come(self._state, action))
         self.hear_delegates()
         if action.call is None or self.stopped:
             return None
-        (outcome,) = await self._settled([collected(self._state, action)])
-        return read(action.call, outcome)
+        (outcome,) = await self._settle([collect(self._state, action)])
+        return read_outcome(action.call, outcome)
 
     async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
         """Wait for a condition, and no longer than until the turn is stopped."""
@@ -298,7 +281,7 @@ class AgentTurn(Handlers):
             return self.mail.cancel.reason
         return "its caller's time is used up" if self._deadline.past else "its caller has ended"
 
-    async def _settled(self, running: list[Running]) -> list[Any]:
+    async def _settle(self, running: list[Running]) -> list[Any]:
         """The result or the failure of each; when the turn is stopped first, they are cancelled.
 
         The signal and the deadline only set values, which the condition reads. A result that comes in the activation
@@ -308,14 +291,14 @@ class AgentTurn(Handlers):
         if self.stopped:
             for handle in running:
                 handle.cancel()
-        settled = await self._uninterrupted(asyncio.gather(*running, return_exceptions=True))
+        settled = await self._await_fully(asyncio.gather(*running, return_exceptions=True))
         for outcome in settled:
             expected = isinstance(outcome, ActivityError) or is_cancelled_exception(outcome)
             if isinstance(outcome, BaseException) and not expected:
                 raise outcome
         return list(settled)
 
-    async def _uninterrupted(self, future: "asyncio.Future[Result]") -> "Result":
+    async def _await_fully(self, future: "asyncio.Future[Result]") -> "Result":
         """Await to the end: Temporal's cancel becomes a request like the signal's, which the turn carries out."""
         try:
             return await asyncio.shield(future)
@@ -327,14 +310,12 @@ class AgentTurn(Handlers):
         if workflow.cancellation_reason() == TURN_CANCELLED:  # which the turn itself has requested
             return
         self._cancelled_by_temporal = True
-        if self.mail.cancel is None:
-            request = CancelRequest(reason="cancelled through Temporal")
-            self.mail = self.mail.model_copy(update={"cancel": request, "cancel_at": workflow.now()})
+        self.mail = limits.stop(self.mail, CancelRequest(reason="cancelled through Temporal"), workflow.now())
 
     @property
     def _may_rotate(self) -> bool:
         """Whether the server suggests a fresh history, and no delegate works whose end a new run would not hear."""
-        return workflow.info().is_continue_as_new_suggested() and self._background.all_ended(self._state)
+        return workflow.info().is_continue_as_new_suggested() and self._background.have_all_ended(self._state)
 
     def _has_grown_long(self) -> bool:
         """Whether the history comes near the server's limit: eight times as long as when it was first suggested to end.
@@ -347,7 +328,7 @@ class AgentTurn(Handlers):
         longest = zip(now, self._suggested_at, LONGEST_HISTORY, strict=True)
         return any(reached >= min(GROWTH * first, most) for reached, first, most in longest)
 
-    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+    async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         """Go on in a fresh history if that is due, between two steps or while people are waited for.
 
         A new run would not hear the ends of delegates: a caller works on beside them until its history has grown long,
@@ -358,56 +339,64 @@ class AgentTurn(Handlers):
         """
         if not workflow.info().is_continue_as_new_suggested():
             return False
-        if not self._background.all_ended(self._state):
+        if not self._background.have_all_ended(self._state):
             if isinstance(action, WaitForPeople) or not self._has_grown_long():
                 return False
-            visibility.now_doing(self, AwaitDelegates(sessions=tuple(one.session for one in self._state.running)))
-            await self._until(lambda: self._background.all_ended(self._state))
+            visibility.show_action(self, delegates.await_one(self._state))
+            await self._until(lambda: self._background.have_all_ended(self._state))
             return True
-        await self._handlers_finished()
+        await self._finish_handlers()
         if not self.stopped:
-            self._rotate()
+            self._rotate("model" if isinstance(action, Generate) else "calls")
         return True
 
-    def _rotate(self) -> NoReturn:
-        carried = Carried(turn=self._background.heard(self._state), mail=self.mail)
-        # The store has them by now.
-        kept: dict[str, object] = {"queued": (), "history": (), "definition": None, "context": None, "files": ()}
-        request = self._request.model_copy(update={**kept, "carried": carried.model_dump(mode="json")})
+    def _rotate(self, place: Place) -> NoReturn:
+        carried = Carried(turn=self._background.charge(self._state), mail=self.mail, place=place)
+        # The store has the rest of the request by now. A request without an id goes by that of its first run.
+        request = replace(
+            self._request,
+            request_id=carried.turn.origin.request_id,
+            queued=(),
+            history=(),
+            definition=None,
+            context=None,
+            files=(),
+            carried=carried.model_dump(mode="json", exclude_defaults=True),
+        )
         workflow.continue_as_new(request)
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
-        close_turn(self._turn, self, action)
-        visibility.now_doing(self, action)
-        action = action.model_copy(update={"history_bytes": workflow.info().get_current_history_size()})
+        note_end(self._turn, self, action)
+        visibility.show_action(self, action)
+        action = replace(action, history_bytes=workflow.info().get_current_history_size())
         committing = workflow.start_activity(
             stubs.commit_turn, action, summary=visibility.commit_summary(action), **options.bookkeeping()
         )
         try:
-            result = await self._uninterrupted(committing)
+            result = await self._await_fully(committing)
         except ActivityError as error:  # the store has lost the turn, or cannot hold its end: Temporal has this one
-            result = failures.unrecorded(self._state, action, failures.detail(error, "runtime"))
-        visibility.ended(self._state, result)
+            result = failures.result_of_lost_commit(self._state, action, failures.detail(error, "runtime"))
+        visibility.show_end(self._state, result)
         last_hooks = hooks.at_the_end(self._state, action, result, workflow.now())
         if last_hooks is not None:
             with contextlib.suppress(ActivityError):  # they change nothing, also where they fail
-                await self._uninterrupted(self._start_hooks(last_hooks))
+                await self._await_fully(self._start_hooks(last_hooks))
         return result
 
-    async def _then_the_queue(self, result: TurnResult) -> TurnResult:
+    async def _go_on_with_queue(self, result: TurnResult) -> TurnResult:
         """End the run with the result, or go on with the next turn when messages wait.
 
         No await stands between the last look at the queue and the end, so no message can slip between them.
         """
-        await self._handlers_finished()
+        await self._finish_handlers()
         if self._fails_workflow and result.stop_reason is StopReason.CANCELLED and not self.mail.queued:
             await self._request_cancel()
         if self._cancelled_by_temporal:
             await self._drop_the_queue()
         elif self.mail.queued:
             self._next_turn(self.mail.queued)
-        return self._closed(result)
+        return self._close(result)
 
     async def _request_cancel(self) -> None:
         """Request Temporal's cancel of this run, which can then close as Canceled. A message may come meanwhile."""
@@ -415,10 +404,10 @@ class AgentTurn(Handlers):
             return
         asking = workflow.start_activity(stubs.close_as_canceled, **options.bookkeeping())
         with contextlib.suppress(ActivityError):  # refused by the server: the run then closes as Failed
-            await self._uninterrupted(asking)
-        await self._handlers_finished()
+            await self._await_fully(asking)
+        await self._finish_handlers()
 
-    def _closed(self, result: TurnResult) -> TurnResult:
+    def _close(self, result: TurnResult) -> TurnResult:
         """The result, if the run closes as Completed.
 
         Raises:
@@ -435,11 +424,11 @@ class AgentTurn(Handlers):
             raise failures.of_turn(result)
         return result
 
-    async def _handlers_finished(self) -> None:
+    async def _finish_handlers(self) -> None:
         """Let the messages that have come in be taken; all that a handler ever waits for is the turn's number."""
         if not workflow.all_handlers_finished():
             finished = workflow.wait_condition(workflow.all_handlers_finished)
-            await self._uninterrupted(asyncio.ensure_future(finished))
+            await self._await_fully(asyncio.ensure_future(finished))
 
     def _next_turn(self, queued: tuple[QueuedMessage, ...]) -> NoReturn:
         first, *rest = queued
@@ -453,8 +442,8 @@ class AgentTurn(Handlers):
                 cancelled=first.cancelled,
                 context=first.context,
                 by=first.by,
-                tenant=self.state.tenant if self.state else "",
-                store=self.state.store if self.state else "",
+                tenant=self.state.origin.tenant if self.state else "",
+                store=self.state.origin.store if self.state else "",
             )
         )
 
@@ -462,15 +451,15 @@ class AgentTurn(Handlers):
         """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""
         while self.mail.queued:
             message, *rest = self.mail.queued
-            self.mail = self.mail.model_copy(update={"queued": tuple(rest)})
-            store = self.state.store if self.state else ""
+            self.mail = replace(self.mail, queued=tuple(rest))
+            store = self.state.origin.store if self.state else ""
             opened = await self._open(
                 Continuation(prompt=message.prompt, request_id=message.request_id, store=store, parts=message.parts)
             )
             if isinstance(opened, TurnState):
                 self.turn = Turn(opened)
                 await self._commit(await run_turn(self.turn, self))
-            await self._handlers_finished()
+            await self._finish_handlers()
 
 
 def _parse(given: Sequence[JsonValue]) -> Continuation:

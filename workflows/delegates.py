@@ -25,8 +25,10 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
 from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
-from perdure.engine import after, delegates, step
+from perdure.engine import delegates
+from perdure.engine.calls import failed_outcome
 from perdure.engine.delegates import AwaitDelegates, StartDelegate
+from perdure.engine.limits import waits_for_grants
 from perdure.engine.state import TurnState
 from perdure.workflows import failures, options, stubs, visibility
 
@@ -76,12 +78,12 @@ class Children:
         self._reason: str | None = None
         self._signals: list[asyncio.Task[None]] = []
         self.begun = not starts
-        self.running = [asyncio.create_task(self._carried_out(start)) for start in starts]
+        self.running = [asyncio.create_task(self._carry_out(start)) for start in starts]
 
     @property
     def ended(self) -> bool:
         """Whether all of them have."""
-        return all(one.done() for one in self.running)
+        return all(task.done() for task in self.running)
 
     def cancel(self, reason: str) -> None:
         """Ask all of them to end as cancelled, also those that are just being started."""
@@ -94,8 +96,8 @@ class Children:
         await asyncio.gather(*self._signals)
         return list(ended)
 
-    async def _carried_out(self, start: StartDelegate) -> TurnResult | ErrorDetail:
-        handle = await self._started(start)
+    async def _carry_out(self, start: StartDelegate) -> TurnResult | ErrorDetail:
+        handle = await self._start(start)
         self.begun = True
         self._handles.append(handle)
         if self._reason is not None:
@@ -105,7 +107,7 @@ class Children:
         except ChildWorkflowError as error:
             return failures.result_in(error.cause) or await account_for(start) or _lost(_why(error))
 
-    async def _started(self, start: StartDelegate) -> Handle:
+    async def _start(self, start: StartDelegate) -> Handle:
         """Start it; one that runs already, for a run of its caller before a reset, ends first, and keeps its result."""
         wait = ASKED_AGAIN
         while True:
@@ -121,9 +123,9 @@ class Children:
                     memo=_memo(start.request.delegated),
                 )
             except WorkflowAlreadyStartedError:
-                wait = await self._held_up(start, wait)
+                wait = await self._wait_to_start_again(start, wait)
 
-    async def _held_up(self, start: StartDelegate, wait: timedelta) -> timedelta:
+    async def _wait_to_start_again(self, start: StartDelegate, wait: timedelta) -> timedelta:
         """Wait before the delegate is started again, and say how long to wait the next time."""
         self.begun = True
         stopped = self._reason is not None
@@ -148,50 +150,50 @@ class Background:
         """Start them."""
         self._children |= {start.session: Children((start,)) for start in starts}
 
-    def begun(self, starts: Sequence[StartDelegate]) -> bool:
+    def have_begun(self, starts: Sequence[StartDelegate]) -> bool:
         """Whether the server has begun each of them, or could not."""
         children = [self._children[start.session] for start in starts]
         return all(child.begun or child.ended for child in children)
 
-    def ended(self, state: TurnState, action: AwaitDelegates) -> bool:
+    def has_come(self, state: TurnState, action: AwaitDelegates) -> bool:
         """Whether that has come which the action waits for: the ends of all, or of one unless limits were raised."""
         ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
-        return all(ends) if action.call is not None else any(ends) or not step.waits_for_grants(state)
+        return all(ends) if action.call is not None else any(ends) or not waits_for_grants(state)
 
-    def all_ended(self, state: TurnState) -> bool:
+    def have_all_ended(self, state: TurnState) -> bool:
         """Whether none of them works any more."""
-        return all(self._children[one.session].ended for one in state.running)
+        return all(self._children[delegate.session].ended for delegate in state.running)
 
-    async def cancelled(self, action: AwaitDelegates, reason: str) -> None:
+    async def cancel(self, action: AwaitDelegates, reason: str) -> None:
         """Ask them to end as cancelled, and wait until they have."""
         for session in action.sessions:
             self._children[session].cancel(reason)
         for session in action.sessions:
             await self._children[session].results()
 
-    def heard(self, state: TurnState) -> TurnState:
+    def charge(self, state: TurnState) -> TurnState:
         """The state with those that have ended charged for."""
-        for one in state.running:
-            child = self._children[one.session]
+        for delegate in state.running:
+            child = self._children[delegate.session]
             if child.ended:
-                state = after.background_ended(state, one.session, child.running[0].result())
+                state = delegates.mark_ended(state, delegate.session, child.running[0].result())
         return state
 
 
-def collected(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle[ToolOutcome]:
+def collect(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle[ToolOutcome]:
     """Have what delegates came to written as the result of the call that has waited for them."""
     return workflow.start_activity(
         stubs.collect_delegates,
-        delegates.collecting(state, action),
+        delegates.collect(state, action),
         summary=visibility.awaiting_summary(state, action),
         **options.bookkeeping(),
     )
 
 
-def read(call: PlannedCall, outcome: ToolOutcome | BaseException) -> ToolOutcome | None:
+def read_outcome(call: PlannedCall, outcome: ToolOutcome | BaseException) -> ToolOutcome | None:
     """The result of that call, or why it could not be written."""
     if isinstance(outcome, ActivityError) and not is_cancelled_exception(outcome):
-        return after.not_run(call.call_id, failures.detail(outcome, call.tool))
+        return failed_outcome(call.call_id, failures.detail(outcome, call.tool))
     return outcome if isinstance(outcome, ToolOutcome) else None
 
 

@@ -1,18 +1,22 @@
 """What a turn makes of a failed activity: the facts for the model, the result and the people who look for the cause."""
 
 import contextlib
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, code_of_kind
-from perdure.contracts.hooks import Reacted
-from perdure.contracts.tools import DelegateReport
+from perdure.contracts.hooks import HookResults
+from perdure.contracts.tools import DelegateReport, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenTurn, Refusal, StopReason, TurnResult
+from perdure.contracts.values import replace
+from perdure.engine.calls import ToolResults, failed_outcome
+from perdure.engine.generation import Failed
 from perdure.engine.state import TurnState
-from perdure.engine.turn import Failed
 
 MAX_ERROR_TEXT = 2_000
 """Longest message of a failure in a result."""
@@ -22,7 +26,7 @@ MEMO_OUTPUT = 1_000
 """Longest output in a memo."""
 
 
-def refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
+def result_of_refusal(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
     """The result of a request that never became a turn; every field is set, so that the JSON shows each."""
     result = TurnResult(
         session=opening.session,
@@ -35,11 +39,11 @@ def refused(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
     return TurnResult.model_validate(result.model_dump())
 
 
-def unrecorded(state: TurnState, commit: CommitTurn, error: ErrorDetail) -> TurnResult:
+def result_of_lost_commit(state: TurnState, commit: CommitTurn, error: ErrorDetail) -> TurnResult:
     """The result of a turn whose end the store could not record: what the workflow knows of it."""
     result = TurnResult(
-        session=state.session,
-        turn=state.turn,
+        session=state.origin.session,
+        turn=state.origin.turn,
         agent=state.policy.agent,
         stop_reason=StopReason.ERROR,
         reason_code=error.code,
@@ -98,29 +102,43 @@ def detail(error: ActivityError, title: str) -> ErrorDetail:
     return ErrorDetail(code=ReasonCode.RUNTIME_WORKER_LOST, title=title, message=str(cause or error)[:MAX_ERROR_TEXT])
 
 
-def of_model(error: ActivityError) -> tuple[ErrorDetail, Paid]:
-    """The same of a model call, and what its tries have cost."""
+def of_model(error: ActivityError) -> Failed:
+    """A model call that failed for good, and what its tries have cost."""
     paid = Paid()
     if isinstance(error.cause, ApplicationError):
         with contextlib.suppress(IndexError, ValidationError):
             paid = Paid.model_validate(error.cause.details[1])
-    return detail(error, "generation"), paid
+    return Failed(detail(error, "generation"), paid)
 
 
-def of_hooks(outcome: Reacted | BaseException) -> Reacted | Failed:
+def of_hooks(outcome: HookResults | BaseException) -> HookResults | Failed:
     """What came of the activity that calls hooks."""
-    if isinstance(outcome, Reacted):
+    if isinstance(outcome, HookResults):
         return outcome
     if isinstance(outcome, ActivityError):
         return Failed(detail(outcome, "hooks"))
     return Failed(ErrorDetail(code=ReasonCode.RUNTIME_HOOK_FAILED, title="hooks", message=str(outcome)))
 
 
-def tool_failure(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
+def of_tools(called: Sequence[PlannedCall], settled: Sequence[Any]) -> ToolResults:
+    """What came of calls, each with its outcome or its failure; a cancelled one has no outcome."""
+    outcomes: list[ToolOutcome] = []
+    aborted: ErrorDetail | None = None
+    for planned, outcome in zip(called, settled, strict=True):
+        if isinstance(outcome, ToolOutcome):
+            outcomes.append(outcome)
+        elif not is_cancelled_exception(outcome):
+            failure, aborts = _of_tool(outcome, planned.tool)
+            outcomes.append(failed_outcome(planned.call_id, failure))
+            aborted = aborted or (failure if aborts else None)
+    return ToolResults(tuple(outcomes), aborted)
+
+
+def _of_tool(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
     """What the model is told of a failed tool activity, and whether it ends the turn."""
     failure = detail(error, tool)
     if isinstance(error.cause, ApplicationError):
         return failure, True
     waited = isinstance(error.cause, ActivityTimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
     code = ReasonCode.TOOL_STATE_LOST if waited else ReasonCode.TOOL_EFFECT_UNKNOWN
-    return failure.model_copy(update={"code": code, "message": REASONS[code].text}), False
+    return replace(failure, code=code, message=REASONS[code].text), False

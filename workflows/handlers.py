@@ -118,7 +118,7 @@ class Deadline:
             return
 
         async def watch() -> None:
-            left = state.started_at + state.waited + limit - workflow.now()
+            left = state.origin.started_at + state.waited + limit - workflow.now()
             await workflow.sleep(max(left, timedelta(0)))
             self.past = True
 
@@ -142,7 +142,7 @@ class Handlers:
     """The message handlers of a turn, and the mailbox they fill. A reply or limits that come twice do no harm."""
 
     def __init__(self) -> None:
-        self.mail = Mailbox()
+        self.mail: Mailbox = Mailbox()
         self.turn: Turn | None = None
         self.opened: Opened | Refused | None = None
         self.activity = "open_turn"
@@ -175,7 +175,7 @@ class Handlers:
     def _check_cancel(self, *given: JsonValue) -> None:
         asked = _cancel_request(given)
         if isinstance(self.opened, Opened):
-            self._cancelled(asked, self.opened, workflow.now())
+            self._take_cancel(asked, self.opened, workflow.now())
 
     async def _cancel(self, asked: CancelRequest) -> CancelReceipt:
         came_at = workflow.now()
@@ -185,10 +185,10 @@ class Handlers:
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
-        self.mail, receipt = self._cancelled(asked, opened, came_at)
+        self.mail, receipt = self._take_cancel(asked, opened, came_at)
         return receipt
 
-    def _cancelled(self, asked: CancelRequest, opened: Opened, came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
+    def _take_cancel(self, asked: CancelRequest, opened: Opened, came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
         ending = self.state is None or self.state.ending is not None
         running = limits.RunningTurn(opened.turn, opened.request_id, opened.last_turn, ending)
         try:
@@ -208,18 +208,18 @@ class Handlers:
         if request_id == opened.request_id or request_id in self.mail.taken:
             return SendReceipt(turn=opened.turn)
         message = QueuedMessage.model_validate({**dict(asked), "request_id": request_id})
-        if asked.steer and self.state is not None and self.state.ending is None and self.state.guidance is None:
+        if asked.steer and self.state is not None and self.state.takes_steering:
             if all(other.request_id != request_id for other in self.mail.steered):
                 self._need_room_for(message)
-                self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, message)})
+                self.mail = self.mail.with_steered(message)
             return SendReceipt(turn=opened.turn)
-        if self.state is not None and self.state.delegated is not None:
+        if self.state is not None and self.state.origin.delegated is not None:
             raise refuse(ReasonCode.REQUEST_INVALID, "a delegate works for one call; send with steer while it runs")
         places = [other.request_id for other in self.mail.queued]
         if request_id not in places:
             self._need_room_for(message)
             places.append(request_id)
-            self.mail = self.mail.model_copy(update={"queued": (*self.mail.queued, message)})
+            self.mail = self.mail.with_queued(message)
         return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
 
     @send.validator
@@ -265,19 +265,19 @@ class Handlers:
     def _check(self, reply: Reply) -> None:
         """Refuse before anything is written, as far as it can be told: a turn that rotated may not be set up yet."""
         if self.state is not None:
-            self._settled_by(reply)
+            self._accept_reply(reply)
 
     async def _take(self, reply: Reply) -> InputReceipt:
         await workflow.wait_condition(lambda: self.opened is not None)
         if self.state is None or not isinstance(self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, f"nothing waits for {reply.request!r}")
-        self.mail, receipt = self._settled_by(reply)
+        self.mail, receipt = self._accept_reply(reply)
         return receipt
 
-    def _settled_by(self, reply: Reply) -> tuple[Mailbox, InputReceipt]:
+    def _accept_reply(self, reply: Reply) -> tuple[Mailbox, InputReceipt]:
         assert self.state is not None, "the turn is open"  # noqa: S101 - narrows the type
         try:
-            return input_requests.settle(self.state, self.mail, reply, workflow.now())
+            return input_requests.accept_reply(self.state, self.mail, reply, workflow.now())
         except input_requests.TooEarlyError as error:
             raise refuse(ReasonCode.REQUEST_TOO_EARLY, str(error)) from None
         except input_requests.ReplyError as error:
@@ -289,7 +289,7 @@ class Handlers:
         asked = _extend_request(given)
         await workflow.wait_condition(lambda: self.opened is not None)
         # No await stands in between: whatever the turn does with its state, it does it with this one.
-        extended_turn = self._extended(asked)
+        extended_turn = self._with_new_limits(asked)
         assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
         self.turn.state = extended_turn
         self._deadline.changed(extended_turn)
@@ -299,14 +299,14 @@ class Handlers:
     def _check_extend(self, *given: JsonValue) -> None:
         asked = _extend_request(given)
         if self.state is not None:
-            self._extended(asked)
+            self._with_new_limits(asked)
 
-    def _extended(self, asked: ExtendRequest) -> TurnState:
+    def _with_new_limits(self, asked: ExtendRequest) -> TurnState:
         if self.state is None:
             raise refuse(ReasonCode.REQUEST_INVALID, "no turn runs whose limits could be changed")
         if self._deadline.past or self.mail.cancel is not None:
             raise refuse(
-                ReasonCode.REQUEST_INVALID, f"turn {self.state.turn} is ending; the next message begins another"
+                ReasonCode.REQUEST_INVALID, f"turn {self.state.origin.turn} is ending; the next message begins another"
             )
         try:
             return extend(self.state, asked, workflow.now())
@@ -320,8 +320,8 @@ class Handlers:
         if state is None:
             raise refuse(ReasonCode.REQUEST_INVALID, "the turn has not been opened yet; ask again in a moment")
         return TurnStatus(
-            session=state.session,
-            turn=state.turn,
+            session=state.origin.session,
+            turn=state.origin.turn,
             agent=state.policy.agent,
             model=state.policy.model,
             state=self.run_state,
@@ -341,7 +341,7 @@ class Handlers:
         state = self.state
         if state is not None and state.ending is not None:
             return RunState.ENDED
-        waits = state is not None and state.asking and state.asked and not state.pending
+        waits = state is not None and state.calls.asking and state.calls.asked and not state.calls.pending
         return RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING
 
     @workflow.query(name=Query.BUDGET)

@@ -12,7 +12,7 @@ from typing import NotRequired, TypedDict
 from temporalio.common import RetryPolicy
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.hooks import HookDeclaration, React
+from perdure.contracts.hooks import HookDeclaration, RunHooks
 from perdure.contracts.tools import ToolPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
@@ -80,8 +80,8 @@ AT_THE_END = 10
 """Attempts at the hooks for the end of a turn: they change nothing, so its result waits no minute for them."""
 
 
-def reacting(policy: TurnPolicy, action: React) -> ActivityOptions:
-    """For ``react``, which bounds each call of a hook itself; a second attempt goes on where the first one was lost."""
+def run_hooks(policy: TurnPolicy, action: RunHooks) -> ActivityOptions:
+    """For ``run_hooks``, which bounds each call of a hook itself; another attempt goes on where the lost one was."""
     called = [hook for hook in policy.hooks if isinstance(hook, HookDeclaration) and hook.name in action.calling]
     longest = sum((hook.timeout for hook in called), timedelta(0)) * MOST_EVENTS
     return ActivityOptions(

@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
@@ -29,8 +29,8 @@ async def compact(request: Compact) -> Compacted:
     raise NotImplementedError
 
 
-@activity.defn(name=Activity.REACT)
-async def react(request: React) -> Reacted:
+@activity.defn(name=Activity.RUN_HOOKS)
+async def run_hooks(request: RunHooks) -> HookResults:
     """Call hooks with the events of a step, and return what they want."""
     raise NotImplementedError
 

@@ -12,17 +12,19 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from perdure.contracts.generations import Compact, Generate
-from perdure.contracts.hooks import React
+from perdure.contracts.hooks import RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
 from perdure.contracts.waits import WAITS_FOR_A_SHARE
 from perdure.engine import delegates
-from perdure.engine import step as engine
+from perdure.engine.calls import CallTools
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.input_requests import WaitForPeople
+from perdure.engine.limits import waits_for_grants
 from perdure.engine.state import BackgroundDelegate, TurnState
+from perdure.engine.world import Action
 from perdure.workflows.handlers import Handlers
 
 SUMMARY_CHARACTERS = 120
@@ -59,9 +61,9 @@ TOKENS = SearchAttributeKey.for_int(SearchAttribute.TOKENS)
 COST_USD = SearchAttributeKey.for_float(SearchAttribute.COST_USD)
 
 
-def started(state: TurnState) -> None:
+def show_start(state: TurnState) -> None:
     """A turn begins; what the turn before left behind is unset."""
-    if not state.search_attributes:
+    if not state.origin.search_attributes:
         return
     known = workflow.info().typed_search_attributes
     updates: list[SearchAttributeUpdate[Any]] = [
@@ -69,8 +71,8 @@ def started(state: TurnState) -> None:
         MODEL.value_set(_keyword(state.policy.model)),
         STATE.value_set(RunState.RUNNING),
     ]
-    if state.tenant:
-        updates.append(TENANT.value_set(_keyword(state.tenant)))
+    if state.origin.tenant:
+        updates.append(TENANT.value_set(_keyword(state.origin.tenant)))
     updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE, EXCEPTION) if known.get(key) is not None)
     if known.get(COST_USD) is not None:
         updates.append(COST_USD.value_unset())
@@ -85,10 +87,10 @@ def _keyword(text: str) -> str:
     return text
 
 
-def ended(state: TurnState, result: TurnResult) -> None:
+def show_end(state: TurnState, result: TurnResult) -> None:
     """The turn has ended; its result becomes searchable."""
     workflow.set_current_details(_details(state, _ended(result, _why(state, result))))
-    if not state.search_attributes:
+    if not state.origin.search_attributes:
         return
     updates: list[SearchAttributeUpdate[Any]] = [
         STATE.value_set(RunState.ENDED),
@@ -106,7 +108,7 @@ def ended(state: TurnState, result: TurnResult) -> None:
     workflow.upsert_search_attributes(updates)
 
 
-def refused(result: TurnResult) -> None:
+def show_refusal(result: TurnResult) -> None:
     """The request never became a turn: nothing is known of it that could be searched for."""
     workflow.set_current_details(_ended(result, result.error or ""))
 
@@ -133,11 +135,11 @@ def delegate_summary(call: PlannedCall) -> str:
 
 def awaiting_summary(state: TurnState, action: AwaitDelegates) -> str:
     """The summary of the ``collect_delegates`` activity: whom the call has waited for."""
-    return _in_one_row(", ".join(one.tool for one in _awaited(state, action)))
+    return _in_one_row(", ".join(delegate.tool for delegate in _awaited(state, action)))
 
 
 def _awaited(state: TurnState, action: AwaitDelegates) -> list[BackgroundDelegate]:
-    return [one for one in state.background if one.session in action.sessions]
+    return [delegate for delegate in state.background if delegate.session in action.sessions]
 
 
 def asking_summary(action: AskPeople) -> str:
@@ -147,8 +149,8 @@ def asking_summary(action: AskPeople) -> str:
     return _in_one_row(", ".join([*asked, *decided]))
 
 
-def hooks_summary(action: React) -> str:
-    """The summary of the ``react`` activity: the hooks, and where they are called."""
+def hooks_summary(action: RunHooks) -> str:
+    """The summary of the ``run_hooks`` activity: the hooks, and where they are called."""
     return _in_one_row(f"{action.boundary} · {', '.join(action.calling)}")
 
 
@@ -165,21 +167,21 @@ def _in_one_row(text: str) -> str:
     return text
 
 
-def now_doing(inbox: Handlers, action: engine.Action) -> None:
+def show_action(inbox: Handlers, action: Action) -> None:
     """Say what the turn does now, in the status query and in the current details."""
     state = inbox.state
     if state is None:
         return
     why, rows = "", ""
     _show_state(inbox, state, action)
-    if isinstance(action, engine.CallTools):
-        called, _ = delegates.parted(state)
+    if isinstance(action, CallTools):
+        called, _ = delegates.next_batch(state)
         inbox.activity = "tools: " + ", ".join(planned.tool for planned in called)
     elif isinstance(action, Generate):
         inbox.activity = f"generate, step {action.step}"
     elif isinstance(action, Compact):
         inbox.activity = f"compact, step {action.step}"
-    elif isinstance(action, React):
+    elif isinstance(action, RunHooks):
         inbox.activity = "hooks: " + ", ".join(action.calling)
     elif isinstance(action, AskPeople):
         inbox.activity = "ask"
@@ -187,11 +189,11 @@ def now_doing(inbox: Handlers, action: engine.Action) -> None:
         inbox.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
         rows = _delegates([(start.call.tool, start.session) for start in action.starts])
     elif isinstance(action, AwaitDelegates):
-        what = WAITS_FOR_A_SHARE if action.call is None and engine.waits_for_grants(state) else "waiting for delegates"
+        what = WAITS_FOR_A_SHARE if action.call is None and waits_for_grants(state) else "waiting for delegates"
         inbox.activity = f"{what}: {awaiting_summary(state, action)}"
-        rows = _delegates([(one.tool, one.session) for one in _awaited(state, action)])
+        rows = _delegates([(delegate.tool, delegate.session) for delegate in _awaited(state, action)])
     elif isinstance(action, WaitForPeople):
-        inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.asking)
+        inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.calls.asking)
         rows = _requests(state)
     else:
         inbox.activity, why = "commit_turn", f", {commit_summary(action)}"
@@ -199,14 +201,19 @@ def now_doing(inbox: Handlers, action: engine.Action) -> None:
     workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}{rows}"))
 
 
-def _show_state(inbox: Handlers, state: TurnState, action: engine.Action) -> None:
+def _show_state(inbox: Handlers, state: TurnState, action: Action) -> None:
     """Upsert the state when it changes: an event, so only when the turn begins to wait, and when it goes on."""
     now = RunState.WAITING_FOR_INPUT if isinstance(action, WaitForPeople) else RunState.RUNNING
     if now is inbox.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
         return
     inbox.shown_state = now
-    if state.search_attributes:
+    if state.origin.search_attributes:
         workflow.upsert_search_attributes([STATE.value_set(now)])
+
+
+def state_shown() -> RunState:
+    """The state that the run's search attributes show; a run after a rotation begins with those of the run before."""
+    return RunState(workflow.info().typed_search_attributes.get(STATE) or RunState.RUNNING)
 
 
 def _needed(call: PlannedCall) -> str:
@@ -216,14 +223,14 @@ def _needed(call: PlannedCall) -> str:
 def _requests(state: TurnState) -> str:
     """What is waited for, and the command that ends the wait; the first few, as the page shows a few lines only."""
     rows: list[str] = []
-    for call in state.asking[:SHOWN_REQUESTS]:
+    for call in state.calls.asking[:SHOWN_REQUESTS]:
         what = call.question if call.needs == "answer" else f"{call.tool} {call.arguments}"
         choice = f" ({' / '.join(call.options)})" if call.options else ""
         text = _MARKS.sub(_ESCAPED, " ".join(f"{what}{choice}".split())[:REQUEST_CHARACTERS])
         verb = "answer" if call.needs == "answer" else "approve"
         value = " VALUE" if call.needs == "answer" else ""
-        rows.append(f"- {text}: `perdure {verb} {state.session} {call.call_id}{value}`")
-    more = len(state.asking) - len(rows)
+        rows.append(f"- {text}: `perdure {verb} {state.origin.session} {call.call_id}{value}`")
+    more = len(state.calls.asking) - len(rows)
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 
@@ -247,7 +254,7 @@ def _details(state: TurnState, headline: str) -> str:
         headline,
         "",
         f"- {state.step} of {policy.max_steps} steps · {spent.usage.total_tokens:,} tokens · {cost}",
-        f"- turn {state.turn} of agent {policy.agent} · {policy.model}",
+        f"- turn {state.origin.turn} of agent {policy.agent} · {policy.model}",
     )
     return "\n".join(rows)
 

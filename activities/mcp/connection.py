@@ -50,7 +50,7 @@ class Owner:
         self._leave = asyncio.Event()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._task = asyncio.create_task(self._own(), name="mcp-owner")
+        self._task = asyncio.create_task(self._run(), name="mcp-owner")
         self.failure: BaseException | None = None
         """Why the client closed, if it did not close in order."""
 
@@ -80,14 +80,14 @@ class Owner:
         """Have the client closed."""
         self._leave.set()
 
-    async def closed(self, seconds: float = EXIT_SECONDS) -> None:
+    async def close(self, seconds: float = EXIT_SECONDS) -> None:
         """Have the client closed, and wait for it; a client that will not close is cut off."""
         self._leave.set()
         done, _ = await asyncio.wait([self._task], timeout=seconds)
         if not done:
             self._task.cancel()
 
-    async def _own(self) -> None:
+    async def _run(self) -> None:
         try:
             async with self._opening() as client:
                 if not self._opened.done():
@@ -125,11 +125,7 @@ def connect_over_http(
 
 @asynccontextmanager
 async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
-    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given.
-
-    Raises:
-        Exception: What its stream broke by, once it is left.
-    """
+    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given."""
     broken: list[Exception] = []
 
     def made(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:

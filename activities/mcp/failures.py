@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import ServerStatus
+from perdure.contracts.values import describe_mistake
 
 _CLOSED = re.compile(r"connection closed$|sse stream (?:ended|failed)", re.IGNORECASE)
 """What the SDK says of a connection that broke; servers use its codes for errors of their own."""
@@ -73,7 +74,7 @@ def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
     except MCPError as error:
         raise _protocol_failure(error, who, tool, limit) from None
     except ValidationError as error:
-        msg = f"{who}: the result of {tool!r} is not what the protocol allows: {error.errors()[0]['msg']}"
+        msg = f"{who}: the result of {tool!r} is not what the protocol allows: {describe_mistake(error)}"
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None
     except RuntimeError as error:  # the SDK's word for a result outside the tool's own output schema
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, f"{who}: {error}") from None

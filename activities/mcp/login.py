@@ -75,8 +75,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
         McpUnavailableError: It did not work; the message says why.
     """
     if config.oauth is None:
-        msg = f"MCP server {config.name!r} has no oauth=OAuthConfig() in its configuration"
-        raise McpUnavailableError(msg)
+        raise McpUnavailableError(f"MCP server {config.name!r} has no oauth=OAuthConfig() in its configuration")
     tokens = TokenFile(own_folder(environment), config.url)
     callback = _Callback()
 
@@ -89,8 +88,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
         headers = resolve_references(config, environment)
         page = await asyncio.start_server(callback.serve, "127.0.0.1", LOGIN_PORT)
     except (MissingVariableError, OSError) as error:
-        msg = f"the login at MCP server {config.name!r} cannot begin: {error}"
-        raise McpUnavailableError(msg) from None
+        raise McpUnavailableError(f"the login at MCP server {config.name!r} cannot begin: {error}") from None
     # The page is closed without waiting for browsers that keep a connection open.
     limit = config.timeout.total_seconds()
     with contextlib.closing(page):
@@ -112,4 +110,4 @@ async def _greet(
         msg = f"the login at MCP server {config.name!r} did not work: {describe_failure(leaf(error))}"
         raise McpUnavailableError(msg, ServerStatus.NEEDS_AUTH) from None
     finally:
-        await owner.closed()
+        await owner.close()

@@ -25,7 +25,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, ValidationError
 
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig
-from perdure.contracts.values import Value
+from perdure.contracts.values import Value, replace
 from perdure.local_files import make_folder
 
 LOGIN_PORT = 41741
@@ -71,24 +71,24 @@ class TokenFile:
 
     async def get_tokens(self) -> OAuthToken | None:
         """The tokens, or None."""
-        return self.kept().tokens
+        return self.load().tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Keep new tokens."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        self._write(self.kept().model_copy(update={"tokens": tokens, "expires_at": expires_at}))
+        self._write(replace(self.load(), tokens=tokens, expires_at=expires_at))
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """What the server registered us as, or None."""
-        return self.kept().client
+        return self.load().client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep a registration."""
-        self._write(self.kept().model_copy(update={"client": client_info}))
+        self._write(replace(self.load(), client=client_info))
 
     def recall(self, context: OAuthContext) -> None:
         """Tell the SDK what is kept now: it reads the file once, and other processes write it too."""
-        kept = self.kept()
+        kept = self.load()
         context.current_tokens, context.token_expiry_time = kept.tokens, kept.expires_at
         context.client_info = kept.client
         context.oauth_metadata = kept.server or context.oauth_metadata
@@ -102,9 +102,9 @@ class TokenFile:
     def remember(self, context: OAuthContext) -> None:
         """Keep what a login found out about the server."""
         found = {"server": context.oauth_metadata, "resource": context.protected_resource_metadata}
-        self._write(self.kept().model_copy(update=found))
+        self._write(self.load().model_copy(update=found))
 
-    def kept(self) -> Kept:
+    def load(self) -> Kept:
         """What the file holds now."""
         try:
             return Kept.model_validate_json(self.path.read_bytes())
@@ -124,7 +124,7 @@ async def _refuse(_: str) -> None:
     raise LoginNeededError
 
 
-async def _never() -> AuthorizationCodeResult:
+async def _refuse_login() -> AuthorizationCodeResult:
     raise LoginNeededError
 
 
@@ -157,7 +157,7 @@ class _SharedLogin(OAuthClientProvider):
         Requests with such tokens are sent side by side. The SDK holds its lock from before a request until after its
         answer, so it is asked only to refresh tokens and to judge a refusal.
         """
-        kept, answer = self._tokens.kept(), None
+        kept, answer = self._tokens.load(), None
         if self._unattended and kept.tokens is None:
             yield request
             return
@@ -169,7 +169,7 @@ class _SharedLogin(OAuthClientProvider):
                 return
             refused = request.headers.get(_HEADER)
             async with self._alone, contextlib.aclosing(super().async_auth_flow(request)) as flow:
-                async with self._refreshing():
+                async with self._hold_refresh():
                     outgoing = await anext(flow)
                     while outgoing is not request:
                         outgoing = await flow.asend((yield outgoing))
@@ -186,11 +186,11 @@ class _SharedLogin(OAuthClientProvider):
                 return
 
     @contextlib.asynccontextmanager
-    async def _refreshing(self) -> AsyncIterator[None]:
+    async def _hold_refresh(self) -> AsyncIterator[None]:
         """Tell the SDK what is kept; if that has run out, keep other processes from refreshing it too."""
         lock = self._tokens.lock()
         try:
-            if not self._tokens.kept().header:
+            if not self._tokens.load().header:
                 with contextlib.suppress(Timeout):  # whoever holds it is stuck; the worst is a refresh token used twice
                     await lock.acquire()
             self._tokens.recall(self.context)
@@ -206,7 +206,7 @@ def authentication(
     oauth: OAuthConfig,
     tokens: TokenFile,
     redirect: Callable[[str], Awaitable[None]] = _refuse,
-    callback: Callable[[], Awaitable[AuthorizationCodeResult]] = _never,
+    callback: Callable[[], Awaitable[AuthorizationCodeResult]] = _refuse_login,
 ) -> OAuthClientProvider:
     """The SDK's login for a server. Without the two handlers it refreshes tokens, and asks nobody for a login."""
     metadata = OAuthClientMetadata(

@@ -28,7 +28,7 @@ LONGEST_SECRET = 128 * 1024
 """So much is left out at the end of a line that was cut, where half a secret may stand. No variable is longer."""
 
 LOG_BYTES, LOG_FILES = 1_000_000, 3
-"""A log is turned over at this size, and so many older ones are kept."""
+"""The size at which a log is turned over, and the number of older logs that are kept."""
 
 SETTLE_SECONDS = 0.5
 """Longest wait for what a server that has ended wrote last."""
@@ -74,7 +74,7 @@ class StandardError:
         self.read_to_its_end.set()
         self._ended()
 
-    async def settled(self) -> None:
+    async def wait_until_read(self) -> None:
         """Wait, but not long, until all is read."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
@@ -97,11 +97,7 @@ class _Reader(asyncio.Protocol):
 async def run_server(
     config: StdioServerConfig, variables: Mapping[str, str], standard_error: StandardError
 ) -> AsyncIterator[Any]:
-    """The server's process, below a guard that ends it with the worker; gives the streams of the SDK's transport.
-
-    Raises:
-        McpUnavailableError: The command is not there.
-    """
+    """The server's process, below a guard that ends it with the worker; gives the streams of the SDK's transport."""
     parameters = StdioServerParameters(
         command=sys.executable,
         args=[
@@ -121,7 +117,7 @@ async def run_server(
         read_end, write_end = os.pipe()
         reader, _ = await loop.connect_read_pipe(lambda: _Reader(standard_error), os.fdopen(read_end, "rb"))
         stack.callback(reader.close)
-        stack.push_async_callback(standard_error.settled)
+        stack.push_async_callback(standard_error.wait_until_read)
         with os.fdopen(write_end, "w") as errors:  # closed here, so that its end is the end of the server's processes
             streams = await stack.enter_async_context(stdio_client(parameters, errlog=errors))
         yield streams
@@ -129,8 +125,7 @@ async def run_server(
 
 def _command(config: StdioServerConfig, variables: Mapping[str, str]) -> list[str]:
     if config.cwd is not None and not Path(config.cwd).is_dir():
-        msg = f"its working directory {config.cwd!r} is not there"
-        raise McpUnavailableError(msg)
+        raise McpUnavailableError(f"its working directory {config.cwd!r} is not there")
     path = variables.get("PATH") or get_default_environment().get("PATH")
     command = config.command
     if "/" in command:

@@ -20,7 +20,7 @@ GRACE_SECONDS = 1
 """A server that is told to end is killed after this. Another second, and the SDK kills the guard before it can."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Of Linux: children whose parent ends become this process's. Source: prctl(2)."""
+"""An option of Linux: processes whose parent ends become children of this process. Source: prctl(2)."""
 
 
 def _watch(worker: int) -> None:

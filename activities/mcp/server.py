@@ -46,8 +46,9 @@ from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.llm.tool_output import Attachments, CallResult, attachments_of, replace_surrogates
-from perdure.schema_checks import first_error, off_the_loop
+from perdure.contracts.values import replace, replace_surrogates
+from perdure.llm.tool_output import Attachments, CallResult, attachments_of
+from perdure.schema_checks import find_first_error, run_off_the_loop
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
@@ -136,27 +137,27 @@ class McpServer(ABC):
         seconds = self.config.init_timeout.total_seconds()
         try:
             async with asyncio.timeout(LONGEST_LISTING):
-                tools = await self.listed(seconds)
+                tools = await self.list_tools(seconds)
         except TimeoutError:
-            if not self._needed():  # calls that run may be why; once they take too long, it is seen to
+            if not self._is_needed():  # calls that run may be why; once they take too long, it is seen to
                 self.drop(self._owner)
             msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
-            raise self.failed(McpUnavailableError(msg)) from None
+            raise self.note_failure(McpUnavailableError(msg)) from None
         except McpUnavailableError:
             raise
         except McpError as error:
-            raise self.failed(McpUnavailableError(self.clean(str(error)))) from None
+            raise self.note_failure(McpUnavailableError(self.clean(str(error)))) from None
         self._listed = {tool.name: tool for tool in tools}
         return tools
 
-    async def listed(self, seconds: float) -> list[Tool]:
+    async def list_tools(self, seconds: float) -> list[Tool]:
         """Ask for the tools, again if the connection breaks."""
 
         async def ask(client: Client) -> list[Tool]:
             async with asyncio.timeout(seconds):
-                return await _all_tools(client, self.config.name)
+                return await _list_all_tools(client, self.config.name)
 
-        return await self._again(lambda: self._ask(ask), what="its list of tools", repeatable=True)
+        return await self._ask_again_if_broken(lambda: self._ask(ask), what="its list of tools", repeatable=True)
 
     async def call(
         self,
@@ -199,13 +200,13 @@ class McpServer(ABC):
 
         self._calls += 1
         try:
-            return await self._again(attempt, what=tool, repeatable=repeatable)
+            return await self._ask_again_if_broken(attempt, what=tool, repeatable=repeatable)
         finally:
             self._calls -= 1
 
-    def _needed(self) -> bool:
+    def _is_needed(self) -> bool:
         """Whether calls run, or sessions rely on what it holds: then a silence is no reason to end it."""
-        return bool(self._calls) or self.reliance.in_use()
+        return bool(self._calls) or self.reliance.is_in_use()
 
     async def close(self) -> None:
         """Close the connection, and wait for those that are closing."""
@@ -221,7 +222,7 @@ class McpServer(ABC):
         if which is not None and which is not self._owner:
             return
         if which is not None:
-            self.reliance.lost()
+            self.reliance.note_loss()
         owner, self._owner, self._connecting = self._owner, None, None
         if owner is not None:
             self.leave(owner)
@@ -229,9 +230,9 @@ class McpServer(ABC):
 
     def leave(self, owner: Owner) -> None:
         """Have a client closed in the background; :meth:`close` waits for it."""
-        self._later(owner.closed())
+        self._start(owner.close())
 
-    def failed(self, error: McpUnavailableError) -> McpUnavailableError:
+    def note_failure(self, error: McpUnavailableError) -> McpUnavailableError:
         """Note why the server cannot be used."""
         self.state = ServerState(name=self.config.name, status=error.status, error=str(error))
         return error
@@ -247,9 +248,9 @@ class McpServer(ABC):
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
         """A client for one request: here the kept one."""
-        yield await self.kept()
+        yield await self.get_client()
 
-    async def kept(self) -> tuple[Client, Owner]:
+    async def get_client(self) -> tuple[Client, Owner]:
         """The kept client; whoever comes while it is being connected waits for the same attempt."""
         if self._owner is not None and self._owner.ended:
             self.drop(self._owner)
@@ -270,37 +271,39 @@ class McpServer(ABC):
         try:
             owner = await self.connect()
         except McpUnavailableError as error:
-            raise self.failed(error) from None
+            raise self.note_failure(error) from None
         self._owner = owner
         self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
         return await owner.client(0), owner
 
-    async def _again(self, ask: Callable[[], Awaitable[Answer]], *, what: str, repeatable: bool) -> Answer:
+    async def _ask_again_if_broken(
+        self, ask: Callable[[], Awaitable[Answer]], *, what: str, repeatable: bool
+    ) -> Answer:
         """Ask, and if the connection breaks connect anew; ask again only if that can do no harm."""
         try:
             return await ask()
         except (ConnectionLostError, McpUnavailableError) as error:
             if not (error.unsent or repeatable if isinstance(error, ConnectionLostError) else error.again):
-                raise self._given_up(error, what) from None
+                raise self._give_up(error, what) from None
         await asyncio.sleep(RECONNECT_PAUSE)
         try:
             return await ask()
         except ConnectionLostError as error:
-            raise self._given_up(error, what) from None
+            raise self._give_up(error, what) from None
 
     async def _ask(self, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
         async with self.client() as (client, owner):
             try:
                 return await ask(client)
             except ConnectionLostError as error:
-                await owner.closed()
+                await owner.close()
                 self.drop(owner)
                 raise ConnectionLostError(
-                    self.last_words(describe_failure(owner.failure or error)), unsent=error.unsent
+                    self.describe_break(describe_failure(owner.failure or error)), unsent=error.unsent
                 ) from None
             except McpError as error:
                 if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
-                    self._later(self._probe(client, owner))
+                    self._start(self._probe(client, owner))
                 raise
 
     async def _probe(self, client: Client, owner: Owner) -> None:
@@ -308,26 +311,26 @@ class McpServer(ABC):
 
         Then it is left to the time-out of that one. It begins when the call that took too long is over.
         """
-        if self._needed():
+        if self._is_needed():
             return
         with contextlib.suppress(MCPError, ValidationError):  # an answer too, or it is dropped already
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await client.list_tools()
             except TimeoutError:
-                if not self._needed():
+                if not self._is_needed():
                     self.drop(owner)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
 
-    def last_words(self, why: str) -> str:
+    def describe_break(self, why: str) -> str:
         """Why a connection broke, with what the server said last."""
         return why
 
-    def _given_up(self, error: ConnectionLostError | McpUnavailableError, what: str) -> McpError:
+    def _give_up(self, error: ConnectionLostError | McpUnavailableError, what: str) -> McpError:
         if isinstance(error, McpUnavailableError):
             return error
         effect = "the call was not carried out" if error.unsent else "its effect is unknown"
@@ -340,12 +343,12 @@ def _seed(client: Client, tool: Tool) -> None:
 
     It is not told of the output's schema, to which it would hold the result for as long as that takes.
     """
-    shown = tool.model_copy(update={"output_schema": None})
+    shown = replace(tool, output_schema=None)
     known = ListToolsResult(tools=[shown], ttl_ms=0, cache_scope="private")
     client.session._absorb_tool_listing(known, complete=False)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-async def _all_tools(client: Client, server: str) -> list[Tool]:
+async def _list_all_tools(client: Client, server: str) -> list[Tool]:
     tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
@@ -363,18 +366,13 @@ PROBLEM_CHARACTERS = 1_000
 
 
 async def check_output(tool: Tool | None, result: CallToolResult) -> None:
-    """Hold a result to its tool's own output schema, as far as that can be done in a short time.
-
-    Raises:
-        RuntimeError: It does not fit, as the SDK would say it.
-    """
+    """Hold a result to its tool's own output schema, as far as that can be done in a short time."""
     if tool is None or (schema := tool.output_schema) is None or result.is_error:
         return
     if result.structured_content is None:
-        msg = f"Tool {tool.name} has an output schema but did not return structured content"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"Tool {tool.name} has an output schema but did not return structured content")
     try:
-        error = await off_the_loop(lambda: first_error(schema, result.structured_content))
+        error = await run_off_the_loop(lambda: find_first_error(schema, result.structured_content))
     except GivenUpError:
         return
     if error is not None:
@@ -396,7 +394,7 @@ def read(result: CallToolResult, call_id: str) -> CallResult:
     if result.is_error:
         raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
     try:
-        return CallResult(text, attachments.checked())
+        return CallResult(text, attachments.check())
     except InvalidOutputError as error:
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
 

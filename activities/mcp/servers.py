@@ -5,6 +5,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import cast
 
 from mcp_types import Tool
 from pydantic_core import to_json
@@ -19,9 +20,9 @@ from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
 from perdure.contracts.tools import MCP_REFERENCE, ToolDeclaration, wire_name
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace, replace_surrogates
 from perdure.llm.recorded_calls import without_secrets
-from perdure.llm.tool_output import CallResult, replace_surrogates
+from perdure.llm.tool_output import CallResult
 from perdure.security.redaction import redact_text, without_known
 
 MOST_TOOLS = 500
@@ -78,7 +79,7 @@ class McpServers:
 
         async def listed_by(config: AnyServerConfig) -> Sequence[Tool]:
             try:
-                return await self._listed(config)
+                return await self._list_tools(config)
             finally:
                 silent.remove(config.name)
                 tell(silent)
@@ -124,10 +125,10 @@ class McpServers:
         )
         return read(result, caller.call_id)
 
-    def goes_on(self, session: str, before: str) -> None:
+    def carry_over(self, session: str, before: str) -> None:
         """A session goes on from the conversation of another, and with it from what servers hold of that one."""
         for server in self._servers.values():
-            server.reliance.goes_on(session, before)
+            server.reliance.carry_over(session, before)
 
     def states(self) -> tuple[ServerState, ...]:
         """The servers that have been asked for, and those that are disabled."""
@@ -147,12 +148,12 @@ class McpServers:
         self._servers.clear()
         await asyncio.gather(*(server.close() for server in servers), return_exceptions=True)
 
-    async def _listed(self, config: AnyServerConfig) -> Sequence[Tool]:
+    async def _list_tools(self, config: AnyServerConfig) -> Sequence[Tool]:
         server = self._server(config)
         try:
             tools = _admit_tools(config, await server.tools())
         except McpUnavailableError as error:
-            server.failed(error)
+            server.note_failure(error)
             logger.warning("%s", error)
             raise
         server.state = ServerState(name=config.name, status=ServerStatus.CONNECTED)
@@ -162,7 +163,7 @@ class McpServers:
         """What a server says of its tool, without what it was told in confidence."""
         said = without_known(tool.description or tool.title or "", self._secrets)
         schema = _with_clean_names(without_secrets(tool.input_schema, self._secrets), self._secrets)
-        return tool.model_copy(update={"description": said, "input_schema": schema})
+        return replace(tool, description=said, input_schema=cast("dict[str, JsonValue]", schema))
 
     def _server(self, config: AnyServerConfig) -> McpServer:
         key = config.model_dump_json()
@@ -173,14 +174,14 @@ class McpServers:
 
 
 def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
-    """A schema without secrets in the names of its properties, of which it lists some as texts."""
+    """A schema without secrets in the names of its properties, also where it lists them as texts."""
     if isinstance(value, dict):
         return {without_known(name, secrets): _with_clean_names(inner, secrets) for name, inner in value.items()}
     return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
 def _admit_tools(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
-    """Those of the server's tools that the agent may use; all that is asked of a list is asked of these."""
+    """The tools of the server that the agent may use; the limits of a list hold for them."""
     offered = [tool.name for tool in tools]
     if absent := sorted(set(config.pick or ()).difference(offered)):
         msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_format_names(offered)}"
@@ -202,7 +203,7 @@ def _problem(names: Sequence[str]) -> str:
 
 
 def _size_problem(tools: Sequence[Tool]) -> str:
-    """Of names, descriptions and schemas: what a turn keeps of a tool."""
+    """Bytes of names, descriptions and schemas, which a turn keeps of its tools."""
     sizes = {tool.name: len(to_json((tool.name, tool.description or tool.title, tool.input_schema))) for tool in tools}
     if sum(sizes.values()) <= LARGEST_DECLARATIONS:
         return ""

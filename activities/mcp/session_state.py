@@ -20,7 +20,7 @@ Models think and people answer in between. After that, one that hangs is of no u
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose call it is."""
+    """The session that calls, and the id of the call."""
 
     session: str
     call_id: str
@@ -54,10 +54,10 @@ class Use:
 
     def begins(self) -> bool:
         """Note that the call is about to be sent; False if the session must be told first that the state is gone."""
-        self._known = self._memory.relying(self._caller)
+        self._known = self._memory.note_call(self._caller)
         return self._known is not None
 
-    def broke(self, *, unsent: bool) -> None:
+    def note_break(self, *, unsent: bool) -> None:
         """The connection broke; a call that was certainly not carried out left nothing to rely on."""
         if self._known is not None and unsent:
             self._known.calls -= 1
@@ -75,7 +75,7 @@ class Reliance:
         self._life = 0
         self._sessions: dict[str, _Relying] = {}
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """What the server held is gone."""
         self._life += 1
 
@@ -86,10 +86,10 @@ class Reliance:
         try:
             yield use
         except ConnectionLostError as error:
-            use.broke(unsent=error.unsent)
+            use.note_break(unsent=error.unsent)
             raise
         except McpUnavailableError:
-            use.broke(unsent=True)
+            use.note_break(unsent=True)
             raise
         except McpError as error:
             use.answered(in_time=error.code != ReasonCode.TOOL_TIMEOUT)
@@ -97,7 +97,7 @@ class Reliance:
         else:
             use.answered(in_time=True)
 
-    def relying(self, caller: Caller) -> _Relying | None:
+    def note_call(self, caller: Caller) -> _Relying | None:
         """Note a call that is about to be sent; None if the session is to be told first.
 
         A session that has used a life which is over is told once, with all calls of that answer of its model.
@@ -111,7 +111,7 @@ class Reliance:
         known.calls += 1
         return known
 
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether a session would lose something if the server ended now, and has no sign that it hangs."""
         since = time.monotonic() - IN_USE
         return any(
@@ -119,7 +119,7 @@ class Reliance:
             for known in self._sessions.values()
         )
 
-    def goes_on(self, session: str, before: str) -> None:
+    def carry_over(self, session: str, before: str) -> None:
         """A session that goes on from another's conversation relies on what that one does."""
         known = self._sessions.get(before)
         if known is not None and known.calls and session not in self._sessions:

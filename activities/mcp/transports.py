@@ -73,28 +73,28 @@ class StdioServer(McpServer):
         self._garbage, mode = "", self._mode
         self._mode = "legacy" if mode == "auto" else "auto"  # of the next try, if this one comes to nothing
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
-        self._said = said = StandardError(log, self.clean, lambda: self._ended(owner))
+        self._said = said = StandardError(log, self.clean, lambda: self._note_end(owner))
         owner = Owner(lambda: connect_over(run_server(self._settings, variables, said), self._note_garbage, mode))
         try:
             client = await owner.client(seconds)
         except TimeoutError:
             self.leave(owner)
-            why = f"it did not answer within {seconds:g} s{self._printed()}"
-            raise self.unavailable(why, self._tail(), again=mode == "auto") from None
+            why = f"it did not answer within {seconds:g} s{self._read_printed()}"
+            raise self.unavailable(why, self._read_tail(), again=mode == "auto") from None
         except McpUnavailableError as error:
             raise self.unavailable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises when a process ends early
-            why = f"it ended before it answered ({describe_failure(leaf(error))}){self._printed()}"
-            raise self.unavailable(why, self._tail(), again=True) from None
+            why = f"it ended before it answered ({describe_failure(leaf(error))}){self._read_printed()}"
+            raise self.unavailable(why, self._read_tail(), again=True) from None
         self._mode = "auto" if client.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
         return owner
 
-    def last_words(self, why: str) -> str:
+    def describe_break(self, why: str) -> str:
         """Why it broke, and what it wrote last."""
-        tail = self._tail()
+        tail = self._read_tail()
         return f"{why}{ENDS_WITH}{tail}" if tail else why
 
-    def _ended(self, owner: Owner) -> None:
+    def _note_end(self, owner: Owner) -> None:
         owner.leave()
         if self.state.status == ServerStatus.CONNECTED and owner is self._owner:
             self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
@@ -102,15 +102,15 @@ class StdioServer(McpServer):
     def _note_garbage(self, line: str) -> None:
         self._garbage = self._garbage or " ".join(self.clean(line).split())[:200]
 
-    def _printed(self) -> str:
+    def _read_printed(self) -> str:
         return f"; what it prints is not MCP: {self._garbage!r}" if self._garbage else ""
 
-    def _tail(self) -> str:
+    def _read_tail(self) -> str:
         return "\n".join(self._said.recent) if self._said is not None else ""
 
 
 class HttpServer(McpServer):
-    """A server behind a URL.
+    """A server at a URL.
 
     Of the newer protocol generation, which has no sessions, each call has a client of its own over shared connections:
     one that breaks takes no other with it. A session of the older one is kept.
@@ -132,13 +132,13 @@ class HttpServer(McpServer):
         http = self._http = self._http or self._client(headers)
         with exchange() as greeting:
             try:
-                owner, client = await self._greeted(
+                owner, client = await self._greet(
                     lambda: connect_over_http(self._settings, http, "auto", None), greeting
                 )
             except McpUnavailableError:
                 if greeting.status not in ONLY_SSE:
                     raise
-                owner, _ = await self._greeted(
+                owner, _ = await self._greet(
                     lambda: connect_over_sse(self._settings, lambda: self._client(headers)), greeting
                 )
                 return owner
@@ -146,17 +146,17 @@ class HttpServer(McpServer):
             self._known, self._version = client.session.discover_result, client.protocol_version
         return owner
 
-    async def listed(self, seconds: float) -> list[Tool]:
+    async def list_tools(self, seconds: float) -> list[Tool]:
         """Ask for the tools; a server that turns out to be of another generation by now is greeted anew."""
         known = self._known
         try:
-            return await super().listed(seconds)
+            return await super().list_tools(seconds)
         except McpUnavailableError:
             raise
         except McpError:
             if known is None or self._known is not None:
                 raise
-            return await super().listed(seconds)
+            return await super().list_tools(seconds)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
@@ -167,10 +167,10 @@ class HttpServer(McpServer):
                 try:
                     yield client, owner
                 except (McpError, ConnectionLostError) as error:
-                    raise self._judged(error, noted, owner) from None
+                    raise self._explain_failure(error, noted, owner) from None
         finally:
             if owner is not self._owner:
-                await owner.closed()
+                await owner.close()
                 if owner.failure is not None:
                     self._known = None  # greet it anew: it may be another one by now
 
@@ -182,7 +182,7 @@ class HttpServer(McpServer):
 
     async def _open(self) -> tuple[Client, Owner]:
         if self._known is None:
-            kept = await self.kept()
+            kept = await self.get_client()
             if self._known is None:
                 return kept
             self.drop()
@@ -192,7 +192,7 @@ class HttpServer(McpServer):
         owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
         return await owner.client(self.config.init_timeout.total_seconds()), owner
 
-    async def _greeted(self, opening: Opening, greeting: Exchange) -> tuple[Owner, Client]:
+    async def _greet(self, opening: Opening, greeting: Exchange) -> tuple[Owner, Client]:
         seconds = self.config.init_timeout.total_seconds()
         owner = Owner(opening)
         try:
@@ -201,7 +201,7 @@ class HttpServer(McpServer):
             self.leave(owner)
             raise self.unavailable(f"{self._settings.url} did not answer within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a server that is not there
-            await owner.closed()
+            await owner.close()
             if greeting.needs_login or greeting.status == HTTPStatus.FORBIDDEN:
                 raise self._login() from None
             cause = leaf(error)
@@ -211,10 +211,10 @@ class HttpServer(McpServer):
             why += "" if refused else "; start it, or correct its url"
             raise self.unavailable(why, again=True) from None
 
-    def _judged(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
+    def _explain_failure(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
         """What a failure means, by what became of the call's own requests."""
         if noted.needs_login:
-            return self.failed(self._login())
+            return self.note_failure(self._login())
         if isinstance(error, ConnectionLostError):
             silent = noted.silent or isinstance(owner.failure, httpx2.ReadTimeout)
             return ConnectionLostError(self._cause(error, silent=silent), unsent=not noted.reached)

@@ -22,7 +22,7 @@ from perdure.cli.server import (
     EmbeddedServer,
     ServerOptions,
     check_port,
-    free_port,
+    find_free_port,
     open_log,
     spawn,
     stop_process,
@@ -164,5 +164,5 @@ def port(wished: int) -> int:
     try:
         check_port(wished, "")
     except CliError:
-        return free_port()
+        return find_free_port()
     return wished

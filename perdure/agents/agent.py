@@ -7,6 +7,7 @@ from inspect import cleandoc, isasyncgenfunction, isfunction, isgeneratorfunctio
 from typing import Annotated, Any, Self, Unpack, cast
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     GetPydanticSchema,
@@ -18,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from perdure.agents.author_warnings import of_agent, warn
+from perdure.agents.author_warnings import check_agent, warn
 from perdure.agents.builtin_tools import settle_completion
 from perdure.agents.context import ToolDefinitionError
 from perdure.agents.delegates import Delegate, await_tool_of, check
@@ -50,10 +51,17 @@ from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
 from perdure.contracts.retries import Fallback, RetryPolicy, check_model
 from perdure.contracts.tools import Completion, ToolDeclaration
-from perdure.contracts.values import JsonValue, Value, refuse_unknown_fields, translate_names
+from perdure.contracts.values import (
+    JsonValue,
+    Value,
+    describe_mistake,
+    find_repeated,
+    refuse_unknown_fields,
+    translate_names,
+)
 
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Tool))
-"""What is no tool is refused, and what is one is not looked into."""
+"""Accepts ``Tool`` instances as they are and refuses everything else."""
 
 _A_DELEGATE = GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(Delegate))
 
@@ -72,7 +80,7 @@ class Agent(Value):
     Attributes:
         name: How callers start it; unique among the agents of a task queue.
         model: ``provider/model``, as litellm takes it.
-        instructions: The system prompt, or several texts that make it up; indentation is removed. None is none.
+        instructions: The system prompt, or several texts that make it up; indentation is removed. By default none.
             ``{context.NAME}``, ``{turn.tenant}`` and ``{turn.by}`` are filled in when a turn opens. A function of the
             turn's context, sync or async, makes the text when a turn opens.
         label: What people may read in place of the name.
@@ -125,7 +133,7 @@ class Agent(Value):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    model: str
+    model: Annotated[str, AfterValidator(check_model)]
     instructions: Annotated[str | InstructionsFunction, _LOOKED_AT] = ""
     description: str = ""
     label: str = ""
@@ -167,17 +175,15 @@ class Agent(Value):
         try:
             ours: dict[str, Any] = translate_names("Agent", settings)
         except ValueError as error:
-            msg = f"agent {settings.get('name', '?')!r}: {error}"
-            raise AgentDefinitionError(msg) from error
+            raise AgentDefinitionError(f"agent {settings.get('name', '?')!r}: {error}") from error
         try:
             super().__init__(**ours)
             self._output_type = adapter_of(ours.get("output_schema"))
             _check_rules(self.definition, self.mcp_servers)
-            warn(of_agent(self.definition, self.mcp_servers))
+            warn(check_agent(self.definition, self.mcp_servers))
         except ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
+            said = describe_mistake(error)
             # Among the arguments of calls may be keys.
             unshown = (
                 first["type"] in {"missing", "value_error", "recursion_depth_exceeded"}
@@ -185,11 +191,11 @@ class Agent(Value):
             )
             got = "" if unshown else f" (got {first['input']!r})"
             if first["type"] == "extra_forbidden":
-                reason, got = f"there is no such setting; the settings are {', '.join(type(self).model_fields)}", ""
+                known, got = ", ".join(type(self).model_fields), ""
+                said = f"{said.partition(': ')[0]}: there is no such setting; the settings are {known}"
             if first["type"] == "recursion_depth_exceeded":
-                field, reason = str(first["loc"][0]), "it is nested too deeply; use fewer levels"
-            msg = f"agent {settings.get('name', '?')!r}: {field + ': ' if field else ''}{reason}{got}"
-            raise AgentDefinitionError(msg) from error
+                said = f"{first['loc'][0]}: it is nested too deeply; use fewer levels"
+            raise AgentDefinitionError(f"agent {settings.get('name', '?')!r}: {said}{got}") from error
 
     @field_validator("tools", mode="before")
     @classmethod
@@ -236,8 +242,7 @@ class Agent(Value):
             try:
                 check_credentials(fallback.generate_params or {})
             except ValueError as error:
-                msg = f"{fallback.model}: {error}"
-                raise ValueError(msg) from None
+                raise ValueError(f"{fallback.model}: {error}") from None
         return value
 
     @model_validator(mode="after")
@@ -248,24 +253,16 @@ class Agent(Value):
     @field_validator("mcp_servers")
     @classmethod
     def _servers_have_names(cls, value: tuple[AnyServerConfig, ...]) -> tuple[AnyServerConfig, ...]:
-        names = [server.name for server in value]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            msg = f"two servers are named {', '.join(twice)}; rename one"
-            raise ValueError(msg)
+        if twice := find_repeated(server.name for server in value):
+            raise ValueError(f"two servers are named {twice}; rename one")
         return value
-
-    @field_validator("model")
-    @classmethod
-    def _model_names_its_provider(cls, value: str) -> str:
-        return check_model(value)
 
     @field_validator("fallback_models", mode="before")
     @classmethod
     def _names_become_fallbacks(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         if not isinstance(value, list | tuple):
             return value
-        return tuple({"model": one} if isinstance(one, str) else one for one in cast("list[Any]", value))
+        return tuple({"model": item} if isinstance(item, str) else item for item in cast("list[Any]", value))
 
     @field_validator("output_schema", mode="before")
     @classmethod
@@ -302,7 +299,7 @@ class Agent(Value):
     @field_validator("skills", mode="before")
     @classmethod
     def _skills_are_read(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
-        if not isinstance(value, list | tuple) or not all(isinstance(one, Skill) for one in cast("list[Any]", value)):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, Skill) for item in cast("list[Any]", value)):
             msg = "write skills=skills_in(Path(__file__).parent / 'skills'), from perdure.skills; of several folders "
             msg += "skills=[*skills_in(…), *skills_in(…)]"
             raise ValueError(msg)
@@ -311,11 +308,8 @@ class Agent(Value):
     @field_validator("skills")
     @classmethod
     def _skills_have_ids(cls, value: tuple[Skill, ...]) -> tuple[Skill, ...]:
-        ids = [one.id for one in value]
-        twice = sorted({one for one in ids if ids.count(one) > 1})
-        if twice:
-            msg = f"two skills are called {', '.join(twice)}; tell them apart with skills_in(…, capability=…)"
-            raise ValueError(msg)
+        if twice := find_repeated(skill.id for skill in value):
+            raise ValueError(f"two skills are called {twice}; tell them apart with skills_in(…, capability=…)")
         return value
 
     @field_validator("instructions", mode="before")
@@ -326,7 +320,7 @@ class Agent(Value):
         if isinstance(value, str | None):
             return dedent_instructions(value or "")
         given = cast("object", value)
-        problem = no_instructions(given)
+        problem = find_instructions_problem(given)
         if problem is not None:
             raise ValueError(problem)
         return given
@@ -367,7 +361,7 @@ class Agent(Value):
             fields["instructions_from"] = f"{self.instructions.__module__}:{self.instructions.__qualname__}"
         own = self._declared_tools
         fields["finish_tool"], added = settle_completion(self.completion, self.finish_tool, self.output_schema, own)
-        fields["hooks"] = tuple(one.declaration if isinstance(one, Hook) else one for one in self.hooks)
+        fields["hooks"] = tuple(hook.declaration if isinstance(hook, Hook) else hook for hook in self.hooks)
         return AgentDefinition(**fields, tools=(*own, *added))
 
     @property
@@ -378,7 +372,7 @@ class Agent(Value):
     @property
     def models(self) -> tuple[str, ...]:
         """The models that a turn may use: its own, and those that stand in for it."""
-        return (self.model, *(one.model for one in self.fallback_models))
+        return (self.model, *(fallback.model for fallback in self.fallback_models))
 
     def tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that wire name, or None."""
@@ -386,7 +380,7 @@ class Agent(Value):
 
     def hook(self, name: str) -> Hook | None:
         """The hook of that name that is a function, or None."""
-        return next((one for one in self.hooks if isinstance(one, Hook) and one.name == name), None)
+        return next((hook for hook in self.hooks if isinstance(hook, Hook) and hook.name == name), None)
 
     def mcp_server(self, name: str) -> AnyServerConfig | None:
         """The MCP server of that name, or None."""
@@ -398,7 +392,7 @@ def dedent_instructions(instructions: str) -> str:
     return cleandoc(instructions)
 
 
-def no_instructions(given: object) -> str | None:
+def find_instructions_problem(given: object) -> str | None:
     """Why a value can be no instructions, and what to write; None if it is a function that can make them."""
     if not isfunction(given) and not ismethod(given):
         return f"write a text, several in a list, or a function of the turn's context (got a {type(given).__name__})"
@@ -418,7 +412,7 @@ def _check_rules(definition: AgentDefinition, servers: Sequence[AnyServerConfig]
         raise AgentDefinitionError(msg + "a plain tool, with requires_approval=True if a person has to agree")
     names = [item.name for item in definition.tools]
     remote = tuple(f"{server.name}__" for server in servers)
-    for rule in definition.approvals.idle(names):
+    for rule in definition.approvals.idle_rules_of(names):
         if not rule.is_pattern and not rule.tool.startswith(remote):
             known = ", ".join([*names, *(f"{prefix}…" for prefix in remote)]) or "none"
             msg = f"agent {definition.name!r}: approvals: a rule is for the tool {rule.tool!r}; the tools are {known}"

@@ -28,18 +28,18 @@ def warn(messages: Iterator[str]) -> None:
         warnings.warn(message, AgentWarning, stacklevel=level)
 
 
-def of_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iterator[str]:
+def check_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iterator[str]:
     """What its parts show beside each other."""
     called = f"agent {agent.name!r}"
-    yield from _of_conditions(f"{called}: stop_conditions", agent.stop_conditions, agent, servers)
+    yield from _check_conditions(f"{called}: stop_conditions", agent.stop_conditions, agent, servers)
     for hook in agent.hooks:
         if hook.when is not None:
-            yield from _of_conditions(f"{called}: hook {hook.name!r}: when", (hook.when,), agent, servers)
+            yield from _check_conditions(f"{called}: hook {hook.name!r}: when", (hook.when,), agent, servers)
         if isinstance(hook, HookRule):
-            yield from (f"{called}: {told}" for told in (*_of_settings(hook), *_of_rule(hook)))
+            yield from (f"{called}: {told}" for told in (*_check_settings(hook), *_check_rule(hook)))
     rules = agent.approvals.rules
     for at, rule in enumerate(rules):
-        first = next((one for one in rules[:at] if _covers(one, rule)), None)
+        first = next((earlier for earlier in rules[:at] if _covers(earlier, rule)), None)
         if first is not None and first.decision != rule.decision:
             yield (
                 f"{called}: approvals: the rule that would {rule.decision} {rule.tool!r} never applies, because the "
@@ -47,15 +47,15 @@ def of_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iter
             )
 
 
-def of_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[str]:
+def check_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[str]:
     """What a function and its declaration show."""
     called = f"hook {hook.name!r}"
-    yield from _of_settings(hook)
+    yield from _check_settings(hook)
     at_the_end = EVENTS_AT["end"].issuperset(hook.on)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         yield f"{called} yields, so its body never runs; use return"
         return
-    for kind in _returned_classes(function):
+    for kind in _returned_classes_of(function):
         if issubclass(kind, Reaction) and at_the_end:
             yield (
                 f"{called}: its {kind.__name__} is ignored, because the turn has ended by then; "
@@ -65,14 +65,14 @@ def of_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[
             yield f"{called}: the {kind.__name__} that it returns is no reaction and ignored; return a reaction or None"
 
 
-def of_question(name: str, settings: typing.Iterable[str]) -> Iterator[str]:
+def check_question(name: str, settings: typing.Iterable[str]) -> Iterator[str]:
     """What a tool that is answered by people is told of a body that never runs."""
     for setting in sorted({"idempotent", "needs", "reconcile", "task_queue"}.intersection(settings)):
         yield f"tool {name!r}: {setting} is about a body, and that of an interactive tool never runs; leave it out"
 
 
-def _of_settings(hook: HookRule | HookDeclaration) -> Iterator[str]:
-    events = [EVENT_TYPES[one] for one in hook.events if one in EVENT_TYPES]
+def _check_settings(hook: HookRule | HookDeclaration) -> Iterator[str]:
+    events = [EVENT_TYPES[event] for event in hook.events if event in EVENT_TYPES]
     if hook.tool is not None and not any("tool" in event.model_fields for event in events):
         yield (
             f"hook {hook.name!r}: tool={hook.tool!r} is not looked at, because {', '.join(hook.events)} is about no "
@@ -80,7 +80,7 @@ def _of_settings(hook: HookRule | HookDeclaration) -> Iterator[str]:
         )
 
 
-def _of_rule(rule: HookRule) -> Iterator[str]:
+def _check_rule(rule: HookRule) -> Iterator[str]:
     if isinstance(rule.reaction, Continue) and "step_end" in rule.on and rule.when is None and rule.times is None:
         yield (
             f"hook {rule.name!r}: the turn goes on after every step, so that only its limits or a stop end it; "
@@ -88,19 +88,20 @@ def _of_rule(rule: HookRule) -> Iterator[str]:
         )
 
 
-def _of_conditions(
+def _check_conditions(
     where: str, conditions: tuple[AnyCondition, ...], agent: AgentDefinition, servers: Sequence[AnyServerConfig]
 ) -> Iterator[str]:
-    """Those that wait for a tool that is not there to succeed, or for a text that is not looked through."""
+    """Warn of conditions on a tool that the agent does not have, or on a text that is never searched."""
     names = [tool.name for tool in agent.tools]
     unread = {tool.name for tool in agent.tools if tool.builtin is not None or tool.interactive}
     prefixes = tuple(f"{server.name}__" for server in servers)
-    for one in walk_conditions(conditions):
-        tool = one.tool if isinstance(one, ToolUse | ToolOutput) else None
+    for condition in walk_conditions(conditions):
+        tool = condition.tool if isinstance(condition, ToolUse | ToolOutput) else None
         if tool is not None and tool not in names and not tool.startswith(prefixes):
             known = ", ".join([*names, *(f"{prefix}…" for prefix in prefixes)]) or "none"
-            yield f"{where}: {one.type} of {tool!r} never holds, because there is no such tool; the tools are {known}"
-        elif isinstance(one, ToolOutput) and tool in unread:
+            cause = f"because there is no such tool; the tools are {known}"
+            yield f"{where}: {condition.type} of {tool!r} never holds, {cause}"
+        elif isinstance(condition, ToolOutput) and tool in unread:
             yield (
                 f"{where}: tool_output of {tool!r} never holds, because only results of tools with a body and of "
                 f"delegates are looked through; use stop.tool_use({tool!r})"
@@ -114,7 +115,7 @@ def _covers(first: ApprovalRule, second: ApprovalRule) -> bool:
     return first.tool in {"*", second.tool} or (not second.is_pattern and first.matches(second.tool))
 
 
-def _returned_classes(function: Callable[..., object]) -> Iterator[type[object]]:
+def _returned_classes_of(function: Callable[..., object]) -> Iterator[type[object]]:
     """The classes that the function is annotated to return, without None; nothing if they cannot be told."""
     try:
         hint: object = typing.get_type_hints(function).get("return")

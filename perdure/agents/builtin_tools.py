@@ -1,7 +1,10 @@
-"""Tools that come with perdure: the end of a task, todos, questions to people, and reading on in a long output."""
+"""Tools that come with perdure: the end of a task, todos, questions to people, and reading on in a long output.
+
+The workflow, or a person, carries out those whose body raises; it never runs.
+"""
 
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,13 +23,13 @@ def todo(
 
     Ids begin at 0. Without arguments the list is only read.
     """
-    _not_here()
+    raise NotImplementedError
 
 
 @tool
 def clear_todo() -> str:
     """Drop all todos, the open ones too; the ids of new ones begin at 0 again."""
-    _not_here()
+    raise NotImplementedError
 
 
 @tool
@@ -34,7 +37,7 @@ def finish(
     summary: Annotated[str, Field(max_length=MAX_SUMMARY), "What was done and what came of it: the result"] = "",
 ) -> str:
     """End the work, with its result. Call it once, when everything is done."""
-    _not_here()
+    raise NotImplementedError
 
 
 @tool
@@ -43,43 +46,37 @@ def attempt_completion() -> str:
 
     Write the result as text beside this call.
     """
-    _not_here()
-
-
-def _not_here() -> NoReturn:
-    """The workflow carries these calls out; no body ever runs."""
     raise NotImplementedError
 
 
 def settle_completion(
     completion: Completion | None, finish_tool: str | None, schema: object, tools: Sequence[ToolDeclaration]
 ) -> tuple[str | None, tuple[ToolDeclaration, ...]]:
-    """The name of the agent's finish tool, and the tools that its way to finish adds.
-
-    Raises:
-        ValueError: The settings contradict each other.
-    """
+    """The name of the agent's finish tool, and the tools that its way to finish adds."""
     if finish_tool is not None:
         _need(completion in {None, "finish_tool"}, f"finish_tool={finish_tool!r} is for completion='finish_tool'")
         return finish_tool, ()
     if completion == "finish_tool":
         _need(schema is None, "completion='finish_tool' rules out answers in text, which output_schema is for")
-        own = next((one for one in tools if one.builtin == "finish"), None)
-        taken = any(one.name == finish.name for one in tools)
+        own = next((declared for declared in tools if declared.builtin == "finish"), None)
+        taken = any(declared.name == finish.name for declared in tools)
         _need(
             own is not None or not taken, "a tool is named 'finish'; say finish_tool='finish' if it finishes the turn"
         )
         return (finish.name, (finish.declaration,)) if own is None else (own.name, ())
     if completion == "attempt_completion":
         _need(schema is None, "output_schema is for answers in text; completion='attempt_completion' has its own end")
-        kinds: set[Builtin | None] = {one.builtin for one in tools}
-        missing = [one for one in (todo, clear_todo, attempt_completion) if one.declaration.builtin not in kinds]
-        for one in missing:
-            taken = any(other.name == one.name for other in tools)
+        kinds: set[Builtin | None] = {declared.builtin for declared in tools}
+        missing = [
+            builtin for builtin in (todo, clear_todo, attempt_completion) if builtin.declaration.builtin not in kinds
+        ]
+        for builtin in missing:
+            taken = any(other.name == builtin.name for other in tools)
             _need(
-                not taken, f"completion='attempt_completion' adds the tool {one.name!r}, and there is one of that name"
+                not taken,
+                f"completion='attempt_completion' adds the tool {builtin.name!r}, and there is one of that name",
             )
-        return None, tuple(one.declaration for one in missing)
+        return None, tuple(builtin.declaration for builtin in missing)
     return None, ()
 
 
@@ -116,11 +113,9 @@ def read_output(
     try:
         text = context.read_artifact(handle).text
     except ValueError as error:
-        msg = f"it cannot be read as characters: {error}"
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"it cannot be read as characters: {error}") from None
     if start >= len(text) and start > 0:
-        msg = f"start {start:,} is past the end: {handle} has {len(text):,} characters"
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"start {start:,} is past the end: {handle} has {len(text):,} characters")
     end = min(start + min(length, READ_CHARACTERS), len(text))
     more = f"read on with start={end}" if end < len(text) else "this is its end"
     return f"[characters {start:,} to {end:,} of {len(text):,} of {handle}; {more}]\n{text[start:end]}"

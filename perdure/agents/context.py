@@ -76,8 +76,7 @@ class ToolContext(ABC):
         Raises:
             InvalidInputError: This session has no such artifact; the model is told so unless you catch it.
         """
-        msg = f"there is no artifact {handle!r} here"
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"there is no artifact {handle!r} here")
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def reconciler_of(function: Reconcile, body: Callable[..., object]) -> Reconcile
     Raises:
         TypeError: It cannot be called with the arguments of the body.
     """
-    taken = _without_context(body)
+    taken = _names_without_context(body)
     context = _context_parameter(function)
     by_name: dict[str, None] = dict.fromkeys(taken if context is None else [*taken, context])
     try:
@@ -130,7 +129,7 @@ def reconciler_of(function: Reconcile, body: Callable[..., object]) -> Reconcile
     return Reconciler(function, context)
 
 
-def _without_context(body: Callable[..., object]) -> list[str]:
+def _names_without_context(body: Callable[..., object]) -> list[str]:
     context = _context_parameter(body)
     return [name for name in inspect.signature(body).parameters if name != context]
 

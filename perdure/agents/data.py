@@ -81,11 +81,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
 
 
 def rule_of(item: JsonValue) -> HookRule | None:
-    """The hook rule that an object describes; None of what is no object.
-
-    Raises:
-        AgentDataError: It describes none.
-    """
+    """The hook rule that an object describes; None of what is no object."""
     if not isinstance(item, dict):
         return None
     try:
@@ -127,15 +123,11 @@ _WORDS = {
     "union_tag_invalid": "there is no type {tag!r}; the types are {expected_tags}",
     "union_tag_not_found": "write its 'type'",
 }
-"""Of kinds of mistakes whose own words are about Python."""
+"""Our words for kinds of mistakes that pydantic describes in Python's terms."""
 
 
 def delegate_of(item: JsonValue) -> tuple[Delegate]:
-    """The delegate that a name stands for, or that an object describes, whose ``agent`` is a name.
-
-    Raises:
-        AgentDataError: It describes none.
-    """
+    """The delegate that a name stands for, or that an object describes, whose ``agent`` is a name."""
     fields = item if isinstance(item, dict) else {"agent": item}
     known = Delegate.__dataclass_fields__
     if unknown := sorted(fields.keys() - known.keys()):
@@ -175,8 +167,8 @@ def _refuse_unknown(called: str, path: Path, given: JsonValue, made: object) -> 
                 raise AgentDataError((*path, name), message)
             _refuse_unknown(called, (*path, name), value, getattr(made, name))
     elif isinstance(made, tuple) and isinstance(given, list):
-        for at, (item, one) in enumerate(zip(given, cast("tuple[object, ...]", made), strict=False)):
-            _refuse_unknown(called, (*path, at), item, one)
+        for at, (item, read) in enumerate(zip(given, cast("tuple[object, ...]", made), strict=False)):
+            _refuse_unknown(called, (*path, at), item, read)
 
 
 class Registered:
@@ -188,7 +180,7 @@ class Registered:
         agents = tuple(agents)
         for tool in (*tools, *(tool for agent in agents for tool in agent.tools)):
             known = self._tools.setdefault(tool.name, [])
-            if not any(one.function == tool.function and one.declaration == tool.declaration for one in known):
+            if not any(other.function == tool.function and other.declaration == tool.declaration for other in known):
                 known.append(tool)
         for server in (server for agent in agents for server in agent.mcp_servers):
             same = self._servers.setdefault(server.name, [])
@@ -201,27 +193,21 @@ class Registered:
         Raises:
             AgentDefinitionError: There is none, or more than one.
         """
-        return _only(name, "tool", self._tools)
+        return _take_only(name, "tool", self._tools)
 
     def server(self, name: str) -> AnyServerConfig:
-        """The MCP server of that name.
-
-        Raises:
-            AgentDefinitionError: There is none, or more than one.
-        """
-        return _only(name, "MCP server", self._servers)
+        """The MCP server of that name."""
+        return _take_only(name, "MCP server", self._servers)
 
 
-def _only(name: str, kind: str, known: Mapping[str, list[T]]) -> T:
+def _take_only(name: str, kind: str, known: Mapping[str, list[T]]) -> T:
     found = known.get(name, [])
     if len(found) == 1:
         return found[0]
     if found:
-        msg = f"this worker has {len(found)} different {kind}s named {name!r}; rename all but one"
-        raise AgentDefinitionError(msg)
+        raise AgentDefinitionError(f"this worker has {len(found)} different {kind}s named {name!r}; rename all but one")
     names = ", ".join(sorted(known)) or "none"
-    msg = f"this worker has no {kind} {name!r}; it has: {names}"
-    raise AgentDefinitionError(msg)
+    raise AgentDefinitionError(f"this worker has no {kind} {name!r}; it has: {names}")
 
 
 PARAMETERS = frozenset(
@@ -259,7 +245,7 @@ class InlineAgents:
         self._registered = registered
         self._names = frozenset(names)
         self._find = Finders(
-            tools=self._tool, mcp_servers=self._server, skills=_no_skills, hooks=_rule, delegates=delegate_of
+            tools=self._tool, mcp_servers=self._server, skills=_refuse_skills, hooks=_rule, delegates=delegate_of
         )
 
     def agent(self, fields: Mapping[str, JsonValue]) -> Agent:
@@ -314,27 +300,24 @@ class InlineAgents:
 
 def _parameters(agent: Agent) -> Iterator[tuple[str, dict[str, JsonValue]]]:
     yield "generate_params", agent.generate_params
-    for one in agent.fallback_models:
-        yield "fallback_models", one.generate_params or {}
+    for fallback in agent.fallback_models:
+        yield "fallback_models", fallback.generate_params or {}
 
 
 def _name(item: JsonValue, kind: str) -> str:
     if isinstance(item, str):
         return item
-    msg = f"write the name of {kind} that the worker has registered"
-    raise AgentDefinitionError(msg)
+    raise AgentDefinitionError(f"write the name of {kind} that the worker has registered")
 
 
 def _rule(item: JsonValue) -> tuple[HookRule]:
     rule = rule_of(item)
     if rule is None:
-        msg = (
+        raise AgentDefinitionError(
             "a hook of a request is a rule, an object with 'name', 'on' and 'reaction'; functions are the worker's own"
         )
-        raise AgentDefinitionError(msg)
     return (rule,)
 
 
-def _no_skills(_: JsonValue) -> tuple[Any, ...]:
-    msg = "skills are read from folders of the worker; no request may bring them"
-    raise AgentDefinitionError(msg)
+def _refuse_skills(_: JsonValue) -> tuple[Any, ...]:
+    raise AgentDefinitionError("skills are read from folders of the worker; no request may bring them")

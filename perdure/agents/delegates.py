@@ -1,15 +1,19 @@
-"""Delegates as an author gives them to an agent: other agents as tools, and clones of the agent itself."""
+"""Delegates as an author gives them to an agent: other agents as tools, and clones of the agent itself.
+
+The workflow carries out the calls of both tools; their bodies never run.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from types import FunctionType
-from typing import Annotated, NoReturn, Protocol
+from typing import Annotated, Protocol, get_args
 
 from pydantic import Field
 
 from perdure.agents.tool import Tool, tool
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.tools import (
     MAX_AWAITED,
@@ -70,17 +74,12 @@ class Delegate:
     background: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no agent, or no setting.
-
-        Raises:
-            ValueError: It is none, has no name that an agent could have, or a setting is neither true nor false.
-        """
+        """Refuse what is no agent, or no setting."""
         if isinstance(self.agent, str):
             if not _NAME.fullmatch(self.agent):
-                msg = f"delegates: {self.agent!r} is no name of an agent"
-                raise ValueError(msg)
+                raise ValueError(f"delegates: {self.agent!r} is no name of an agent")
         elif not hasattr(self.agent, "delegates"):
-            raise ValueError(_no_agent(self.agent))
+            raise ValueError(_describe_missing_agent(self.agent))
         for setting in ("interactive", "requires_approval", "background"):
             if not isinstance(getattr(self, setting), bool):
                 msg = f"delegates: {setting} is either true or false (got {getattr(self, setting)!r})"
@@ -110,7 +109,7 @@ class Delegate:
         )
 
 
-def _no_agent(given: object) -> str:
+def _describe_missing_agent(given: object) -> str:
     if isinstance(given, Tool):
         return f"the tool {given.name!r} stands among the delegates; write tools=[…]"
     kind = "class" if isinstance(given, type) else type(given).__name__
@@ -134,7 +133,7 @@ def spawn_agent(
 
     Several calls in one answer work at the same time.
     """
-    _not_here()
+    raise NotImplementedError
 
 
 @tool
@@ -146,11 +145,6 @@ def await_delegate(
     ] = [],  # noqa: B006 - the body never runs
 ) -> str:
     """Wait for agents that work in the background, and read their results."""
-    _not_here()
-
-
-def _not_here() -> NoReturn:
-    """Delegates and the workflow carry these calls out; no body ever runs."""
     raise NotImplementedError
 
 
@@ -170,32 +164,32 @@ def check(name: str, delegates: Sequence[Delegate], spawns: bool, budgets: Budge
         if getattr(budgets, dimension) == 0 and (delegates or spawns):
             msg = f"budgets: {dimension}=0 allows no delegates, and there are some; leave it out, or the delegates"
             raise ValueError(msg)
-    known = {name: tuple(one.name for one in delegates), **known_below(delegates)}
+    known = {name: tuple(delegate.name for delegate in delegates), **callers_of(delegates)}
     circle = cycle(known)
     if circle is not None:
         msg = f"delegates: {' calls '.join(circle)}: a circle of agents would never come to an end; take one out"
         raise ValueError(msg)
 
 
-def known_below(delegates: Iterable[Delegate]) -> dict[str, tuple[str, ...]]:
+def callers_of(delegates: Iterable[Delegate]) -> dict[str, tuple[str, ...]]:
     """Who calls whom among the agents that are given as such, down to the last."""
-    return {agent.name: tuple(one.name for one in agent.delegates) for agent in below(delegates)}
+    return {agent.name: tuple(delegate.name for delegate in agent.delegates) for agent in agents_of(delegates)}
 
 
-def below(delegates: Iterable[Delegate]) -> list[Named]:
+def agents_of(delegates: Iterable[Delegate]) -> list[Named]:
     """The agents that are given as such, and their delegates, each once."""
     found: dict[int, Named] = {}
-    left = [one.agent for one in delegates if not isinstance(one.agent, str)]
+    left = [delegate.agent for delegate in delegates if not isinstance(delegate.agent, str)]
     while left:
         agent = left.pop()
         if id(agent) not in found:
             found[id(agent)] = agent
-            left += [one.agent for one in agent.delegates if not isinstance(one.agent, str)]
+            left += [delegate.agent for delegate in agent.delegates if not isinstance(delegate.agent, str)]
     return list(found.values())
 
 
 def cycle(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """The names along a circle of agents that call each other, the first one at both ends; None if there is none."""
+    """The names along a circle of agents that call each other, the first one at both ends; None without a circle."""
     done: set[str] = set()
 
     def look(name: str, path: list[str]) -> list[str] | None:
@@ -211,3 +205,78 @@ def cycle(calls: Mapping[str, Sequence[str]]) -> list[str] | None:
         return None
 
     return next((found for name in calls if (found := look(name, [])) is not None), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloneType:
+    """A type of sub-agents: its instructions and its largest number of steps."""
+
+    instructions: str
+    max_steps: int
+
+
+CLONE_TYPES: dict[str, CloneType] = {
+    "explore": CloneType(
+        instructions="""\
+You explore: find out what the task asks for and report it. Look in several places, follow what you find, and change
+nothing. Answer with what you found and where, in a form that somebody who saw none of it can use.""",
+        max_steps=20,
+    ),
+    "plan": CloneType(
+        instructions="""\
+You plan: work out how the task can be done and change nothing. Look at what is there first. Answer with numbered steps,
+each small enough to be checked, what each depends on, and what may go wrong.""",
+        max_steps=15,
+    ),
+    "test": CloneType(
+        instructions="""\
+You test: find out whether what the task names works. Run what there is to run, try the edges, and take nothing for
+granted. Answer with what you ran, what passed, and for each failure how to see it again.""",
+        max_steps=25,
+    ),
+    "review": CloneType(
+        instructions="""\
+You review: read what the task names with care and change nothing. Answer with what is wrong or risky, the worst first,
+each with its place and a reason, and say so plainly if there is nothing.""",
+        max_steps=15,
+    ),
+    "general": CloneType(
+        instructions="""\
+You carry out one task on behalf of another agent. You know only what the task says. Do all of it, then answer with the
+result and with what the other agent has to know.""",
+        max_steps=30,
+    ),
+}
+"""What each type is told, and its cap."""
+
+
+_ITS_OWN = (
+    *("stop_conditions", "finish_tool", "completion", "max_tool_turns"),
+    *("output_schema", "output_corrections", "interactive"),
+)
+"""How the caller's work ends and is asked about: a sub-agent's is another. Hooks stay, as approvals do: they guard."""
+
+
+def clone_agent(caller: AgentDefinition, arguments: dict[str, JsonValue]) -> AgentDefinition:
+    """The caller as a sub-agent: with other instructions and a cap, and ended by text; it cannot spawn.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    kind, custom = str(arguments.get("agent_type") or "general"), str(arguments.get("custom_instructions") or "")
+    if kind not in CLONE_TYPES:
+        msg = f"there is no agent_type {kind!r}; the types are {', '.join(get_args(AgentType))}"
+        raise ValueError(msg)
+    clone_type = CLONE_TYPES[kind]
+    fresh = AgentDefinition(name=caller.name, model=caller.model)
+    tools = tuple(tool for tool in caller.tools if tool.delegate is None or not tool.delegate.spawns)
+    if not any(tool.delegate is not None and tool.delegate.background for tool in tools):  # nothing to wait for
+        tools = tuple(tool for tool in tools if tool.builtin != "await_delegate")
+    return caller.model_copy(
+        update={
+            "instructions": f"{clone_type.instructions}\n\n{custom}".strip(),
+            "max_steps": clone_type.max_steps,
+            "tools": tools,
+            **{name: getattr(fresh, name) for name in _ITS_OWN if name in AgentDefinition.model_fields},
+        }
+    )

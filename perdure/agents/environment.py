@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.agents.context import ToolUnavailableError
+from perdure.contracts.values import describe_mistake
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -73,7 +74,7 @@ class Needed:
         """
         text = environment.get(self.variable.name)
         if text:
-            return {self.parameter: self._checked(text)}
+            return {self.parameter: self._check(text)}
         if isinstance(self.variable, Setting) and self.variable.default is not inspect.Parameter.empty:
             return {self.parameter: self.variable.default}
         if self.optional:
@@ -81,12 +82,13 @@ class Needed:
         msg = f"it needs the variable {self.variable.name}, which is not set; set it where the process is started"
         raise UnmetNeedError(msg)
 
-    def _checked(self, text: str) -> Any:  # noqa: ANN401 - of the parameter's type
+    def _check(self, text: str) -> Any:  # noqa: ANN401 - of the parameter's type
         try:
             return self.accepts.validate_strings(text)
         except ValidationError as error:
             # What pydantic says may hold the value.
-            why = "it is of another type" if isinstance(self.variable, Secret) else _reason(error)
+            is_secret = isinstance(self.variable, Secret)
+            why = "it is of another type" if is_secret else f"{describe_mistake(error)}, got {text!r}"
             name = self.variable.name
             msg = f"the variable {name} does not fit its parameter {self.parameter!r} ({why}); correct it"
             raise UnmetNeedError(msg) from None
@@ -99,20 +101,11 @@ def problems_of(tool: str, needs: Iterable[Needed], environment: Mapping[str, st
 
 
 def from_environment(needs: Iterable[Needed], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that are filled in.
-
-    Raises:
-        UnmetNeedError: A variable is not set, or cannot be used.
-    """
+    """The arguments that are filled in."""
     return {name: value for needed in needs for name, value in needed.arguments(environment).items()}
 
 
 def secrets_among(needs: Iterable[Needed], environment: Mapping[str, str]) -> frozenset[str]:
     """The values of the secrets among them, which no text may show."""
-    values = (environment.get(one.variable.name, "") for one in needs if isinstance(one.variable, Secret))
+    values = (environment.get(need.variable.name, "") for need in needs if isinstance(need.variable, Secret))
     return frozenset(value for value in values if value)
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{first['msg'].removeprefix('Value error, ')}, got {first['input']!r}"

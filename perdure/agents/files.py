@@ -9,7 +9,7 @@ MAX_BYTES = 10_000_000
 """Largest image or file."""
 
 UNKNOWN_TYPE = "application/octet-stream"
-"""The media type of bytes of which nothing else is known."""
+"""The media type of bytes of an unknown kind."""
 
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;\s*[\w-]+=[\w.\"-]+)*")
 """What a media type looks like."""
@@ -45,14 +45,10 @@ class Image:
         path: str | HasPath | None = None,
         name: str = "",
     ) -> None:
-        if (data is None) == (path is None):
-            msg = "Image needs either data or path"
-            raise ValueError(msg)
         if path is not None:
-            data, name = _read(path), name or str(path.__fspath__() if not isinstance(path, str) else path)
-            name = re.split(r"[/\\]", name)[-1]
+            name = re.split(r"[/\\]", name or str(path if isinstance(path, str) else path.__fspath__()))[-1]
         self.name = " ".join(name.split())
-        self.data = _check_data(data, "Image")
+        self.data = _bytes_of(data, path, "Image")
         known = media_type_of(self.data) or ""
         self.media_type = _media_type(media_type or (known if is_image(known) else "image/png"))
 
@@ -79,13 +75,8 @@ class File:
         *,
         path: str | HasPath | None = None,
     ) -> None:
-        if (data is None) == (path is None):
-            msg = f"File {name!r} needs either data or path"
-            raise ValueError(msg)
-        if path is not None:
-            data = _read(path)
         self.name = " ".join(name.split())
-        self.data = _check_data(data.encode(errors="replace") if isinstance(data, str) else data, f"File {name!r}")
+        self.data = _bytes_of(data.encode(errors="replace") if isinstance(data, str) else data, path, f"File {name!r}")
         self.media_type = _media_type(media_type)
 
     def __repr__(self) -> str:
@@ -100,25 +91,22 @@ class File:
             ValueError: They are no text by their media type, or no UTF-8.
         """
         if not _TEXTUAL.match(self.media_type):
-            msg = f"{self.name} is no text but {self.media_type}, {len(self.data):,} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"{self.name} is no text but {self.media_type}, {len(self.data):,} bytes")
         return self.data.decode()
 
 
-def _read(path: str | HasPath) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - this package does not know the file system
-        return file.read(MAX_BYTES + 1)
-
-
-def _check_data(data: object, what: str) -> bytes:
+def _bytes_of(data: object, path: str | HasPath | None, what: str) -> bytes:
+    if (data is None) == (path is None):
+        raise ValueError(f"{what} needs either data or path")
+    if path is not None:
+        with open(path, "rb") as file:  # noqa: PTH123 - this package does not know the file system
+            return file.read(MAX_BYTES + 1)
     if isinstance(data, bytes | bytearray):
         return bytes(data)
-    msg = f"{what} needs bytes, not {type(data).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"{what} needs bytes, not {type(data).__name__}")
 
 
 def _media_type(given: str) -> str:
     if MEDIA_TYPE.fullmatch(given):
         return given
-    msg = f"{given!r} is no media type; write for example image/png or text/csv"
-    raise ValueError(msg)
+    raise ValueError(f"{given!r} is no media type; write for example image/png or text/csv")

@@ -9,7 +9,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from perdure.agents.author_warnings import of_hook, warn
+from perdure.agents.author_warnings import check_hook, warn
 from perdure.contracts.budgets import Usage
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.events import Event, ToolEnd
@@ -131,10 +131,9 @@ def hook(
     Raises:
         HookDefinitionError: The function or a setting cannot be used.
     """
-    if not on or not all(isinstance(one, str) or _is_value(one) for one in on):
-        msg = f"name the events: @hook('tool_end'); they are {', '.join(HOOK_EVENTS)}"
-        raise HookDefinitionError(msg)
-    events = [_event(one) for one in on]
+    if not on or not all(isinstance(event, str) or _is_value(event) for event in on):
+        raise HookDefinitionError(f"name the events: @hook('tool_end'); they are {', '.join(HOOK_EVENTS)}")
+    events = [_event(event) for event in on]
 
     def made(function: HookFunction) -> Hook:
         called = name or str(getattr(function, "__name__", ""))
@@ -144,9 +143,8 @@ def hook(
         try:
             declaration = HookDeclaration.model_validate({**settings, "reference": reference})
         except ValueError as error:
-            msg = f"hook {called!r}: {' '.join(str(error).split())}"
-            raise HookDefinitionError(msg) from None
-        warn(of_hook(function, declaration))
+            raise HookDefinitionError(f"hook {called!r}: {' '.join(str(error).split())}") from None
+        warn(check_hook(function, declaration))
         return Hook(function, declaration)
 
     return made
@@ -166,20 +164,17 @@ def _event(given: str | type[Value]) -> str:
     if kind in HOOK_EVENTS:
         return kind
     if kind in _OF_HOOKS:
-        msg = f"no hook can be on {kind!r}: hooks would react to their own reactions"
-        raise HookDefinitionError(msg)
+        raise HookDefinitionError(f"no hook can be on {kind!r}: hooks would react to their own reactions")
     near = get_close_matches(kind, HOOK_EVENTS, n=1)
     guess = f"; did you mean {near[0]!r}? The" if near else "; the"
-    msg = f"a hook cannot be on {kind!r}{guess} events are {', '.join(HOOK_EVENTS)}"
-    raise HookDefinitionError(msg)
+    raise HookDefinitionError(f"a hook cannot be on {kind!r}{guess} events are {', '.join(HOOK_EVENTS)}")
 
 
 def _check(function: Callable[..., Any], name: str) -> None:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        msg = f"hook {name or function!r}: decorate a function"
-        raise HookDefinitionError(msg)
+        raise HookDefinitionError(f"hook {name or function!r}: decorate a function")
     parameters = list(inspect.signature(function).parameters.values())
-    plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+    plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
     if not plain or not 1 <= len(parameters) <= 2:
         msg = f"hook {name!r} takes the event, and a HookContext if it needs one: def {name}(event, context)"
         raise HookDefinitionError(msg)

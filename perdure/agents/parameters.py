@@ -91,7 +91,7 @@ class ReturnValue:
         """Whether any text fits."""
         return self._annotation is str
 
-    def checked(self, value: object) -> object:
+    def check(self, value: object) -> object:
         """The value, with the items of a generator in a list.
 
         Raises:
@@ -110,8 +110,7 @@ class ReturnValue:
         except ValidationError as error:
             raise InvalidOutputError(self._problem(error)) from error
         except RecursionError:
-            msg = f"{self._said()}: it is nested too deeply"
-            raise InvalidOutputError(msg) from None
+            raise InvalidOutputError(f"{self._describe()}: it is nested too deeply") from None
         return value
 
     def _problem(self, error: ValidationError) -> str:
@@ -119,20 +118,16 @@ class ReturnValue:
         first, *others = error.errors(include_input=False, include_url=False)
         place = ".".join(map(str, first["loc"][1:]))  # the first part is our own
         more = f", and {len(others)} more" if others else ""
-        return f"{self._said()}: {place + ': ' if place else ''}{first['msg']}{more}; correct the one or the other"
+        return f"{self._describe()}: {place + ': ' if place else ''}{first['msg']}{more}; correct the one or the other"
 
-    def _said(self) -> str:
+    def _describe(self) -> str:
         text = "None" if self._annotation is NoneType else inspect.formatannotation(self._annotation)
         text = text if len(text) <= MAX_ANNOTATION else f"{text[:MAX_ANNOTATION]}…"
         return f"the function returned a value that does not fit its annotation {text}"
 
 
 def return_value_of(annotation: Any, name: str) -> ReturnValue | None:  # noqa: ANN401 - whatever the author wrote
-    """What a function returns; None if its annotation says nothing, or nothing that pydantic can check.
-
-    Raises:
-        ToolDefinitionError: A name in the annotation cannot be resolved.
-    """
+    """What a function returns; None if its annotation says nothing, or nothing that pydantic can check."""
     if annotation in {Any, object, inspect.Signature.empty}:
         return None
     of_items = get_origin(annotation) in _ITERABLES
@@ -144,10 +139,9 @@ def return_value_of(annotation: Any, name: str) -> ReturnValue | None:  # noqa: 
             adapter: TypeAdapter[tuple[Any]] = TypeAdapter(whole, config=ConfigDict(arbitrary_types_allowed=True))
             adapter.rebuild(raise_errors=True)
     except PydanticUndefinedAnnotation as error:
-        msg = (
+        raise ToolDefinitionError(
             f"tool {name!r}: what it returns names {error.name!r}, which cannot be resolved; define it before the tool"
-        )
-        raise ToolDefinitionError(msg) from error
+        ) from error
     except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError):
         return None
     return ReturnValue(annotation, adapter, of_items=of_items)
@@ -200,11 +194,7 @@ class Signature:
 
 
 def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signature:
-    """Read a function.
-
-    Raises:
-        ToolDefinitionError: It cannot be described to a model.
-    """
+    """Read a function."""
     hints = _hints(body, name)
     description, texts = split_docstring(inspect.getdoc(body) or "")
     fields: dict[str, Any] = {}
@@ -226,7 +216,7 @@ def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signat
             fields[f"argument_{index}"] = _field(hint, parameter, texts.get(parameter.name))
     with _json_types(name):
         sent = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-        schema = without("title", sent.model_json_schema(by_alias=True))
+        schema = without_keyword("title", sent.model_json_schema(by_alias=True))
     returns = return_value_of(hints.get("return", Any), name)
     return Signature(description, sent, schema, context, tuple(needed), returns)
 
@@ -237,7 +227,7 @@ def answer_of(body: Callable[..., object], name: str) -> dict[str, JsonValue] | 
     if returned is None or returned is Any:
         return None
     try:
-        schema = without("title", TypeAdapter(returned).json_schema())
+        schema = without_keyword("title", TypeAdapter(returned).json_schema())
         check_schema(schema)
     except (PydanticUserError, TypeError, ValueError) as error:
         msg = f"tool {name!r}: what it returns has no JSON schema ({str(error).splitlines()[0]}); use JSON types"
@@ -245,7 +235,7 @@ def answer_of(body: Callable[..., object], name: str) -> dict[str, JsonValue] | 
     return schema
 
 
-def without(keyword: str, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def without_keyword(keyword: str, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The schema without a keyword that decides nothing.
 
     That is ``title``, which pydantic makes up: it costs tokens and tells the model nothing. Or ``description``.
@@ -253,10 +243,12 @@ def without(keyword: str, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: _strip(keyword, value, key) for key, value in schema.items() if key != keyword}
 
 
-def takes_the_same(one: ToolDeclaration, other: ToolDeclaration) -> bool:
+def takes_the_same(declaration: ToolDeclaration, other: ToolDeclaration) -> bool:
     """Whether two tools accept the same arguments, whatever their texts say."""
-    schemas = (one.parameters, other.parameters)
-    return schemas[0] == schemas[1] or without("description", schemas[0]) == without("description", schemas[1])
+    schemas = (declaration.parameters, other.parameters)
+    return schemas[0] == schemas[1] or without_keyword("description", schemas[0]) == without_keyword(
+        "description", schemas[1]
+    )
 
 
 def _hints(body: Callable[..., object], name: str) -> dict[str, Any]:
@@ -272,14 +264,12 @@ def _hint(hints: Mapping[str, Any], parameter: inspect.Parameter, name: str) -> 
         msg = f"tool {name!r}: parameter {parameter} cannot be described to a model; use named parameters only"
         raise ToolDefinitionError(msg)
     if parameter.name == "self" and parameter.name not in hints:
-        msg = f"tool {name!r} is a method; use @tool_method in a class that inherits from Toolset"
-        raise ToolDefinitionError(msg)
+        raise ToolDefinitionError(f"tool {name!r} is a method; use @tool_method in a class that inherits from Toolset")
     if parameter.name not in hints:
-        msg = (
+        raise ToolDefinitionError(
             f"tool {name!r}: parameter {parameter.name!r} has no annotation; "
             f"write for example '{parameter.name}: str' so that the model knows what to send"
         )
-        raise ToolDefinitionError(msg)
     return hints[parameter.name]
 
 
@@ -294,19 +284,17 @@ def _field(hint: Any, parameter: inspect.Parameter, documented: str | None) -> A
 
 def _needed_of(hint: Any, parameter: inspect.Parameter, variable: object, name: str) -> Needed:  # noqa: ANN401
     if not isinstance(variable, Variable):
-        msg = f"tool {name!r}: needs[{parameter.name!r}] must be Secret('NAME') or Setting('NAME')"
-        raise ToolDefinitionError(msg)
+        raise ToolDefinitionError(f"tool {name!r}: needs[{parameter.name!r}] must be Secret('NAME') or Setting('NAME')")
     with _json_types(name):
         accepts: TypeAdapter[Any] = TypeAdapter(hint)
     if isinstance(variable, Setting) and variable.default is not parameter.empty:
         try:
             accepts.validate_python(variable.default, strict=True)
         except ValidationError as error:
-            msg = (
+            raise ToolDefinitionError(
                 f"tool {name!r}: the default {variable.default!r} of Setting({variable.name!r}) does not fit "
                 f"parameter {parameter.name!r}: {error.errors()[0]['msg']}"
-            )
-            raise ToolDefinitionError(msg) from error
+            ) from error
     return Needed(parameter.name, variable, accepts, optional=parameter.default is not parameter.empty)
 
 
@@ -328,4 +316,4 @@ def _strip(keyword: str, value: JsonValue, key: str = "") -> JsonValue:
         return value
     if key in {"properties", "$defs"}:  # here the keys are names, which may well be the keyword
         return {name: _strip(keyword, item) for name, item in value.items()}
-    return without(keyword, value)
+    return without_keyword(keyword, value)

@@ -54,19 +54,13 @@ def check_schema(value: dict[str, JsonValue]) -> None:
         Draft202012Validator.check_schema(value, format_checker=Draft202012Validator.FORMAT_CHECKER)
         _check_references(value)
     except SchemaError as error:
-        msg = f"this is no JSON schema: at {error.json_path}: {error.message}"
-        raise ValueError(msg) from error
+        raise ValueError(f"this is no JSON schema: at {error.json_path}: {error.message}") from error
     except RecursionError:
-        msg = "this JSON schema is nested too deeply; use fewer levels"
-        raise ValueError(msg) from None
+        raise ValueError("this JSON schema is nested too deeply; use fewer levels") from None
 
 
 def check_rule(value: dict[str, JsonValue]) -> None:
-    """Refuse the schema of a rule that says less than its author thinks: JSON schema passes over unknown words.
-
-    Raises:
-        ValueError: It cannot be used; the message is one line.
-    """
+    """Refuse the schema of a rule that says less than its author thinks: JSON schema passes over unknown words."""
     check_schema(value)
     found = max(_STRICT.iter_errors(value), key=lambda error: len(error.path), default=None)
     if found is not None:
@@ -90,12 +84,12 @@ def has_expressions(value: JsonValue) -> bool:
 
     Parts that only look like keywords count too, for a ``$ref`` can make a schema of any part.
     """
-    return any(isinstance(one.get("pattern"), str) or "patternProperties" in one for one in json_objects(value))
+    return any(isinstance(node.get("pattern"), str) or "patternProperties" in node for node in json_objects(value))
 
 
 def count_parts(value: JsonValue) -> int:
     """How many parts of schemas a JSON value may hold: objects, and what stands in lists and objects for one."""
-    return sum(1 + sum(isinstance(part, bool) for part in _subschemas_of(one)) for one in json_objects(value))
+    return sum(1 + sum(isinstance(part, bool) for part in _subschemas_of(node)) for node in json_objects(value))
 
 
 def _subschemas_of(value: dict[str, JsonValue]) -> Iterator[JsonValue]:
@@ -114,11 +108,10 @@ def _check_references(schema: dict[str, JsonValue]) -> None:
             raise ValueError(msg) from None
     counted: dict[int, int] = {}
     if max((_count_references(part, resolver, counted) for part in json_objects(schema)), default=0) > MAX_REFERENCES:
-        msg = (
+        raise ValueError(
             f"its $refs come to more than {MAX_REFERENCES:,} for one value, with what each leads to written out; name "
             "once what allOf, anyOf or oneOf name again and again"
         )
-        raise ValueError(msg)
 
 
 def _count_references(
@@ -138,7 +131,7 @@ def _count_references(
             elif keyword in _OF_THE_SAME_VALUE:
                 inner = value if isinstance(value, list) else [value]
                 inner = [*value.values()] if keyword == "dependentSchemas" and isinstance(value, dict) else inner
-                count += sum(_count_references(one, resolver, counted) for one in inner)
+                count += sum(_count_references(subschema, resolver, counted) for subschema in inner)
         counted[id(part)] = min(count, MAX_REFERENCES + 1)
     return counted[id(part)]
 
@@ -168,19 +161,11 @@ class Watch(Protocol):
     """What a check looks at."""
 
     def look(self) -> None:
-        """Stop the check if it must.
-
-        Raises:
-            GivenUpError: It must stop.
-        """
+        """Stop the check if it must."""
         ...
 
-    def finds(self, pattern: str, text: str) -> bool:
-        """Whether a regular expression is found in a text.
-
-        Raises:
-            GivenUpError: The search must stop.
-        """
+    def is_found(self, pattern: str, text: str) -> bool:
+        """Whether a regular expression is found in a text."""
         ...
 
 
@@ -233,7 +218,7 @@ def _pattern(
     looked_at = watch.get()
     if not validator.is_type(instance, "string"):
         return
-    if not (re.search(value, instance) if looked_at is None else looked_at.finds(value, instance)):
+    if not (re.search(value, instance) if looked_at is None else looked_at.is_found(value, instance)):
         yield ValidationError(f"{instance!r} does not match {value!r}")
 
 

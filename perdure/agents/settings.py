@@ -103,16 +103,11 @@ class AgentChanges(CommonSettings, total=False):
 
 
 def adapter_of(wanted: Any) -> TypeAdapter[Any] | None:  # noqa: ANN401 - whatever the author wrote
-    """The adapter of a type; None if a JSON schema or nothing is wanted.
-
-    Raises:
-        ValueError: Pydantic can make no JSON schema of it.
-    """
+    """The adapter of a type; None if a JSON schema or nothing is wanted."""
     if wanted is None or isinstance(wanted, Mapping):
         return None
     if isinstance(wanted, str) or isroutine(wanted):  # to pydantic they would be a name and a list of arguments
-        msg = f"{wanted!r} is no type; write the type itself, or a JSON schema"
-        raise ValueError(msg)
+        raise ValueError(f"{wanted!r} is no type; write the type itself, or a JSON schema")
     try:
         adapter: TypeAdapter[Any] = cast("Any", wanted) if isinstance(wanted, TypeAdapter) else TypeAdapter(wanted)
         adapter.json_schema()
@@ -138,17 +133,13 @@ def problem_of(adapter: TypeAdapter[Any], value: JsonValue) -> str | None:
 
 
 def items_of(given: object, setting: str, parts: str) -> list[Any]:
-    """The items of a setting.
-
-    Raises:
-        ValueError: It is no list, or a list stands in it.
-    """
+    """The items of a setting."""
     if not isinstance(given, list | tuple):
         msg = f"write a list: {setting}=[…]"
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
     items: list[Any] = [*given]
     if any(isinstance(item, list | tuple) for item in items):
-        raise ValueError(_nested(setting, parts))
+        raise ValueError(_join_setting(setting, parts))
     return items
 
 
@@ -167,14 +158,14 @@ def tools_of(item: Any) -> tuple[Tool[..., Any], ...]:  # noqa: ANN401 - whateve
     return (tool(cast("Callable[..., object]", item)),)
 
 
-def _nested(setting: str, parts: str) -> str:
+def _join_setting(setting: str, parts: str) -> str:
     return f"a list stands among the {setting}; write *[…] to put each of its {parts} in"
 
 
 def _problem(item: object) -> str | None:
     """Why an item is nothing that a tool can be made of, and what to write; None if it may be a function."""
     if isinstance(item, list | tuple):
-        return _nested("tools", "tools")
+        return _join_setting("tools", "tools")
     if isinstance(item, ToolMethod):
         name = cast("ToolMethod[..., Any]", item).function.__name__
         owner = cast("ToolMethod[..., Any]", item).function.__qualname__.rpartition(".")[0].rpartition(".")[2]

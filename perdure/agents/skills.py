@@ -27,7 +27,7 @@ def declare_skills(skills: Sequence[Skill]) -> tuple[ToolDeclaration, ...]:
     """The tool with the list of these skills in its description; none without skills."""
     if not skills:
         return ()
-    listed = "\n".join(to_prompt_xml(one) for one in skills)
+    listed = "\n".join(to_prompt_xml(offered) for offered in skills)
     description = f"{_DESCRIPTION}\n\n<available_skills>\n{listed}\n</available_skills>"
     return (skill.with_(description=description).declaration,)
 
@@ -37,42 +37,39 @@ def is_skill_tool(declaration: ToolDeclaration) -> bool:
     return declaration.reference == skill.declaration.reference
 
 
-def to_prompt_xml(one: Skill) -> str:
+def to_prompt_xml(skill: Skill) -> str:
     """A skill as the tool's description lists it."""
-    name, description = escape(one.id, quote=False), escape(one.description, quote=False)
+    name, description = escape(skill.id, quote=False), escape(skill.description, quote=False)
     return f"<skill>\n<name>{name}</name>\n<description>{description}</description>\n</skill>"
 
 
 def resolve_skill(name: str, skills: Sequence[Skill]) -> Skill:
-    """The skill of that id, or the only one of that name.
-
-    Raises:
-        UnknownSkillError: There is none, or more than one.
-    """
-    for one in skills:
-        if one.id == name:
-            return one
-    same = [one for one in skills if one.name == name]
+    """The skill of that id, or the only one of that name."""
+    for offered in skills:
+        if offered.id == name:
+            return offered
+    same = [offered for offered in skills if offered.name == name]
     if len(same) == 1:
         return same[0]
+    known = ", ".join(sorted(offered.id for offered in same or skills))
     if same:
-        msg = f"more than one skill is named {name!r}; choose one of: {', '.join(sorted(one.id for one in same))}"
+        msg = f"more than one skill is named {name!r}; choose one of: {known}"
     else:
-        msg = f"there is no skill {name!r}; there are: {', '.join(sorted(one.id for one in skills))}"
+        msg = f"there is no skill {name!r}; there are: {known}"
     raise UnknownSkillError(msg)
 
 
-def render_skill(one: Skill, *, folder: str, note: str = "") -> str:
+def render_skill(skill: Skill, *, folder: str, note: str = "") -> str:
     """A skill as the model reads it: the body, its tools, the folder on this worker, and files in it."""
-    parts = [f'<skill name="{escape(one.id)}">\n{one.body}\n</skill>']
-    if one.allowed_tools:
-        parts.append(f"<allowed_tools>{', '.join(one.allowed_tools)}</allowed_tools>")
-    if one.compatibility:
-        parts.append(f"<compatibility>{one.compatibility}</compatibility>")
+    parts = [f'<skill name="{escape(skill.id)}">\n{skill.body}\n</skill>']
+    if skill.allowed_tools:
+        parts.append(f"<allowed_tools>{', '.join(skill.allowed_tools)}</allowed_tools>")
+    if skill.compatibility:
+        parts.append(f"<compatibility>{skill.compatibility}</compatibility>")
     if folder:
         parts.append(f"<folder>{folder}</folder>\nPaths in the skill are relative to this folder.")
-    if one.files:
-        parts.append("Files in it, at most the first ten:\n<files>\n" + "\n".join(one.files) + "\n</files>")
+    if skill.files:
+        parts.append("Files in it, at most the first ten:\n<files>\n" + "\n".join(skill.files) + "\n</files>")
     if note:
         parts.append(f"Note: {note}")
     return "\n".join(parts)

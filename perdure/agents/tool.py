@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 
 from pydantic import BaseModel, ValidationError
 
-from perdure.agents.author_warnings import of_question, warn
+from perdure.agents.author_warnings import check_question, warn
 from perdure.agents.context import InvalidInputError, Reconcile, Reconciler, ToolDefinitionError, reconciler_of
 from perdure.agents.environment import Needed, Variable
 from perdure.agents.parameters import ReturnValue, Signature, answer_of, signature_of
 from perdure.contracts.tools import RUN_IN_BACKGROUND, Builtin, DelegateSettings, ToolDeclaration
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
 
 if TYPE_CHECKING:
     from perdure.agents.toolset import Toolset
@@ -86,7 +86,7 @@ class Tool(Generic[P, R]):
         """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
-    def checked(self, raw: dict[str, JsonValue]) -> dict[str, Any]:
+    def check_arguments(self, raw: dict[str, JsonValue]) -> dict[str, Any]:
         """The same as :meth:`arguments`, with every problem in one line.
 
         Raises:
@@ -98,8 +98,7 @@ class Tool(Generic[P, R]):
             problems = "; ".join(
                 f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
             )
-            msg = f"the arguments do not fit the schema: {problems}"
-            raise InvalidInputError(msg) from error
+            raise InvalidInputError(f"the arguments do not fit the schema: {problems}") from error
 
     def arguments(self, raw: dict[str, JsonValue]) -> dict[str, Any]:
         """The model's arguments as the function takes them.
@@ -191,13 +190,12 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
     unknown = sorted(settings.keys() - ToolSettings.__annotations__.keys())
     if unknown:
         known = ", ".join(ToolSettings.__annotations__)
-        msg = f"tool {name!r}: there is no setting {', '.join(unknown)}; the settings are {known}"
-        raise ToolDefinitionError(msg)
+        raise ToolDefinitionError(f"tool {name!r}: there is no setting {', '.join(unknown)}; the settings are {known}")
     if (problem := _problem(body, name)) is not None:
         raise ToolDefinitionError(problem)
     signature = signature_of(body, name, settings.get("needs", {}))
     if settings.get("interactive"):
-        warn(of_question(name, (setting for setting, value in settings.items() if value)))
+        warn(check_question(name, (setting for setting, value in settings.items() if value)))
     return Tool(
         function=body,
         declaration=_declaration(body, name, settings, signature),
@@ -280,15 +278,14 @@ def _delegate(
         msg = f"tool {name!r}: background is for spawn_agent and for delegates, Delegate(…, background=True)"
         raise ToolDefinitionError(msg)
     properties = {**cast("dict[str, JsonValue]", schema["properties"]), **RUN_IN_BACKGROUND}
-    return delegate.model_copy(update={"background": True}), {**schema, "properties": properties}
+    return replace(delegate, background=True), {**schema, "properties": properties}
 
 
 def _reconciler(reconcile: Reconcile | None, body: Callable[..., object], name: str) -> Reconciler | None:
     try:
         return None if reconcile is None else reconciler_of(reconcile, body)
     except (TypeError, NameError) as error:
-        msg = f"tool {name!r}: {error}"
-        raise ToolDefinitionError(msg) from error
+        raise ToolDefinitionError(f"tool {name!r}: {error}") from error
 
 
 def _catch_names(catch: Catch, name: str) -> Literal["all", "none"] | tuple[str, ...]:
@@ -297,14 +294,14 @@ def _catch_names(catch: Catch, name: str) -> Literal["all", "none"] | tuple[str,
     if isinstance(catch, bool):
         return "all" if catch else "none"
     classes = tuple(catch)
-    if not all(_is_error_class(one) for one in classes):
+    if not all(_is_error_class(cls) for cls in classes):
         msg = f"tool {name!r}: catch must be True, False or classes of exceptions, as in [KeyError] (got {catch!r})"
         raise ToolDefinitionError(msg)
     return (*DEFAULT_CATCH, *sorted({error.__name__ for error in classes} - set(DEFAULT_CATCH)))
 
 
-def _is_error_class(one: object) -> bool:
-    return isinstance(one, type) and issubclass(one, BaseException)
+def _is_error_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def _check_masked(masked: Iterable[str], signature: Signature, name: str) -> tuple[str, ...]:

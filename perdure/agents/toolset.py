@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import MethodType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.agents.context import ToolDefinitionError, ToolUnavailableError
 from perdure.agents.tool import Tool, ToolSettings, make_tool
 from perdure.contracts.tools import wire_name
+from perdure.contracts.values import describe_mistake
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,17 +63,17 @@ class ToolMethod(Generic[P, R]):
             raise ToolDefinitionError(msg)
         return _tool_of(instance, self)
 
-    def bound(self, toolset: "Toolset") -> Tool[P, R]:
+    def bind(self, toolset: "Toolset") -> Tool[P, R]:
         """The tool of an instance."""
         name = self.settings.get("name") or self.function.__name__
         changes: dict[str, Any] = {"name": wire_name(toolset.name, name) if toolset.name else name}
         reconcile = self.settings.get("reconcile")
         if reconcile is not None:
-            changes["reconcile"] = _bound(reconcile, toolset)
-        return make_tool(_bound(self.function, toolset), cast("ToolSettings", {**self.settings, **changes}), toolset)
+            changes["reconcile"] = _bind(reconcile, toolset)
+        return make_tool(_bind(self.function, toolset), cast("ToolSettings", {**self.settings, **changes}), toolset)
 
 
-def _bound(function: Callable[..., Any], toolset: "Toolset") -> Callable[..., Any]:
+def _bind(function: Callable[..., Any], toolset: "Toolset") -> Callable[..., Any]:
     return MethodType(function, toolset)
 
 
@@ -94,7 +95,7 @@ def tool_method(
     Args:
         function: The method, sync or async.
         variants: The variants of the toolset that offer it; ``all``, the default, is in each.
-        settings: Those of :func:`perdure.tool`. ``name`` is the part of the wire name behind the toolset's own, and a
+        settings: Those of :func:`perdure.tool`. ``name`` is the part of the wire name after the toolset's own, and a
             ``reconcile`` is a method too.
     """
     if function is None:
@@ -142,22 +143,18 @@ class Toolset(BaseModel):
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
     variant: str = EVERY_VARIANT
 
-    if not TYPE_CHECKING:  # else nobody's type checker would know the fields
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+        """Check the settings.
 
-        def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - pydantic checks each field
-            """Check the settings.
-
-            Raises:
-                ToolDefinitionError: A setting cannot be used.
-            """
-            kind = type(self).__name__
-            try:
-                super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                msg = f"toolset {kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-                raise ToolDefinitionError(msg) from error
-            _check_variant(self, self.variant)
+        Raises:
+            ToolDefinitionError: A setting cannot be used.
+        """
+        kind = type(self).__name__
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise ToolDefinitionError(f"toolset {kind}: {describe_mistake(error)}") from error
+        _check_variant(self, self.variant)
 
     def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
         """Refuse names that would not do what the author means."""
@@ -217,8 +214,7 @@ def _check_names(kind: type[Toolset]) -> None:
         msg = f"toolset {kind.__name__}: override lifespan(), with @asynccontextmanager, to be entered and left once"
         raise ToolDefinitionError(msg)
     if inspect.isasyncgenfunction(own.get("lifespan")):
-        msg = f"toolset {kind.__name__}: put @asynccontextmanager over lifespan"
-        raise ToolDefinitionError(msg)
+        raise ToolDefinitionError(f"toolset {kind.__name__}: put @asynccontextmanager over lifespan")
     state = {name for name in cast("dict[str, object]", own["__private_attributes__"]) if hasattr(BaseModel, name)}
     for name in sorted(called | state):
         if isinstance(own.get(name), ToolMethod) and (name in RESERVED or name.startswith("model_")):
@@ -226,14 +222,13 @@ def _check_names(kind: type[Toolset]) -> None:
             raise ToolDefinitionError(f"{msg}@tool_method(name={name!r}) if the model is to read it")
         if name in _READ_BY_AGENTS | _OF_PYTHON | state:
             who = "agents read" if name in _READ_BY_AGENTS else "Python and pydantic use"
-            msg = f"toolset {kind.__name__}: {name} is what {who}; choose another name"
-            raise ToolDefinitionError(msg)
+            raise ToolDefinitionError(f"toolset {kind.__name__}: {name} is what {who}; choose another name")
 
 
 def _tool_of(toolset: Toolset, method: ToolMethod[P, R]) -> Tool[P, R]:
     """The tool that a method is on an instance."""
     made = _state_of(toolset).made
-    return cast("Tool[P, R]", made.get(method) or made.setdefault(method, method.bound(toolset)))
+    return cast("Tool[P, R]", made.get(method) or made.setdefault(method, method.bind(toolset)))
 
 
 def _tools_of(toolset: Toolset, variant: str) -> tuple[Tool[..., Any], ...]:
@@ -280,7 +275,7 @@ class OpenToolsets:
         """Leave all of them, and say which could not be."""
         kept = list(self._kept.values())
         self._kept.clear()
-        return [error for error in await asyncio.gather(*(one.left() for one in kept)) if error is not None]
+        return [error for error in await asyncio.gather(*(toolset.leave() for toolset in kept)) if error is not None]
 
 
 class _Kept:
@@ -294,7 +289,7 @@ class _Kept:
         self.task = asyncio.create_task(self._keep(toolset), context=contextvars.Context())
         self._toolset = toolset
 
-    async def left(self) -> ToolsetError | None:
+    async def leave(self) -> ToolsetError | None:
         """Have the task leave; one that is still entering gives up."""
         self._leaving.set()
         if not self.entered.done():

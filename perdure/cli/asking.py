@@ -9,7 +9,7 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,8 +17,10 @@ from perdure.cli.render import Line, Tone, clean
 from perdure.client import Client, ClientError
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import InputRequest
-from perdure.contracts.turns import TurnStatus
 from perdure.store import StoreError
+
+if TYPE_CHECKING:
+    from perdure.cli.live import Followed
 
 LOOK = timedelta(milliseconds=500)
 """Between two looks at whether a request still waits: somebody else may reply."""
@@ -44,7 +46,7 @@ def person(given: str | None) -> str:
         return "unknown"
 
 
-def at_a_terminal() -> bool:
+def is_at_a_terminal() -> bool:
     """Whether a person reads what is printed and can type."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
@@ -58,7 +60,7 @@ def command_for(session: str, request: InputRequest) -> str:
     return f"perdure answer {'-- ' if value.startswith('-') else ''}{where} {shlex.quote(value)}"
 
 
-def what_waits(request: InputRequest) -> str:
+def describe_request(request: InputRequest) -> str:
     """What a person decides about, in one line."""
     if request.needs == "approval":
         return clean(" ".join(f"approve {request.tool} {request.arguments}".split()))
@@ -70,7 +72,7 @@ def request_lines(session: str, request: InputRequest) -> list[Line]:
     """A request that waits, and the command that replies to it."""
     until = f" · until {request.expires_at.astimezone():%Y-%m-%d %H:%M}" if request.expires_at is not None else ""
     return [
-        Line(f"? {what_waits(request)} · {request.request_id}{until}", Tone.WARNING),
+        Line(f"? {describe_request(request)} · {request.request_id}{until}", Tone.WARNING),
         Line(f"  {command_for(session, request)}", Tone.QUIET),
     ]
 
@@ -78,25 +80,9 @@ def request_lines(session: str, request: InputRequest) -> list[Line]:
 def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -> None:
     """Print each request with the command that replies to it."""
     for request in requests:
-        what = request.question if request.needs == "answer" else f"{request.tool} {request.arguments}"
-        note(f"waiting for {_needed_of(request)}: {' '.join(what.split())}; {command_for(session, request)}")
-
-
-def _needed_of(request: InputRequest) -> str:
-    return "an answer" if request.needs == "answer" else "an approval"
-
-
-class Asked(Protocol):
-    """The turn, or the session, that is followed."""
-
-    @property
-    def session(self) -> str:
-        """The session's id."""
-        ...
-
-    async def status(self) -> TurnStatus | None:
-        """Where the running turn stands, if one runs and a worker can say."""
-        ...
+        of_answer = f"an answer: {request.question}"
+        what = of_answer if request.needs == "answer" else f"an approval: {request.tool} {request.arguments}"
+        note(f"waiting for {' '.join(what.split())}; {command_for(session, request)}")
 
 
 class Terminal(NamedTuple):
@@ -114,7 +100,7 @@ class Asking:
         left: What nobody at this terminal could be asked; following has then been ended.
     """
 
-    def __init__(self, turn: Asked, client: Client | None, terminal: Terminal) -> None:
+    def __init__(self, turn: "Followed", client: Client | None, terminal: Terminal) -> None:
         """``client`` None never asks."""
         self.left: tuple[InputRequest, ...] = ()
         self._turn = turn
@@ -130,7 +116,7 @@ class Asking:
         self._open.clear()
         self._task = asyncio.create_task(self._ask())
 
-    def saw(self, envelope: Envelope) -> None:
+    def note(self, envelope: Envelope) -> None:
         """See what the event means for the person."""
         event = envelope.event
         if isinstance(event, UserInputRequired):
@@ -157,8 +143,8 @@ class Asking:
                 await asyncio.sleep(LOOK.total_seconds())
                 status = await self._turn.status()
                 requests = status.requests if status is not None else ()
-                await self._printed({request.request_id for request in requests})
-                if requests and (self._client is None or not at_a_terminal()):
+                await self._wait_until_printed({request.request_id for request in requests})
+                if requests and (self._client is None or not is_at_a_terminal()):
                     self.left = requests
                     self._leave()
                     return
@@ -176,7 +162,7 @@ class Asking:
         except (ClientError, StoreError) as error:
             self._note(f"what the turn waits for cannot be asked: {error}")
 
-    async def _printed(self, waiting: set[str]) -> None:
+    async def _wait_until_printed(self, waiting: set[str]) -> None:
         """Let the events that tell of these be printed first; those that somebody has left out never are."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP.total_seconds()):
@@ -192,7 +178,7 @@ class Asking:
         self._hide(True)
         click.echo(prompt_for(request), nl=False)
         typing = asyncio.create_task(_line())
-        gone = asyncio.create_task(self._gone(request.request_id))
+        gone = asyncio.create_task(self._wait_until_decided(request.request_id))
         try:
             await asyncio.wait({typing, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not typing.done():
@@ -207,7 +193,7 @@ class Asking:
             gone.cancel()
             self._hide(False)
 
-    async def _gone(self, request_id: str) -> None:
+    async def _wait_until_decided(self, request_id: str) -> None:
         """Wait until it is decided, or the turn waits for others only. While no worker can say, it may well wait."""
         while request_id in self._open:
             await asyncio.sleep(LOOK.total_seconds())
@@ -240,8 +226,7 @@ async def _reply(client: Client, session: str, request: InputRequest, line: str)
             await client.deny(session, request.request_id, by=who)
         return
     if not text:
-        msg = "nothing was typed"
-        raise ValueError(msg)
+        raise ValueError("nothing was typed")
     if text not in request.options and text.isdigit() and 1 <= int(text) <= len(request.options):
         text = request.options[int(text) - 1]
     await client.answer(session, request.request_id, text, by=who)

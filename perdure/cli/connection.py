@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from perdure.cli.errors import CliError, ExitCode, UnreachableError
@@ -27,17 +27,11 @@ from perdure.store.errors import NotFoundError, StoreError
 Result = TypeVar("Result")
 
 
-def run(main: Coroutine[None, None, Result]) -> Result:
-    """Run a verb's coroutine to its end."""
-    return asyncio.run(main)
-
-
 @contextlib.asynccontextmanager
 async def connect(*, store: bool = True) -> AsyncIterator[Client]:
     """A client whose server answers, and its store too unless the verb does not need it.
 
     Raises:
-        UnreachableError: The store's file is not there.
         ClientError: The server does not answer.
         StoreError: The store does not answer.
     """
@@ -47,6 +41,26 @@ async def connect(*, store: bool = True) -> AsyncIterator[Client]:
             _check_file(settings)
             await client.store()
         yield client
+
+
+def with_client(call: Callable[[Client], Awaitable[Result]], *, store: bool = True) -> Result:
+    """Run a verb that needs a client to its end; its store is opened too unless the verb does not need it."""
+
+    async def main() -> Result:
+        async with connect(store=store) as client:
+            return await call(client)
+
+    return asyncio.run(main())
+
+
+def with_store(call: Callable[[Store], Awaitable[Result]]) -> Result:
+    """Run a verb that needs the store alone to its end."""
+
+    async def main() -> Result:
+        async with open_store() as store:
+            return await call(store)
+
+    return asyncio.run(main())
 
 
 def ui_page(client: Client, session: str) -> str | None:
@@ -61,7 +75,6 @@ async def open_store(settings: Settings | None = None) -> AsyncIterator[Store]:
     """The store alone, for verbs that need no server; ``settings`` None reads ``PERDURE_*``.
 
     Raises:
-        UnreachableError: The store's file is not there.
         StoreError: The store does not answer.
     """
     settings = settings or load_settings()
@@ -78,11 +91,10 @@ def _check_file(settings: Settings) -> None:
     path = settings.store_path
     if path is not None and not path.exists():
         source = "from PERDURE_STORE_URL" if is_set("store_url") else "the default of this folder"
-        msg = (
+        raise UnreachableError(
             f"there is no transcript store at {path} ({source}); run 'perdure dev' in this folder, "
             "or set PERDURE_STORE_URL to the store of your workers"
         )
-        raise UnreachableError(msg)
 
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import click
 
-from perdure.cli.connection import run
 from perdure.cli.errors import CliError, MistakeError
-from perdure.cli.loaded_agents import LoadedAgent, load_agents, missing_keys
 from perdure.cli.render import clean
 from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, ServerOptions, check_port, wait_process
 from perdure.cli.worker import (
+    LoadedAgent,
     WorkerProcess,
+    find_missing_keys,
+    load_agents,
     record_option,
     recording_settings,
     replay_option,
@@ -50,11 +51,7 @@ class WatchedFiles:
 
     @classmethod
     def of(cls, sources: Iterable[str]) -> "WatchedFiles":
-        """The files of these modules and files with agents.
-
-        Raises:
-            MistakeError: This installation cannot watch files.
-        """
+        """The files of these modules and files with agents."""
         if find_spec("watchfiles") is None:
             raise MistakeError("--reload needs watchfiles, which is not installed; pip install 'perdure[worker]'")
         here = Path.cwd()
@@ -66,7 +63,7 @@ class WatchedFiles:
         """Whether the worker has to start anew when this file is saved."""
         return path.suffix == ".py" or path.name == "SKILL.md" or path in self.data
 
-    async def saved(self) -> AsyncIterator[list[str]]:
+    async def watch(self) -> AsyncIterator[list[str]]:
         """The names of files that were saved, made or removed, each time some were.
 
         Raises:
@@ -130,10 +127,10 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
     sources = agents or settings.agents
     options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
     watched = WatchedFiles.of(sources) if reload else None
-    run(Dev(options, worker, settings, watched).run())
+    asyncio.run(Dev(options, worker, settings, watched).run())
 
 
-def own_server(address: str) -> dict[str, str]:
+def address_variables_of(address: str) -> dict[str, str]:
     """What leads a process to this server, and keeps it from a profile that the user has for a cluster."""
     return {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
@@ -162,14 +159,10 @@ class Dev:
         names = ("store_url", "task_queue", "metrics_address", "recordings", "recording_mode")
         chosen = {name: getattr(self._settings, name) for name in names}
         ours = variables({name: value for name, value in chosen.items() if value is not None})
-        return kept | ours | own_server(self._server.address)
+        return kept | ours | address_variables_of(self._server.address)
 
     async def run(self) -> None:
-        """Start both, and keep them until a stop is asked for.
-
-        Raises:
-            CliError: The server ended by itself, or the agents or the worker could not be started the first time.
-        """
+        """Start both, and keep them until a stop is asked for."""
         async with AsyncExitStack() as stack:
             stack.callback(self._stop.listen())
             try:
@@ -181,14 +174,14 @@ class Dev:
             if self._watched is not None:
                 watching = asyncio.create_task(self._watch_files(self._watched))
                 stack.callback(watching.cancel)
-            if await self._stop.instead_of(self._load()):
+            if await self._stop.interrupts(self._load()):
                 return
             stack.push_async_callback(self._server.stop)
-            if await self._stop.instead_of(self._server.start()):
+            if await self._stop.interrupts(self._server.start()):
                 return
             file.write(self._addresses())
             stack.push_async_callback(self._stop_worker)
-            if await self._stop.instead_of(self._begin()):
+            if await self._stop.interrupts(self._begin()):
                 return
             await self._keep_running()
 
@@ -204,24 +197,16 @@ class Dev:
         )
 
     async def _begin(self) -> None:
-        """Start the worker if its agents were loaded, and say where everything is.
-
-        Raises:
-            CliError: The worker does not start, and no file is watched that could mend it.
-        """
+        """Start the worker if its agents were loaded, and say where everything is."""
         if self._agents:
-            self._worker = self._new_worker()
+            self._worker = self._start_worker()
             is_ready = await self._worker.is_ready(self._settings.metrics_address)
             if not is_ready and self._watched is None:
                 raise CliError(self._death_of(self._worker))
         self._say_where()
 
     async def _load(self) -> bool:
-        """Load the agents and name them; where files are watched, a mistake in them is told and waited for.
-
-        Raises:
-            CliError: They do not load, and no file is watched.
-        """
+        """Load the agents and name them; where files are watched, a mistake in them is told and waited for."""
         try:
             agents = await load_agents(self._command, self._environment)
         except CliError as error:
@@ -233,11 +218,11 @@ class Dev:
         for title, agent in zip(["agents", *[""] * len(agents)], agents, strict=False):
             self._say(f"{title:8} {agent.line()}")
         if self._settings.recording_mode != "replay":  # then no model is called
-            for sentence in missing_keys(agents):
+            for sentence in find_missing_keys(agents):
                 self._say(f"{'missing':8} {sentence}; set it and start 'perdure dev' again")
         return True
 
-    def _new_worker(self) -> WorkerProcess:
+    def _start_worker(self) -> WorkerProcess:
         return WorkerProcess(self._command, self._environment, FOLDER / "worker.log")
 
     async def _stop_worker(self) -> None:
@@ -245,29 +230,25 @@ class Dev:
             await self._worker.stop(self._settings.shutdown_grace, self._stop.insisted)
 
     async def _keep_running(self) -> None:
-        """Keep a worker running until a stop is asked for.
-
-        Raises:
-            CliError: The server ended by itself.
-        """
+        """Keep a worker running until a stop is asked for."""
         while True:
-            await self._next_event()
+            await self._wait_for_event()
             if self._stop.asked.is_set():
                 return
             if (code := self._server.returncode) is not None:
                 raise CliError(f"the Temporal server ended with code {code}; see {self._server.options.log}")
             if self._saved.is_set():
                 self._saved.clear()
-                await self._stop.instead_of(self._reload())
+                await self._stop.interrupts(self._reload())
             elif self._worker is not None:
                 await self._replace(self._worker)
 
-    async def _next_event(self, patience: timedelta | None = None) -> None:
+    async def _wait_for_event(self, patience: timedelta | None = None) -> None:
         """Wait for a stop, the end of the server or the worker, or a saved file; with patience, until that is up."""
         waiting = [self._stop.asked.wait(), self._saved.wait(), self._server.wait()]
         if self._worker is not None:
             waiting.append(wait_process(self._worker.process))
-        tasks = [asyncio.ensure_future(one) for one in waiting]
+        tasks = [asyncio.ensure_future(awaited) for awaited in waiting]
         timeout = None if patience is None else patience.total_seconds()
         try:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -291,11 +272,11 @@ class Dev:
         self._told = (reason, last)
         self._say(f"  another one starts {when}{'' if self._watched is None else ', or at the next save'}")
         if wait:
-            await self._next_event(wait)
+            await self._wait_for_event(wait)
         if self._stop.asked.is_set() or self._saved.is_set() or self._server.returncode is not None:
             return
-        self._worker = self._new_worker()
-        await self._stop.instead_of(self._say_ready(self._worker))
+        self._worker = self._start_worker()
+        await self._stop.interrupts(self._say_ready(self._worker))
 
     async def _say_ready(self, worker: WorkerProcess) -> None:
         try:
@@ -315,12 +296,12 @@ class Dev:
             self._say(f"the old worker stops; running calls get up to {seconds:.0f} s")
             await self._stop_worker()
         self._deaths, self._told = 0, ("", [])
-        self._worker = self._new_worker()
+        self._worker = self._start_worker()
         await self._say_ready(self._worker)
 
     async def _watch_files(self, watched: WatchedFiles) -> None:
         try:
-            async for names in watched.saved():
+            async for names in watched.watch():
                 self._say(f"saved: {', '.join(names)}")
                 self._saved.set()
         except (OSError, RuntimeError) as error:
@@ -343,7 +324,7 @@ class Dev:
             self._say(f"{name:8} {value}")
         if address.has_secrets:
             self._say(f"{FILE} holds no password: set PERDURE_STORE_URL for other verbs, too")
-        wanted = own_server(self._server.address) if _leads_elsewhere(self._server) else {}
+        wanted = address_variables_of(self._server.address) if _is_led_elsewhere(self._server) else {}
         prefix = "".join(f"{name}={value} " for name, value in wanted.items())
         if self._worker is None or self._worker.has_ended:
             self._say("\nno worker runs yet: waiting for the next save")
@@ -366,7 +347,7 @@ class _Stop:
         loop = asyncio.get_running_loop()
         wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in wanted:
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._note_signal)
 
         def end() -> None:
             for number in wanted:
@@ -374,14 +355,14 @@ class _Stop:
 
         return end
 
-    def _signalled(self) -> None:
+    def _note_signal(self) -> None:
         if self.asked.is_set():
             self.insisted.set()
         else:
             click.echo("stopping: the worker first, then the server; press Ctrl+C again to stop at once")
             self.asked.set()
 
-    async def instead_of(self, work: Coroutine[None, None, object]) -> bool:
+    async def interrupts(self, work: Coroutine[None, None, object]) -> bool:
         """Do the work unless a stop is asked for first; then the work is cancelled, and this is True."""
         task = asyncio.create_task(work)
         asked = asyncio.create_task(self.asked.wait())
@@ -403,7 +384,7 @@ def _check_metrics_port(settings: Settings) -> None:
         check_port(int(port), "--metrics-port")
 
 
-def _leads_elsewhere(server: EmbeddedServer) -> bool:
+def _is_led_elsewhere(server: EmbeddedServer) -> bool:
     """Whether variables lead ``perdure run`` to another server or namespace, or here with the key of another server."""
     config = load_config()
     local = {server.address, server.address.replace("127.0.0.1", "localhost")}

@@ -1,7 +1,7 @@
-"""``perdure doctor``: is everything there that a job needs, and if not, what to do about it? One finding for a check.
+"""``perdure doctor`` and ``setup``: whether all is there that a job needs, and what to do if not.
 
 The checks of the server and of the store are independent of each other, and may take as long as they like: the doctor
-has a deadline for both.
+has a deadline for both. Long, because each check says what it found, and what to do, in its own words.
 """
 
 import asyncio
@@ -19,27 +19,75 @@ from importlib.metadata import version
 
 import click
 from pydantic import ValidationError
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.connection import describe, open_store
+from perdure.cli.connection import describe, open_store, with_client
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.live import print_json, show
-from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.render import Line, Tone, clean
-from perdure.cli.setup import missing_attributes
 from perdure.cli.waits import list_running_turns
+from perdure.cli.worker import USUAL_KEYS
 from perdure.client import Client, ClientError
 from perdure.client.connect import CONNECT_TIMEOUT, address_source, load_config, rpc_errors
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
 from perdure.client.read import closures
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
+from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
 from perdure.security.redaction import redact_text
 from perdure.settings import PREFIX, Settings, folder_settings, secrets_of
 from perdure.store.database import BUSY_TIMEOUT, Address
 from perdure.store.errors import StoreError
 from perdure.store.records import RegisteredAgent
 from perdure.store.schema import REVISION
+
+_TYPES = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+}
+
+
+@click.command("setup")
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def setup_command(*, as_json: bool) -> None:
+    """Register perdure's search attributes in the namespace. Doing it again changes nothing.
+
+    Temporal Cloud takes them through its own console or command line instead. With --json the object has registered,
+    the names that were missing.
+    """
+    added = with_client(register, store=False)
+    if as_json:
+        print_json({"registered": list(added)})
+        return
+    click.echo(f"registered {', '.join(added)}" if added else "all search attributes are registered already")
+
+
+async def register(client: Client) -> list[str]:
+    """Add the search attributes that are missing, and return their names."""
+    missing = await find_missing_attributes(client)
+    if missing:
+        request = AddSearchAttributesRequest(namespace=client.temporal.namespace, search_attributes=missing)
+        with rpc_errors():
+            await client.temporal.operator_service.add_search_attributes(request)
+    return sorted(missing)
+
+
+async def find_missing_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
+    """The search attributes that the namespace has not, with their types."""
+    request = ListSearchAttributesRequest(namespace=client.temporal.namespace)
+    with rpc_errors():
+        listed = await client.temporal.operator_service.list_search_attributes(request)
+    wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
+    there = listed.custom_attributes
+    other = sorted(name for name in wanted if name in there and there[name] != wanted[name])
+    if other:
+        msg = f"{', '.join(other)}: registered with another type; remove it, or set PERDURE_SEARCH_ATTRIBUTES=off"
+        raise CliError(msg)
+    return {name: kind for name, kind in wanted.items() if name not in there}
+
 
 SHOWN_TURNS = 5
 """Turns that one line names."""
@@ -82,7 +130,9 @@ def read_settings() -> tuple[Settings, list[Finding]]:
         settings = Settings(**folder_settings())
     except ValidationError as error:
         # Without the value, which may be a secret in the wrong variable.
-        wrong = {str(one["loc"][0]): one["msg"].replace(repr(one["input"]), "it") for one in error.errors()}
+        wrong = {
+            str(problem["loc"][0]): problem["msg"].replace(repr(problem["input"]), "it") for problem in error.errors()
+        }
         usable = {name: Settings.model_fields[name].default for name in wrong}
         settings = Settings(**folder_settings() | usable)
         for name, message in wrong.items():
@@ -122,7 +172,7 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         client = await Client.connect(settings)
         yield await _server(client, cluster)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
-        yield _no_connection(error)
+        yield _describe_no_connection(error)
         for finding in _skip_checks("the server cannot be asked", *later):
             yield finding
         return
@@ -138,10 +188,10 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         if (stores := await _stores_of_workers(client)) is not None:
             yield stores
     with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
-        if (turns := await _closed_turns(client)) is not None:
+        if (turns := await _find_closed_turns(client)) is not None:
             yield turns
     with contextlib.suppress(ClientError):
-        for finding in await _standing_turns(client):
+        for finding in await _find_standing_turns(client):
             yield finding
 
 
@@ -209,7 +259,7 @@ async def _search_attributes(client: Client) -> Finding:
     check = "search attributes"
     if client.settings.search_attributes == "off":
         return Finding(check=check, ok=True, text="not used, by PERDURE_SEARCH_ATTRIBUTES=off")
-    missing = await missing_attributes(client)
+    missing = await find_missing_attributes(client)
     if missing:
         fix = "run 'perdure setup' once, or set PERDURE_SEARCH_ATTRIBUTES=off; no worker starts before"
         return Finding(check=check, ok=False, text=f"{', '.join(sorted(missing))}: not registered", fix=fix)
@@ -225,14 +275,14 @@ async def _stores_of_workers(client: Client) -> Finding | None:
     """Whether the workers use the store that is looked at here; None if no worker tells its store."""
     queue = client.settings.task_queue
     async with open_store(client.settings) as store:
-        own = WorkerStore.of(store)
+        own = WorkerStore.worker_store_of(store)
     told = await worker_stores(client.temporal, queue)
     check = "workers' store"
     try:
         check_stores(own, told, queue)
     except StoreMismatchError as error:
         return finding_of_error(check, error)
-    others = [one for one in told if one.store != own.store]
+    others = [poller for poller in told if poller.store != own.store]
     if others:
         text = (
             f"worker {others[0].worker} uses {others[0]}, and others use {own}: turns wait for workers of their store"
@@ -243,7 +293,7 @@ async def _stores_of_workers(client: Client) -> Finding | None:
     return Finding(check=check, ok=True, text="the same") if told else None
 
 
-async def _closed_turns(client: Client) -> Finding | None:
+async def _find_closed_turns(client: Client) -> Finding | None:
     """The open turns that nothing carries out any more, with the command that goes on."""
     async with open_store(client.settings) as store:
         ended = await closures(client.temporal, await store.open_runs())
@@ -256,7 +306,7 @@ async def _closed_turns(client: Client) -> Finding | None:
     return Finding(check="turns", ok=None, text=text, fix=fix)
 
 
-async def _standing_turns(client: Client) -> list[Finding]:
+async def _find_standing_turns(client: Client) -> list[Finding]:
     """The turns of the queue that stand still until somebody acts, and how many others wait, for what."""
     waits = await client.waits(await list_running_turns(client.temporal, client.settings.task_queue))
     stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
@@ -289,12 +339,13 @@ def finding_of_error(check: str, error: Exception) -> Finding:
     """The finding of a check that ended in an error."""
     described = describe(error)
     if described is None:
-        return Finding(check=check, ok=False, text=f"{type(error).__name__}: {_first_line(error)}")
+        line = (str(error).strip().splitlines() or ["no message"])[0]
+        return Finding(check=check, ok=False, text=f"{type(error).__name__}: {line[:300]}")
     text, _, fix = described.message.partition("; ")
     return Finding(check=check, ok=False, text=text, fix=fix, code=ExitCode(described.exit_code))
 
 
-def _no_connection(error: Exception) -> Finding:
+def _describe_no_connection(error: Exception) -> Finding:
     """Why the server was not reached, with what the system or the other end said."""
     text, _, fix = str(error).partition("; ")
     said = _SAID.findall(str(error.__cause__)) if isinstance(error, ServerUnreachableError) else []
@@ -310,10 +361,6 @@ def _make_finding(check: str, text: str, fix: str) -> Finding:
 def _skip_checks(why: str, *checks: str) -> Iterator[Finding]:
     for check in checks:
         yield Finding(check=check, ok=None, text=f"not checked: {why}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
 PATIENCE = max(CONNECT_TIMEOUT, BUSY_TIMEOUT) + timedelta(seconds=1)
@@ -341,7 +388,9 @@ def doctor_command(ctx: click.Context, *, as_json: bool) -> None:
     }
     code = exit_code(findings)
     if as_json:
-        checks = [{"check": one.check, "ok": one.ok, "text": one.text, "fix": one.fix or None} for one in findings]
+        checks = [
+            {"check": found.check, "ok": found.ok, "text": found.text, "fix": found.fix or None} for found in findings
+        ]
         print_json({"ok": code is ExitCode.FINISHED, "checks": checks, "versions": versions})
         ctx.exit(code)
     for finding in findings:
@@ -361,7 +410,7 @@ def examine(deadline: float) -> list[Finding]:
         Asking("server", ask_server(settings, cluster), fix="check TEMPORAL_ADDRESS, TLS and the network"),
         Asking("store", ask_store(settings), fix="check PERDURE_STORE_URL and the network"),
     ]
-    found = [*found, temporal, *(finding for asking in asked for finding in asking.found_by(deadline))]
+    found = [*found, temporal, *(finding for asking in asked for finding in asking.collect(deadline))]
     secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}
 
     def shown(text: str) -> str:
@@ -388,7 +437,7 @@ class Asking:
         except Exception as error:  # noqa: BLE001 - the thread's edge: a bug of ours must not look like health
             self._found.append(finding_of_error(self._name, error))
 
-    def found_by(self, deadline: float) -> list[Finding]:
+    def collect(self, deadline: float) -> list[Finding]:
         """What the checks have found by then; if they are not done, that is a finding too."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         late = self._thread.is_alive()

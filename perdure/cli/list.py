@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import click
 
-from perdure.cli.connection import open_store, run
+from perdure.cli.connection import with_store
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration
 from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.connect import connect
-from perdure.client.read import Listed, closures, list_sessions
+from perdure.client.read import Listed, closures, end_of, list_sessions
 from perdure.client.waits import wait_for_person
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
@@ -112,29 +112,28 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
     _check_code(reason_code)
     only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
-    async def main() -> Found:
-        async with open_store() as store:
-            found = await list_sessions(
-                store,
-                _closures,
-                agent=agent,
-                state=RunState(state) if state is not None else RunState.RUNNING if only is not None else None,
-                stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
-                reason_code=reason_code,
-                since=since,
-                caller=caller,
-                delegates=not no_delegates,
-                limit=limit if only is None else MOST_LOOKED_AT,
-            )
-            waits = await _waits(store, found, only)
-            if only is not None:
-                found = [row for row in found if row[0].session in waits][:limit]
-            is_any = state in {None, RunState.RUNNING} and not (stop_reason or reason_code or agent or since or caller)
-            unopened: Mapping[str, TurnWait] = await _find_unopened(store, only) if is_any else {}
-            turns = {session.session: last.turn for session, last in found}
-            return Found(found, {} if as_json else await store.glances(turns), waits, unopened)
+    async def main(store: Store) -> Found:
+        found = await list_sessions(
+            store,
+            _closures,
+            agent=agent,
+            state=RunState(state) if state is not None else RunState.RUNNING if only is not None else None,
+            stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
+            reason_code=reason_code,
+            since=since,
+            caller=caller,
+            delegates=not no_delegates,
+            limit=limit if only is None else MOST_LOOKED_AT,
+        )
+        waits = await _waits(store, found, only)
+        if only is not None:
+            found = [row for row in found if row[0].session in waits][:limit]
+        is_any = state in {None, RunState.RUNNING} and not (stop_reason or reason_code or agent or since or caller)
+        unopened: Mapping[str, TurnWait] = await _find_unopened(store, only) if is_any else {}
+        turns = {session.session: last.turn for session, last in found}
+        return Found(found, {} if as_json else await store.glances(turns), waits, unopened)
 
-    sessions, glances, waits, unopened = run(main())
+    sessions, glances, waits, unopened = with_store(main)
     for session, last in sessions if as_json else ():
         wait = waits.get(session.session)
         print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
@@ -197,15 +196,12 @@ def _check_code(code: str | None) -> None:
     near = difflib.get_close_matches(code, set(ReasonCode), n=1, cutoff=0.8)
     if near or not CUSTOM_CODE.fullmatch(code):
         meant = f", did you mean '{near[0]}'?" if near else ";"
-        msg = f"there is no reason code {code!r}{meant} 'perdure errors' lists them"
-        raise click.UsageError(msg)
+        raise click.UsageError(f"there is no reason code {code!r}{meant} 'perdure errors' lists them")
 
 
 def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
-    ended: dict[str, JsonValue] = dict.fromkeys(_ENDED)
-    if last.result is not None:
-        ended |= last.result.model_dump(mode="json", include=set(_ENDED))
-    elif last.closure is not None:
+    ended = end_of(last.result, _ENDED)
+    if last.result is None and last.closure is not None:
         ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
         ended["error"] = last.closure.text
     return {
@@ -234,7 +230,10 @@ async def _waits(store: Store, found: Sequence[Listed], only: frozenset[Cause] |
     for request in await store.open_requests() if asking else ():
         if request.session in asking:
             asked.setdefault(request.session, []).append(request)
-    people = {name: wait_for_person(name, those, min(one.asked_at for one in those)) for name, those in asked.items()}
+    people = {
+        name: wait_for_person(name, those, min(person_request.asked_at for person_request in those))
+        for name, those in asked.items()
+    }
     with contextlib.suppress(ClientError):  # which the look for closures has told
         return {**await waits_of(running[:MOST]), **people}
     return people
@@ -268,11 +267,10 @@ def _row(session: SessionRecord, last: TurnRecord, glance: TurnGlance, now: date
 def agents_command(*, as_json: bool) -> None:
     """List the agents that workers have registered in the store."""
 
-    async def main() -> list[tuple[RegisteredAgent, AgentDefinition]]:
-        async with open_store() as store:
-            return [(agent, await store.definition(agent.definition)) for agent in await store.agents()]
+    async def main(store: Store) -> list[tuple[RegisteredAgent, AgentDefinition]]:
+        return [(agent, await store.definition(agent.definition)) for agent in await store.agents()]
 
-    agents = run(main())
+    agents = with_store(main)
     for agent, definition in agents:
         if as_json:
             called = {"label": definition.label, "tags": list(definition.tags)}

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, get_args
 
@@ -118,11 +118,7 @@ with_tree = click.option("--tree", is_flag=True, help="The events of delegates t
 
 
 def refuse_types(types: Collection[str], where: str) -> None:
-    """Refuse the option where no events are printed.
-
-    Raises:
-        MistakeError: Types were given.
-    """
+    """Refuse the option where no events are printed."""
     if types:
         raise MistakeError(f"{where} prints no events that --type could choose from; leave one of the two out")
 
@@ -148,7 +144,7 @@ def show_paged(rows: Sequence[Line]) -> None:
 
 
 def columns() -> int | None:
-    """How wide the terminal is; None where stdout is none."""
+    """Width of the terminal; None where stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -212,23 +208,23 @@ class Printer:
             if is_shown:
                 click.echo(envelope.to_json(self.names))
             return
-        rows = progress.saw(envelope, shown=is_shown)
+        rows = progress.note(envelope, shown=is_shown)
         if isinstance(envelope.event, DelegateStart):
-            self._delegates.setdefault(envelope.event.delegate, progress.of_delegate(envelope.event))
+            self._delegates.setdefault(envelope.event.delegate, progress.progress_of_delegate(envelope.event))
         if not rows or (self.is_live and isinstance(envelope.event, ToolProgress)):  # in place, below
             self.draw()
             return
-        with self._above():
+        with self._print_above():
             for row in rows:
                 show(row)
 
     def note(self, text: str) -> None:
         """Say something that is no event, on stderr."""
-        with self._above():
+        with self._print_above():
             click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
 
     @contextlib.contextmanager
-    def _above(self) -> Iterator[None]:
+    def _print_above(self) -> Iterator[None]:
         """Print above the live rows."""
         if self._screen is not None:
             self._screen.erase()
@@ -246,7 +242,7 @@ class Printer:
         self.draw()
 
     @contextlib.asynccontextmanager
-    async def live(self, session: str, client: Client | None) -> AsyncIterator[None]:
+    async def keep_live(self, session: str, client: Client | None) -> AsyncIterator[None]:
         """Keep the live rows up to date, at a terminal; they are gone at the end."""
         if self._screen is None:
             yield
@@ -321,9 +317,9 @@ async def follow(
     asking.start()
     watching = asyncio.create_task(_tell_waits(turn.session, printer, client)) if client is not None else None
     presses = _Presses(turn, printer, following, cancels=cancels)
-    with _handle_interrupts(presses.pressed):
+    with _handle_interrupts(presses.note_press):
         try:
-            async with printer.live(turn.session, client):
+            async with printer.keep_live(turn.session, client):
                 await following
         except asyncio.CancelledError:
             if asking.left and not presses.quit:
@@ -369,12 +365,12 @@ class Delegates:
         self._printer = printer
         self._following: dict[str, asyncio.Task[None]] = {}
 
-    async def before(self, envelope: Envelope) -> None:
+    async def prepare(self, envelope: Envelope) -> None:
         """Before a caller's event is printed: a delegate that has ended gets the time to say so itself."""
         if isinstance(envelope.event, DelegateEnd) and (task := self._following.get(envelope.event.delegate)):
             await asyncio.wait({task}, timeout=CATCH_UP.total_seconds())
 
-    def after(self, envelope: Envelope) -> None:
+    def follow_start(self, envelope: Envelope) -> None:
         """Behind a caller's event: follow a delegate that begins."""
         event = envelope.event
         if isinstance(event, DelegateStart) and event.delegate not in self._following:
@@ -384,9 +380,9 @@ class Delegates:
         try:
             turn = await self._client.attach(session)
             async for envelope in turn.events():
-                await self.before(envelope)
+                await self.prepare(envelope)
                 self._printer.delegate_event(envelope)
-                self.after(envelope)
+                self.follow_start(envelope)
         except (ClientError, StoreError) as error:
             self._printer.note(f"delegate {session} cannot be followed: {error}")
 
@@ -401,11 +397,11 @@ async def _print_events(turn: Followed, printer: Printer, asking: Asking, delega
         try:
             async for envelope in turn.events(heartbeat=printer.heartbeat):
                 if delegates is not None:
-                    await delegates.before(envelope)
+                    await delegates.prepare(envelope)
                 printer.event(envelope)
-                asking.saw(envelope)
+                asking.note(envelope)
                 if delegates is not None:
-                    delegates.after(envelope)
+                    delegates.follow_start(envelope)
         except (StoreUnavailableError, ServerUnreachableError) as error:
             place = "" if printer.after is None else f" --after {printer.after}"
             again = f"'perdure follow {turn.session}{place}' goes on where this ended"
@@ -469,7 +465,7 @@ class _Presses:
         self._pressed_at: float | None = None
         self._cancelling: set[asyncio.Task[None]] = set()
 
-    def pressed(self) -> None:
+    def note_press(self) -> None:
         now = asyncio.get_running_loop().time()
         again = self._pressed_at is not None and now - self._pressed_at < SECOND_PRESS.total_seconds()
         self._pressed_at = now
@@ -478,10 +474,7 @@ class _Presses:
             self._following.cancel()
             return
         self._printer.note("cancelling the turn; press Ctrl+C again within 3 s to quit at once")
-        self._keep(self._cancel())
-
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(self._cancel())
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 

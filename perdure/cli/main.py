@@ -35,11 +35,12 @@ VERBS: dict[str, str] = {
 """Each verb with the short help of the list; :func:`module` says where its command is."""
 
 _MODULES: dict[str, str] = {
-    **dict.fromkeys(("run", "send", "cancel", "extend", "resume", "fork", "compact"), "run"),
+    **dict.fromkeys(("run", "send", "follow", "cancel", "extend", "resume", "fork", "compact"), "run"),
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
-    **dict.fromkeys(("show", "artifact"), "show"),
+    **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),
     "errors": "reasons",
+    "setup": "doctor",
 }
 """Where verbs are that have no module of their own; ``perdure.cli.errors`` are what the verbs raise."""
 

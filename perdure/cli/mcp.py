@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from perdure.agents.context import ToolContext
 from perdure.agents.files import File
 from perdure.agents.tool import Tool, tool
-from perdure.cli.connection import connect, describe, run
+from perdure.cli.connection import connect, describe
 from perdure.cli.errors import MistakeError, UnreachableError
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
 from perdure.client.requests import Content, session_id
@@ -94,7 +94,7 @@ class Jobs:
 
     async def list_agents(self) -> Json:
         """List the agents that can be started, with what each is for."""
-        client = await self._connected()
+        client = await self._get_client()
         about = {"name", "description", "model", "tools"}
         return {"agents": [agent.model_dump(mode="json", include=about) for agent in await client.agents()]}
 
@@ -109,7 +109,7 @@ class Jobs:
         files: Attached = (),
     ) -> Json:
         """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
-        client = await self._connected()
+        client = await self._get_client()
         await client.check_worker()
         if session is None and request_id is not None:
             session = _session_of(agent, request_id, prompt)
@@ -129,7 +129,7 @@ class Jobs:
         says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop waiting changes
         nothing about the job.
         """
-        client = await self._connected()
+        client = await self._get_client()
         awaited = await client.attach(session, turn)
         clock = asyncio.get_running_loop().time
         began, pause = clock(), SHORTEST_PAUSE.total_seconds()
@@ -148,7 +148,7 @@ class Jobs:
 
     async def status(self, session: Session) -> Json:
         """Where a session stands now: the running turn's step, activity and requests, or the last turn's result."""
-        client = await self._connected()
+        client = await self._get_client()
         try:
             status = await client.status(session)
         except SessionIdleError:
@@ -167,7 +167,7 @@ class Jobs:
         files: Attached = (),
     ) -> Json:
         """Send a message to a session. A busy one queues it for its next turn, an idle one begins that turn."""
-        client = await self._connected()
+        client = await self._get_client()
         await client.check_worker()
         turn = await client.send(session, _with_files(prompt, files), steer=steer, request_id=request_id)
         return await _begun_to_json(turn)
@@ -182,7 +182,7 @@ class Jobs:
         by: Decider,
     ) -> Json:
         """Answer a question (needs: answer) that a session waits for. Then call wait again."""
-        client = await self._connected()
+        client = await self._get_client()
         return _receipt(session, await client.answer(session, request, value, by=by))
 
     async def approve(
@@ -193,7 +193,7 @@ class Jobs:
         digest: Annotated[str, "The request's digest: the call then runs only if it still is what was shown."] = "",
     ) -> Json:
         """Let a tool call run (needs: approval). Only when a person has said so. Then call wait again."""
-        client = await self._connected()
+        client = await self._get_client()
         return _receipt(session, await client.approve(session, request, by=by, digest=digest))
 
     async def deny(
@@ -204,7 +204,7 @@ class Jobs:
         reason: Annotated[str, "Why; the agent reads it."] = "",
     ) -> Json:
         """Refuse a tool call, or decline a question: the agent reads why and goes on. Then call wait again."""
-        client = await self._connected()
+        client = await self._get_client()
         return _receipt(session, await client.deny(session, request, by=by, reason=reason))
 
     async def cancel(
@@ -215,7 +215,7 @@ class Jobs:
         drop_queue: Annotated[bool, "Whether messages that wait for later turns are dropped too."] = False,
     ) -> Json:
         """Cancel the running turn of a session. sent is false if none runs; wait then gives how it ended."""
-        client = await self._connected()
+        client = await self._get_client()
         return {"session": session, "sent": await client.cancel(session, reason, turn, drop_queue=drop_queue)}
 
     async def transcript(
@@ -228,12 +228,12 @@ class Jobs:
 
         left_out counts the messages before those that are given: beyond last, or too long to be read at once.
         """
-        client = await self._connected()
+        client = await self._get_client()
         messages = await client.transcript(session, turn)
-        shown = _last([message.model_dump(mode="json") for message in messages[-last:]])
+        shown = _take_last([message.model_dump(mode="json") for message in messages[-last:]])
         return {"session": session, "total": len(messages), "left_out": len(messages) - len(shown), "messages": shown}
 
-    async def _connected(self) -> Client:
+    async def _get_client(self) -> Client:
         async with self._connecting:
             if self._client is None:
                 self._client = await self._stack.enter_async_context(self._connect())
@@ -259,8 +259,8 @@ def _with_files(prompt: str, files: Sequence[InlineFile]) -> Content:
         raise MistakeError(f"files: {error}") from None
 
 
-def _last(messages: list[JsonValue]) -> list[JsonValue]:
-    """As many messages, from the last one back, as a client reads at once."""
+def _take_last(messages: list[JsonValue]) -> list[JsonValue]:
+    """The last messages, as many as a client reads at once."""
     taken, characters = 0, 0
     for message in reversed(messages):
         characters += len(to_json(message).decode())
@@ -339,7 +339,7 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
     TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
     """
     load_settings()
-    listener = None if http is None else bound(http, allow_remote=allow_remote)
+    listener = None if http is None else bind_socket(http, allow_remote=allow_remote)
 
     async def main() -> None:
         jobs = Jobs()
@@ -357,7 +357,7 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
                 await _serve(protect_app(as_web_application(server, host), host), listener)
 
     try:
-        run(main())
+        asyncio.run(main())
     except McpMissingError as error:
         raise MistakeError(str(error)) from error
 
@@ -387,7 +387,7 @@ async def _serve(app: "ASGIApp", listener: socket.socket) -> None:
     await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def bound(address: str, *, allow_remote: bool) -> socket.socket:
+def bind_socket(address: str, *, allow_remote: bool) -> socket.socket:
     """A listening socket for ``HOST:PORT``."""
     host, _, digits = address.rpartition(":")
     host = host.strip("[]")
@@ -396,11 +396,10 @@ def bound(address: str, *, allow_remote: bool) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM)[0]
         if not (allow_remote or ipaddress.ip_address(place[0]).is_loopback):
-            msg = (
+            raise MistakeError(
                 f"--http {address} is reachable from other machines, and anybody there could run agents; "
                 "use 127.0.0.1, or add --allow-remote behind something that asks for a login"
             )
-            raise MistakeError(msg)
         listener = socket.create_server(place[:2], family=family)
     except (OSError, OverflowError) as error:
         raise UnreachableError(f"--http {address} cannot be used ({error}); choose another port") from error

@@ -15,6 +15,7 @@ from perdure.cli.render import Line, Tone, clean, cut, duration, lines, money
 from perdure.contracts import events
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
+from perdure.contracts.values import replace
 from perdure.contracts.waits import Cause, TurnWait
 
 MOST_ROWS = 6
@@ -68,7 +69,7 @@ class Progress:
         self._tokens = 0
         self._cost = Decimal(0)
 
-    def saw(self, envelope: events.Envelope, *, shown: bool = True) -> list[Line]:
+    def note(self, envelope: events.Envelope, *, shown: bool = True) -> list[Line]:
         """Take an event into account; its lines, unless they repeat what is known."""
         self.waits = None
         event = envelope.event
@@ -85,7 +86,7 @@ class Progress:
             self._failures.append(plain)
         return [Line(self._prefix + row.text, row.tone) for row in rows]
 
-    def of_delegate(self, start: DelegateStart) -> "Progress":
+    def progress_of_delegate(self, start: DelegateStart) -> "Progress":
         """The progress of a delegate that begins, whose rows stand below its call."""
         label = self._labels.get(start.call_id, start.tool)
         below = Progress(f"{self._prefix or '  '}{label} │ ")
@@ -99,8 +100,8 @@ class Progress:
         if isinstance(event, _OF_CALLS) and (label := self._labels.get(event.call_id, event.tool)) != event.tool:
             changed: dict[str, object] = {"tool": label}
             if isinstance(event, events.ToolEnd | events.ToolError) and event.error is not None:
-                changed["error"] = event.error.model_copy(update={"title": label})
-            envelope = envelope.model_copy(update={"event": event.model_copy(update=changed)})
+                changed["error"] = replace(event.error, title=label)
+            envelope = replace(envelope, event=event.model_copy(update=changed))
         rows = lines(envelope)
         if not rows:
             return
@@ -111,10 +112,10 @@ class Progress:
             began = self._started.get(event.call_id)
         took = f" · {duration((envelope.at - began).total_seconds())}" if began is not None else ""
         yield Line(f"{last.text}{took}", last.tone)
-        if isinstance(event, events.AgentEnd) and self._ended_by_a_tool(event) and not self._prefix:
+        if isinstance(event, events.AgentEnd) and self._is_ended_by_a_tool(event) and not self._prefix:
             yield Line(f"perdure resume {envelope.session} lets the model read the error", Tone.QUIET)
 
-    def _ended_by_a_tool(self, end: events.AgentEnd) -> bool:
+    def _is_ended_by_a_tool(self, end: events.AgentEnd) -> bool:
         return end.stop_reason is StopReason.ERROR and end.reason_code in self._aborted
 
     def _note(self, envelope: events.Envelope) -> None:  # noqa: C901 - one case for each kind of event
@@ -173,12 +174,12 @@ class Progress:
         elif calls:
             count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
             doing = [count, format_elapsed(now - min(call.began for call in calls))]
-        parts = [*self._steps(), *doing, *self._spent()]
+        parts = [*self._steps(), *doing, *self._describe_spent()]
         below = [row for call in calls[:MOST_ROWS] for row in _rows_of(call, now)]
         more = [f"and {len(calls) - MOST_ROWS} more"] if len(calls) > MOST_ROWS else []
-        return [clean(" · ".join(parts)), *(clean(f"  {row}") for row in (*below, *more, *self._waiting(now)))]
+        return [clean(" · ".join(parts)), *(clean(f"  {row}") for row in (*below, *more, *self._describe_wait(now)))]
 
-    def _waiting(self, now: datetime) -> Iterator[str]:
+    def _describe_wait(self, now: datetime) -> Iterator[str]:
         """Why it stands still, and what to do unless a line above says so; the row of a call tells of its delegate."""
         wait = self.waits
         if wait is not None and not (wait.cause is Cause.DELEGATE and self._calls):
@@ -197,7 +198,7 @@ class Progress:
         else:
             yield f"step {self.step} of {budget.max_steps:,}"
 
-    def _spent(self) -> Iterator[str]:
+    def _describe_spent(self) -> Iterator[str]:
         if self.budget is None:
             yield f"{self._tokens:,} tokens"
             if self._cost:
@@ -236,13 +237,13 @@ def can_be_live() -> bool:
 
 
 def erase_sequence_of(rows: int) -> str:
-    """What takes so many rows away, with the cursor behind the last."""
+    """Control characters that erase rows above the cursor."""
     up = f"\x1b[{rows - 1}A" if rows > 1 else ""
     return f"\r{up}\x1b[J" if rows else ""
 
 
 class Screen:
-    """Rows below all that is printed: :meth:`erase` before printing, :meth:`draw` behind it."""
+    """Rows below everything printed: :meth:`erase` them before printing, :meth:`draw` them after it."""
 
     def __init__(self) -> None:
         self._drawn = 0

@@ -13,7 +13,7 @@ from perdure.agents.files import File
 from perdure.cli.errors import MistakeError
 from perdure.client.requests import Content
 from perdure.contracts.messages import ConversationError, check_history
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue, describe_mistake, json_object
 from perdure.llm.openai_format import WireMessage
 from perdure.trajectory import Trajectory
 
@@ -58,11 +58,7 @@ attachments = click.option(
 
 
 def read_attached(prompt: str, paths: tuple[Path, ...]) -> Content:
-    """The prompt with the files, which are read at once; the text alone without any.
-
-    Raises:
-        MistakeError: A file cannot be read.
-    """
+    """The prompt with the files, which are read at once; the text alone without any."""
     try:
         return [prompt, *(File(path.name, path=path) for path in paths)] if paths else prompt
     except OSError as error:
@@ -105,18 +101,13 @@ WANTED = "write a list of OpenAI chat messages, as 'perdure export SESSION --for
 
 
 def read_history(path: Path) -> list[WireMessage]:
-    """The messages of a file: a list of them, a record of JSONL, or a trajectory's ``to_dict``.
-
-    Raises:
-        MistakeError: It holds none that a session could begin with.
-    """
+    """The messages of a file: a list of them, a record of JSONL, or a trajectory's ``to_dict``."""
     try:
         data: JsonValue = json.loads(path.read_text(encoding="utf-8-sig"))
         if isinstance(data, dict) and "steps" in data:
             return Trajectory.from_dict(data).to_openai()
     except ValidationError as error:
-        field = ".".join(map(str, error.errors()[0]["loc"]))
-        raise MistakeError(f"{path}: it is no trajectory: {field}: {error.errors()[0]['msg']}") from error
+        raise MistakeError(f"{path}: it is no trajectory: {describe_mistake(error)}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise MistakeError(f"{path}: it is no JSON ({error}); {WANTED}") from error
     messages = data.get("messages") if isinstance(data, dict) else data
@@ -126,4 +117,4 @@ def read_history(path: Path) -> list[WireMessage]:
         check_history(messages)
     except ConversationError as error:
         raise MistakeError(f"{path}: {error}") from error
-    return [one for one in messages if isinstance(one, dict)]
+    return [message for message in messages if isinstance(message, dict)]

@@ -78,10 +78,10 @@ def _print_codes(*, as_json: bool) -> None:
         if as_json:
             _print_json(reason, code=code)
         else:
-            _print_wrapped(f"{code:{width}}  {_what_happens(reason):8}  ", reason.text)
+            _print_wrapped(f"{code:{width}}  {_describe_consequence(reason):8}  ", reason.text)
 
 
-def _what_happens(reason: Reason) -> str:
+def _describe_consequence(reason: Reason) -> str:
     if reason.reserved:
         return "reserved"
     return "retried" if reason.transient else "final"
@@ -100,18 +100,18 @@ def _print_one(code: str, reason: Reason, *, as_json: bool) -> None:
             "then",
             ""
             if code not in REASONS
-            else _what_happens(reason) + (": nothing raises it yet" if reason.reserved else ""),
+            else _describe_consequence(reason) + (": nothing raises it yet" if reason.reserved else ""),
         ),
         ("retry-after", reason.retry_after),
         ("model reads", reason.model),
         ("near", _suggestion_of(code) if code not in REASONS else ""),
-        *_chosen_by(code),
+        *_choices_of(code),
     ):
         if text:
             _print_wrapped(f"  {name:14}", text)
 
 
-def _chosen_by(code: str) -> Iterator[tuple[str, str]]:
+def _choices_of(code: str) -> Iterator[tuple[str, str]]:
     heading = "chosen by"
     for seen in Evidence:
         found = [row.match for row in ROWS if row.code == code and row.seen is seen]

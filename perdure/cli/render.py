@@ -1,11 +1,11 @@
 """Events as lines for people: a pure function, so that every line is a unit test. No terminal here."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TypeVar, cast
+from functools import singledispatch
 from unicodedata import combining, east_asian_width
 
 from perdure.contracts import events, hooks
@@ -47,8 +47,13 @@ class Line:
 
 def lines(envelope: events.Envelope) -> list[Line]:
     """The lines of one event; many events have none."""
-    make = LINES.get(type(envelope.event))
-    return [] if make is None else [Line(clean(line.text), line.tone) for line in make(envelope)]
+    return [Line(clean(line.text), line.tone) for line in _lines_of(envelope.event, envelope)]
+
+
+@singledispatch
+def _lines_of(_event: object, _envelope: events.Envelope) -> Iterator[Line]:
+    """The lines of one event, by its class; of a class that has no function here there are none."""
+    return iter(())
 
 
 def clean(text: str) -> str:
@@ -83,7 +88,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """The text in so many columns at most, with a mark where something was cut off."""
+    """The text in at most ``columns`` columns, with a mark where it was cut."""
     if width_of(text) <= columns:
         return text
     while text and width_of(text) > columns - 1:
@@ -141,7 +146,8 @@ def error_lines(error: ErrorDetail) -> Iterator[Line]:
         yield Line(f"  {line}", Tone.BAD)
 
 
-def _agent_start(envelope: events.Envelope, event: events.AgentStart) -> Iterator[Line]:
+@_lines_of.register
+def _agent_start(event: events.AgentStart, envelope: events.Envelope) -> Iterator[Line]:
     origin = f" · from {event.resumed_from}" if event.resumed_from is not None else ""
     yield Line(f"▶ {envelope.session} turn {envelope.turn} · {event.agent} · {event.model}{origin}", Tone.HEAD)
     known = [f"for {event.tenant}"] if event.tenant else []
@@ -157,43 +163,51 @@ def part_lines(parts: Sequence[FilePart]) -> Iterator[Line]:
     yield from (Line(f"> {clean(part.line)}", Tone.HEAD) for part in parts)
 
 
-def _user_message(_: events.Envelope, event: events.UserMessageReceived) -> Iterator[Line]:
+@_lines_of.register
+def _user_message(event: events.UserMessageReceived, _: events.Envelope) -> Iterator[Line]:
     yield from (Line(f"> {line}", Tone.HEAD) for line in event.content.splitlines())
     yield from part_lines(event.parts)
 
 
-def _wait(_: events.Envelope, event: events.GenerationWait) -> Iterator[Line]:
+@_lines_of.register
+def _wait(event: events.GenerationWait, _: events.Envelope) -> Iterator[Line]:
     pace = "" if event.calls_per_second is None else f" · {event.calls_per_second:.2g} calls a second"
     place = f" · {event.ahead} before it" if event.ahead else ""
     yield Line(f"⧖ {event.model} · waits for its turn at the limited key{place}{pace}", Tone.QUIET)
 
 
-def _retry(_: events.Envelope, event: events.GenerationRetry) -> Iterator[Line]:
+@_lines_of.register
+def _retry(event: events.GenerationRetry, _: events.Envelope) -> Iterator[Line]:
     message = " ".join(event.error_message.split())
     again = f"retry {event.attempt} of {event.max_attempts} in {duration(event.wait_seconds)}"
     yield Line(f"↻ {event.error_type or event.code} · {again} · {message}", Tone.WARNING)
 
 
-def _content(_: events.Envelope, event: events.GenerationContent) -> Iterator[Line]:
+@_lines_of.register
+def _content(event: events.GenerationContent, _: events.Envelope) -> Iterator[Line]:
     yield from (Line(line) for line in event.content.strip().splitlines())
 
 
-def _generation_end(envelope: events.Envelope, event: events.GenerationEnd) -> Iterator[Line]:
+@_lines_of.register
+def _generation_end(event: events.GenerationEnd, envelope: events.Envelope) -> Iterator[Line]:
     cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
     source = " · recorded" if event.recorded else ""
     took = duration(event.seconds)
     yield Line(f"step {envelope.step} · {took} · {event.usage.total_tokens:,} tokens · {cost}{source}", Tone.QUIET)
 
 
-def _generation_error(_: events.Envelope, event: events.GenerationError) -> Iterator[Line]:
+@_lines_of.register
+def _error(event: events.GenerationError | events.ToolError | events.AgentError, _: events.Envelope) -> Iterator[Line]:
     yield from error_lines(event.error)
 
 
-def _fallback(_: events.Envelope, event: ModelFallback) -> Iterator[Line]:
+@_lines_of.register
+def _fallback(event: ModelFallback, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"↪ {event.failed} failed ({event.code}); {event.model} goes on", Tone.WARNING)
 
 
-def _compaction(_: events.Envelope, event: events.CompactionEvent) -> Iterator[Line]:
+@_lines_of.register
+def _compaction(event: events.CompactionEvent, _: events.Envelope) -> Iterator[Line]:
     if event.compaction_status == "completed":
         cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
         counts = f"{event.messages_before} → {event.messages_after} messages"
@@ -203,23 +217,27 @@ def _compaction(_: events.Envelope, event: events.CompactionEvent) -> Iterator[L
         yield Line(f"compaction {event.compaction_status} · {event.trigger} · {event.reason}", Tone.WARNING)
 
 
-def _tool_start(_: events.Envelope, event: events.ToolStart) -> Iterator[Line]:
+@_lines_of.register
+def _tool_start(event: events.ToolStart, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"→ {event.tool} {' '.join(event.arguments.split())}")
 
 
-def _tool_progress(_: events.Envelope, event: events.ToolProgress) -> Iterator[Line]:
+@_lines_of.register
+def _tool_progress(event: events.ToolProgress, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"… {event.tool} {event}", Tone.QUIET)
 
 
 _AFTER_A_LOSS = {"run_again": "runs again", "result_found": "does not run again", "given_up": "is given up"}
 
 
-def _tool_recovery(_: events.Envelope, event: events.ToolRecovery) -> Iterator[Line]:
+@_lines_of.register
+def _tool_recovery(event: events.ToolRecovery, _: events.Envelope) -> Iterator[Line]:
     text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was lost: {' '.join(event.reason.split())}"
     yield Line(text, Tone.WARNING)
 
 
-def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
+@_lines_of.register
+def _tool_end(event: events.ToolEnd, _: events.Envelope) -> Iterator[Line]:
     if event.error is None:
         preview = " ".join(event.result.split())
         shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
@@ -229,62 +247,65 @@ def _tool_end(_: events.Envelope, event: events.ToolEnd) -> Iterator[Line]:
         yield from error_lines(event.error)
 
 
-def _tool_error(_: events.Envelope, event: events.ToolError) -> Iterator[Line]:
-    yield from error_lines(event.error)
-
-
-def _delegate_start(_: events.Envelope, event: DelegateStart) -> Iterator[Line]:
+@_lines_of.register
+def _delegate_start(event: DelegateStart, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"⇢ {event.tool} works as {event.delegate}", Tone.QUIET)
 
 
-def _delegate_end(_: events.Envelope, event: DelegateEnd) -> Iterator[Line]:
+@_lines_of.register
+def _delegate_end(event: DelegateEnd, _: events.Envelope) -> Iterator[Line]:
     used = f"{format_steps(event.steps)} · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
     tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
 
 
-def _input_required(_: events.Envelope, event: events.UserInputRequired) -> Iterator[Line]:
+@_lines_of.register
+def _input_required(event: events.UserInputRequired, _: events.Envelope) -> Iterator[Line]:
     options = f" ({' / '.join(event.options)})" if event.options else ""
     what = f"approve {event.tool} {event.arguments}" if event.needs == "approval" else event.question
     yield Line(f"? {' '.join(what.split())}{options} · {event.request_id}", Tone.WARNING)
 
 
-def _input_received(_: events.Envelope, event: events.UserInputReceived) -> Iterator[Line]:
+@_lines_of.register
+def _input_received(event: events.UserInputReceived, _: events.Envelope) -> Iterator[Line]:
     who = f" by {event.by}" if event.by else ""
     yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}", Tone.QUIET)
 
 
-def _react_step(_: events.Envelope, event: hooks.ReactStep) -> Iterator[Line]:
+@_lines_of.register
+def _render_react_step(event: hooks.ReactStep, _: events.Envelope) -> Iterator[Line]:
     said = " ".join(str(getattr(event.reaction, "reason", " ".join(event.reaction.texts))).split())
     yield Line(f"↪ {event.hook_name} · {event.reaction.type}{': ' + said if said else ''}", Tone.WARNING)
 
 
-def _hook_end(_: events.Envelope, event: events.HookEnd) -> Iterator[Line]:
+@_lines_of.register
+def _hook_end(event: events.HookEnd, _: events.Envelope) -> Iterator[Line]:
     if event.error is not None:
         yield from error_lines(event.error)
 
 
-def _todos_changed(_: events.Envelope, event: hooks.TodosChanged) -> Iterator[Line]:
+@_lines_of.register
+def _todos_changed(event: hooks.TodosChanged, _: events.Envelope) -> Iterator[Line]:
     yield from todo_lines(event.todos)
 
 
-def _budget_warning(_: events.Envelope, event: hooks.BudgetWarning) -> Iterator[Line]:
+@_lines_of.register
+def _budget_warning(event: hooks.BudgetWarning, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"{event.share:.0%} of the budget {event.dimension} is used: {event.used}", Tone.WARNING)
 
 
-def _budget_changed(_: events.Envelope, event: hooks.BudgetChanged) -> Iterator[Line]:
+@_lines_of.register
+def _budget_changed(event: hooks.BudgetChanged, _: events.Envelope) -> Iterator[Line]:
     yield Line(f"limit changed · {event.dimension} {event.before or 'none'} → {event.after}", Tone.WARNING)
 
 
-def _render_stalled(_: events.Envelope, __: events.AgentStalled) -> Iterator[Line]:
+@_lines_of.register
+def _render_stalled(_: events.AgentStalled, __: events.Envelope) -> Iterator[Line]:
     yield Line("stalled: the model answered without finishing; send another message to continue", Tone.WARNING)
 
 
-def _agent_error(_: events.Envelope, event: events.AgentError) -> Iterator[Line]:
-    yield from error_lines(event.error)
-
-
-def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
+@_lines_of.register
+def _agent_end(event: events.AgentEnd, _: events.Envelope) -> Iterator[Line]:
     if event.stop_reason == StopReason.MAX_STEPS_REACHED:
         text = f"the step limit of {event.steps} is reached; send another message to continue"
         yield Line(text, Tone.WARNING)
@@ -298,39 +319,5 @@ def _agent_end(_: events.Envelope, event: events.AgentEnd) -> Iterator[Line]:
     yield Line(f"{event.stop_reason} · {tally(event)}", tone)
 
 
-_E = TypeVar("_E")
-_Make = Callable[[events.Envelope], Iterator[Line]]
-
-
-def _for(make: Callable[[events.Envelope, _E], Iterator[Line]]) -> _Make:
-    return lambda envelope: make(envelope, cast("_E", envelope.event))
-
-
-LINES: dict[type, _Make] = {
-    events.AgentStart: _for(_agent_start),
-    events.UserMessageReceived: _for(_user_message),
-    events.GenerationWait: _for(_wait),
-    events.GenerationRetry: _for(_retry),
-    events.GenerationContent: _for(_content),
-    events.GenerationEnd: _for(_generation_end),
-    events.GenerationError: _for(_generation_error),
-    ModelFallback: _for(_fallback),
-    events.CompactionEvent: _for(_compaction),
-    events.ToolStart: _for(_tool_start),
-    events.ToolProgress: _for(_tool_progress),
-    events.ToolRecovery: _for(_tool_recovery),
-    events.ToolEnd: _for(_tool_end),
-    events.ToolError: _for(_tool_error),
-    DelegateStart: _for(_delegate_start),
-    DelegateEnd: _for(_delegate_end),
-    events.UserInputRequired: _for(_input_required),
-    events.UserInputReceived: _for(_input_received),
-    hooks.ReactStep: _for(_react_step),
-    events.HookEnd: _for(_hook_end),
-    hooks.TodosChanged: _for(_todos_changed),
-    hooks.BudgetWarning: _for(_budget_warning),
-    hooks.BudgetChanged: _for(_budget_changed),
-    events.AgentStalled: _for(_render_stalled),
-    events.AgentError: _for(_agent_error),
-    events.AgentEnd: _for(_agent_end),
-}
+LINES = _lines_of.registry
+"""What makes the lines of an event, by its class."""

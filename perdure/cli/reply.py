@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import click
 
-from perdure.cli.asking import command_for, person, what_waits
-from perdure.cli.connection import connect, run
+from perdure.cli.asking import command_for, describe_request, person
+from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
 from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, duration
@@ -26,12 +26,7 @@ def inbox_command(*, session: str | None, agent: str | None, tenant: str | None,
     question, options, digest and expires_at. Turns that Temporal has ended, and approvals whose time is over, are left
     out.
     """
-
-    async def main() -> list[OpenRequest]:
-        async with connect() as client:
-            return await client.inbox(session, agent=agent, tenant=tenant)
-
-    found = run(main())
+    found = with_client(lambda client: client.inbox(session, agent=agent, tenant=tenant))
     if as_json:
         for request in found:
             print_json(request.model_dump(mode="json"))
@@ -41,7 +36,7 @@ def inbox_command(*, session: str | None, agent: str | None, tenant: str | None,
         return
     now = datetime.now(UTC)
     rows = [
-        (duration((now - request.asked_at).total_seconds()), request.session, request.agent, what_waits(request))
+        (duration((now - request.asked_at).total_seconds()), request.session, request.agent, describe_request(request))
         for request in found
     ]
     print_table(("waits", "session", "agent", "for"), rows)
@@ -72,14 +67,13 @@ def reply(
     ``send`` gets the client, the request's id, and its digest if it was looked up.
     """
 
-    async def main() -> tuple[InputReceipt, str]:
-        async with connect() as client:
-            if request is not None:
-                return await send(client, request, ""), ""
-            found = only_request(session, await client.inbox(session), needs)
-            return await send(client, found.request_id, found.digest), f" · {what_waits(found)}"
+    async def main(client: Client) -> tuple[InputReceipt, str]:
+        if request is not None:
+            return await send(client, request, ""), ""
+        found = pick_request(session, await client.inbox(session), needs)
+        return await send(client, found.request_id, found.digest), f" · {describe_request(found)}"
 
-    receipt, what = run(main())
+    receipt, what = with_client(main)
     if as_json:
         print_json(receipt.model_dump(mode="json"))
     else:
@@ -88,12 +82,8 @@ def reply(
         click.echo(clean(shown))
 
 
-def only_request(session: str, waiting: list[OpenRequest], needs: Need | None) -> InputRequest:
-    """The only request that the session waits for, of that need if one is given.
-
-    Raises:
-        MistakeError: It waits for none, or for several, which are printed.
-    """
+def pick_request(session: str, waiting: list[OpenRequest], needs: Need | None) -> InputRequest:
+    """The only request that the session waits for, of that need if one is given."""
     fitting = [request for request in waiting if needs in {None, request.needs}]
     if len(fitting) == 1:
         return fitting[0]
@@ -104,7 +94,7 @@ def only_request(session: str, waiting: list[OpenRequest], needs: Need | None) -
         )
         raise MistakeError(f"session {session!r} waits for no {what}; {fix}")
     for request in fitting:
-        click.echo(clean(f"{request.request_id}  {what_waits(request)}"), err=True)
+        click.echo(clean(f"{request.request_id}  {describe_request(request)}"), err=True)
     raise MistakeError(f"session {session!r} waits for {len(fitting)} replies; add the id of the one you mean")
 
 
@@ -125,8 +115,7 @@ def answer_command(*, session: str, request: str, value: str | None, by: str | N
 
     async def send(client: Client, found: str, _: str) -> InputReceipt:
         if value is None and found == said:
-            msg = f"{said!r} is the request, and the VALUE is missing"
-            raise click.UsageError(msg)
+            raise click.UsageError(f"{said!r} is the request, and the VALUE is missing")
         return await client.answer(session, found, said, by=person(by))
 
     reply(session, None if value is None else request, send, needs="answer", as_json=as_json)

@@ -1,20 +1,24 @@
-"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``cancel``, ``extend``: turns begun, led, ended."""
+"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``follow``, ``cancel`` and ``extend``."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import ParamSpec, TypedDict, TypeVar, Unpack
+from typing import ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import click
 
-from perdure.cli.connection import connect, run
+from perdure.cli.connection import with_client
+from perdure.cli.errors import MistakeError
 from perdure.cli.live import Printer, detach, follow, only_types, print_json, refuse_types, type_names, with_tree
 from perdure.cli.prompts import PROMPT, add_sender_options, attachments, read_attached, read_history
-from perdure.client import Client, Turn, TurnOptions
+from perdure.client import Client, ServerUnreachableError, SessionIdleError, Turn, TurnOptions
 from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
-from perdure.contracts.events import Names
-from perdure.contracts.turns import BudgetStatus
+from perdure.contracts.events import Envelope, Names
+from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.turns import BudgetStatus, TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -36,122 +40,40 @@ class Dollars(click.ParamType[Decimal]):
         return amount
 
 
-@click.command("run")
-@click.argument("agent")
-@click.argument("prompt", type=PROMPT)
-@click.option("--session", metavar="ID", help="The session; without it, a new one.")
-@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
-@only_types
-@type_names
-@with_tree
-@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
-@click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
-@add_sender_options
-@click.option("--tenant", default="", metavar="NAME", help="On whose behalf the turn runs.")
-@click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model.")
-@click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn.")
-@click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost.")
-@attachments
-@click.pass_context
-def run_command(  # noqa: PLR0913  # one for each option of the command line
-    ctx: click.Context,
-    *,
-    agent: str,
-    prompt: str,
-    session: str | None,
-    as_json: bool,
-    types: tuple[str, ...],
-    names: Names,
-    tree: bool,
-    detached: bool,
-    attached: tuple[Path, ...],
-    path: Path | None,
-    data: dict[str, JsonValue] | None,
-    by: str,
-    tenant: str,
-    model: str | None,
-    recording: str | None,
-    max_steps: int | None,
-    max_cost_usd: Decimal | None,
-) -> None:
-    """Start a turn of AGENT with PROMPT and follow it to its end; - reads the prompt from stdin, @FILE from a file.
-
-    Ctrl+C cancels the turn; a second one within three seconds quits at once.
-    """
-    if detached:
-        refuse_types(types, "--detach")
-    printer = Printer(as_json=as_json, types=types, names=names)
-    content = read_attached(prompt, attached)
-    options = TurnOptions(model=model, max_steps=max_steps, recording=recording, context=data, tenant=tenant, by=by)
-    if path is not None:
-        options["history"] = read_history(path)
-    if max_cost_usd is not None:
-        options["budgets"] = Budgets(cost_usd=max_cost_usd)
-
-    async def main() -> int:
-        async with connect() as client:
-            await client.check_worker()
-            turn = await client.start(agent, content, session=session, **options)
-            if detached:
-                return await detach(turn, as_json=as_json)
-            return await follow(turn, printer, cancels=True, client=client, tree=tree)
-
-    ctx.exit(run(main()))
-
-
-@click.command("send")
-@click.argument("session")
-@click.argument("prompt", type=PROMPT)
-@click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
-@add_sender_options
-@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
-@only_types
-@type_names
-@with_tree
-@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
-@attachments
-@click.pass_context
-def send_command(  # noqa: PLR0913  # one for each option of the command line
-    ctx: click.Context,
-    *,
-    session: str,
-    prompt: str,
-    steer: bool,
-    data: dict[str, JsonValue] | None,
-    by: str,
-    as_json: bool,
-    types: tuple[str, ...],
-    names: Names,
-    tree: bool,
-    detached: bool,
-    attached: tuple[Path, ...],
-) -> None:
-    """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
-
-    A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
-    seconds quits at once.
-    """
-    if detached:
-        refuse_types(types, "--detach")
-    printer = Printer(as_json=as_json, types=types, names=names)
-    content = read_attached(prompt, attached)
-
-    async def main() -> int:
-        async with connect() as client:
-            await client.check_worker()
-            turn = await client.send(session, content, steer=steer, context=data, by=by)
-            if detached:
-                return await detach(turn, as_json=as_json)
-            return await follow(turn, printer, cancels=True, client=client, tree=tree)
-
-    ctx.exit(run(main()))
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OPTIONS = (
+
+class Following(TypedDict):
+    """The values of the options that say how a turn is followed."""
+
+    as_json: bool
+    types: tuple[str, ...]
+    names: Names
+    tree: bool
+    detached: bool
+
+
+class Told(Following):
+    """Those, and the values of the options of a turn."""
+
+    model: str | None
+    max_steps: int | None
+    max_cost_usd: Decimal | None
+    attached: tuple[Path, ...]
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+detached = click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+
+_FOLLOWING = (as_json, only_types, type_names, with_tree, detached)
+_TURN = (
+    click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
+    click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
+    click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost."),
+    attachments,
+)
+_PLACE = (
     click.option(
         "--at",
         type=click.IntRange(min=0),
@@ -161,61 +83,119 @@ _OPTIONS = (
     click.option(
         "--turn", type=click.IntRange(min=0), metavar="N", help="The turn of that step; without it, the last one."
     ),
-    click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON."),
-    only_types,
-    type_names,
-    click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once."),
-    click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
-    click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
-    click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost."),
-    attachments,
 )
 
 
-class Told(TypedDict):
-    """The values of the common options."""
+def add(*options: Callable[[Callable[P, T]], Callable[P, T]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Give a command these options."""
 
-    at: int | None
-    turn: int | None
-    as_json: bool
-    types: tuple[str, ...]
-    names: Names
-    detached: bool
-    model: str | None
-    max_steps: int | None
-    max_cost_usd: Decimal | None
-    attached: tuple[Path, ...]
+    def added(command: Callable[P, T]) -> Callable[P, T]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return added
 
 
-def add_resume_options(command: Callable[P, T]) -> Callable[P, T]:
-    """Give a command the common options."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def options_of(told: Told) -> ResumeOptions:
+    """The options of a turn as the client takes them."""
+    cost = told["max_cost_usd"]
+    budgets = Budgets(cost_usd=cost) if cost is not None else None
+    return ResumeOptions(model=told["model"], max_steps=told["max_steps"], budgets=budgets)
 
 
-async def go_on(told: Told, start: Callable[[Client, ResumeOptions], Awaitable[Turn]]) -> int:
+def lead(start: Callable[[Client], Awaitable[Turn]], told: Following) -> int:
     """Start the turn and follow it to its end; the exit code."""
     if told["detached"]:
         refuse_types(told["types"], "--detach")
     printer = Printer(as_json=told["as_json"], types=told["types"], names=told["names"])
-    options = ResumeOptions(model=told["model"], max_steps=told["max_steps"])
-    if told["max_cost_usd"] is not None:
-        options["budgets"] = Budgets(cost_usd=told["max_cost_usd"])
-    async with connect() as client:
+
+    async def main(client: Client) -> int:
         await client.check_worker()
-        turn = await start(client, options)
+        turn = await start(client)
         if told["detached"]:
             return await detach(turn, as_json=told["as_json"])
-        return await follow(turn, printer, cancels=True, client=client)
+        return await follow(turn, printer, cancels=True, client=client, tree=told["tree"])
+
+    return with_client(main)
+
+
+@click.command("run")
+@click.argument("agent")
+@click.argument("prompt", type=PROMPT)
+@click.option("--session", metavar="ID", help="The session; without it, a new one.")
+@add(*_FOLLOWING)
+@click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
+@add_sender_options
+@click.option("--tenant", default="", metavar="NAME", help="On whose behalf the turn runs.")
+@click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
+@add(*_TURN)
+@click.pass_context
+def run_command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    agent: str,
+    prompt: str,
+    session: str | None,
+    path: Path | None,
+    data: dict[str, JsonValue] | None,
+    by: str,
+    tenant: str,
+    recording: str | None,
+    **told: Unpack[Told],
+) -> None:
+    """Start a turn of AGENT with PROMPT and follow it to its end; - reads the prompt from stdin, @FILE from a file.
+
+    Ctrl+C cancels the turn; a second one within three seconds quits at once.
+    """
+    content = read_attached(prompt, told["attached"])
+    options = cast("TurnOptions", options_of(told))
+    options.update({"recording": recording, "context": data, "tenant": tenant, "by": by})
+    if path is not None:
+        options["history"] = read_history(path)
+    ctx.exit(lead(lambda client: client.start(agent, content, session=session, **options), told))
+
+
+@click.command("send")
+@click.argument("session")
+@click.argument("prompt", type=PROMPT)
+@click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
+@add_sender_options
+@add(*_FOLLOWING, attachments)
+@click.pass_context
+def send_command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    session: str,
+    prompt: str,
+    steer: bool,
+    data: dict[str, JsonValue] | None,
+    by: str,
+    attached: tuple[Path, ...],
+    **told: Unpack[Following],
+) -> None:
+    """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
+
+    A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
+    seconds quits at once.
+    """
+    content = read_attached(prompt, attached)
+    ctx.exit(lead(lambda client: client.send(session, content, steer=steer, context=data, by=by), told))
+
+
+class Taken(Told):
+    """Those, and the place where ``resume`` and ``fork`` take a session up."""
+
+    at: int | None
+    turn: int | None
 
 
 @click.command("resume")
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
-@add_resume_options
+@add(*_PLACE, *_FOLLOWING, *_TURN)
 @click.pass_context
-def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Told]) -> None:
+def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Taken]) -> None:
     """Go on with SESSION where its last turn stopped, and follow the new turn to its end.
 
     Without PROMPT the model goes on with what stands at the end of the conversation, such as the results of its calls
@@ -223,32 +203,30 @@ def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unp
     stored, and leaves the conversation. --turn 0 is before the first message. Calls that have run never run again.
     """
     at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
-    ctx.exit(run(go_on(told, lambda client, options: client.resume(session, content, at=at, turn=turn, **options))))
+    ctx.exit(lead(lambda client: client.resume(session, content, at=at, turn=turn, **options_of(told)), told))
 
 
 @click.command("fork")
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
 @click.option("--as", "into", metavar="ID", help="The new session; without it, a new id.")
-@add_resume_options
+@add(*_PLACE, *_FOLLOWING, *_TURN)
 @click.pass_context
-def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Told]) -> None:
+def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Taken]) -> None:
     """Begin a new session from a step of SESSION, and follow its first turn to its end.
 
     SESSION stays as it is; it may even run. Without PROMPT the model goes on with what stands at that step, with
     another model or limit if you like. Nothing is copied, and calls that have run never run again.
     """
     at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
-    ctx.exit(
-        run(go_on(told, lambda client, options: client.fork(session, content, at=at, turn=turn, into=into, **options)))
-    )
+    options = options_of(told)
+    ctx.exit(lead(lambda client: client.fork(session, content, at=at, turn=turn, into=into, **options), told))
 
 
 @click.command("compact")
 @click.argument("session")
 @click.argument("guidance", default="")
-@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
-@click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+@add(as_json, detached)
 @click.pass_context
 def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json: bool, detached: bool) -> None:
     """Have the conversation of SESSION summarised, and follow that to its end.
@@ -256,16 +234,8 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
     Models then read the summary and the last messages; `perdure show` and `perdure export` go on giving every
     message. GUIDANCE says what the summary must keep in mind. A session whose turn runs is refused.
     """
-
-    async def main() -> int:
-        async with connect() as client:
-            await client.check_worker()
-            turn = await client.compact(session, guidance)
-            if detached:
-                return await detach(turn, as_json=as_json)
-            return await follow(turn, Printer(as_json=as_json), cancels=True)
-
-    ctx.exit(run(main()))
+    told = Following(as_json=as_json, types=(), names="perdure", tree=False, detached=detached)
+    ctx.exit(lead(lambda client: client.compact(session, guidance), told))
 
 
 @click.command("cancel")
@@ -280,12 +250,7 @@ def cancel_command(*, session: str, reason: str, turn: int | None, drop_queue: b
     A --turn that neither runs nor waits is refused with exit code 2 while another one runs. With --json the object has
     session, and sent: false if there was nothing to cancel.
     """
-
-    async def main() -> bool:
-        async with connect(store=False) as client:
-            return await client.cancel(session, reason, turn, drop_queue=drop_queue)
-
-    sent = run(main())
+    sent = with_client(lambda client: client.cancel(session, reason, turn, drop_queue=drop_queue), store=False)
     if as_json:
         print_json({"session": session, "sent": sent})
     elif sent:
@@ -314,12 +279,10 @@ def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, 
     A limit may be lower than before. One that is used up already is refused without --end.
     """
     named = {name: value for name, value in limits.items() if value is not None}
-
-    async def main() -> BudgetStatus:
-        async with connect(store=False) as client:
-            return await client.extend(session, turn=turn, end=end, **named)  # type: ignore[arg-type] # checked there
-
-    status = run(main())
+    status = with_client(
+        lambda client: client.extend(session, turn=turn, end=end, **named),  # type: ignore[arg-type] # checked there
+        store=False,
+    )
     if as_json:
         print_json(status.model_dump(mode="json"))
     else:
@@ -333,3 +296,82 @@ def _limits(status: BudgetStatus, named: Mapping[str, object]) -> list[str]:
     return [
         f"{name} {limits[name]}" + (f" ({used[name]} used)" if name in used else "") for name in limits if name in named
     ]
+
+
+class Session:
+    """All turns of a session, as they are followed."""
+
+    def __init__(self, client: Client, session: str, after: int | None) -> None:
+        """``after`` None begins with the turn that runs, or else the last."""
+        self.session = session
+        self._client = client
+        self._after = after
+
+    def events(self, *, heartbeat: timedelta | None) -> AsyncIterator[Envelope]:
+        """The events until no turn runs or waits."""
+        return self._client.events(self.session, self._after, heartbeat=heartbeat)
+
+    async def status(self) -> TurnStatus | None:
+        """Where the running turn stands; None while nobody can say, as when the server is away."""
+        with contextlib.suppress(SessionIdleError, ServerUnreachableError):
+            return await self._client.status(self.session)
+        return None
+
+    async def requests(self) -> tuple[InputRequest, ...]:
+        """What the last turn waits for people for."""
+        return await (await self._client.attach(self.session)).requests()
+
+    async def result(self) -> TurnResult:
+        """The result of the last turn."""
+        return await (await self._client.attach(self.session)).result()
+
+    async def cancel(self, reason: str) -> bool:
+        """Have the running turn stopped."""
+        return await self._client.cancel(self.session, reason)
+
+
+@click.command("follow")
+@click.argument("session")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with event N+1, of whichever turn it is; 0 begins with the first event of the session.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@only_types
+@type_names
+@with_tree
+@click.option(
+    "--heartbeat",
+    type=click.FloatRange(min=0.01, max=86_400),
+    metavar="SECONDS",
+    help="With --json: a line of the type heartbeat whenever nothing else came for so long. It has the number of the "
+    "event before it.",
+)
+@click.pass_context
+def follow_command(  # noqa: PLR0913  # one for each option of the command line
+    ctx: click.Context,
+    *,
+    session: str,
+    after: int | None,
+    as_json: bool,
+    types: tuple[str, ...],
+    names: Names,
+    tree: bool,
+    heartbeat: float | None,
+) -> None:
+    """Follow SESSION, from its running or last turn through all that wait or come meanwhile, until none runs.
+
+    Ctrl+C stops following; the turn goes on. With --after nothing is missed: in JSON, what had been written before has
+    "replayed": true. The exit code is that of the last turn.
+    """
+    if heartbeat is not None and not as_json:
+        raise MistakeError("--heartbeat prints nothing without --json; add that, or leave it out")
+    every = None if heartbeat is None else timedelta(seconds=heartbeat)
+    printer = Printer(as_json=as_json, types=types, names=names, heartbeat=every)
+    printer.after = after
+    code = with_client(
+        lambda client: follow(Session(client, session, after), printer, cancels=False, client=client, tree=tree)
+    )
+    ctx.exit(code)

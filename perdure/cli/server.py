@@ -102,11 +102,7 @@ class EmbeddedServer:
         return self._process.poll() if self._process is not None else None
 
     def command(self) -> list[str]:
-        """The command line that starts the server.
-
-        Raises:
-            CliError: The binary is not installed.
-        """
+        """The command line that starts the server."""
         options = self.options
         command = [find_binary(), "server", "start-dev", "--ip", HOST, "--port", str(options.port)]
         command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
@@ -120,11 +116,7 @@ class EmbeddedServer:
         return command
 
     async def start(self) -> None:
-        """Start the server and wait until it answers.
-
-        Raises:
-            CliError: A port is in use, the binary is missing, or the server ended before it answered.
-        """
+        """Start the server and wait until it answers."""
         check_port(self.options.port, "--port")
         if self.options.ui_port is not None:
             check_port(self.options.ui_port, "--ui-port")
@@ -171,8 +163,7 @@ class EmbeddedServer:
     async def wait(self) -> int:
         """Wait until the process has ended by itself, and return its exit code."""
         if self._process is None:
-            msg = "the server was not started"
-            raise RuntimeError(msg)
+            raise RuntimeError("the server was not started")
         return await wait_process(self._process)
 
     async def __aenter__(self) -> Self:
@@ -204,7 +195,7 @@ def find_binary() -> str:
     return found
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A port of this machine that nothing listens on right now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -213,11 +204,7 @@ def free_port() -> int:
 
 
 def check_port(port: int, option: str) -> None:
-    """Refuse a port that something listens on.
-
-    Raises:
-        MistakeError: It is in use; the message names the option that chooses another.
-    """
+    """Refuse a port that something listens on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,9 +1,14 @@
-"""``perdure show`` and ``perdure artifact``: what a session did, and the outputs and files of it."""
+"""``perdure show``, ``export`` and ``artifact``: what is stored of a session, for people and for programs.
 
+Long, because the lines of a transcript and its forms for other programs are made of the same steps.
+"""
+
+import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,25 +16,135 @@ from typing import NamedTuple
 import click
 
 from perdure.cli.asking import request_lines
-from perdure.cli.connection import open_store, run
+from perdure.cli.connection import open_store, with_store
 from perdure.cli.errors import CliError, ExitCode, MistakeError
-from perdure.cli.export import chain
-from perdure.cli.live import print_json, show, show_paged
+from perdure.cli.live import only_types, print_json, refuse_types, show, show_paged
 from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
 from perdure.cli.waits import read_known_waits, waits_of
 from perdure.client import ClientError, TurnWait
 from perdure.client.connect import connect
 from perdure.client.executions import Runs
-from perdure.client.read import ToolMetrics, read_tool_metrics
+from perdure.client.read import ToolMetrics, end_of, read_events, read_tool_metrics, read_trajectory
+from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
-from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
+from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError, is_called
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.turns import RunState, StopReason
+from perdure.contracts.values import JsonValue
+from perdure.llm.openai_format import openai_messages, openai_tools
 from perdure.store import Artifact, NotFoundError, StepRecord, Store, TurnRecord
+from perdure.trajectory import DatasetFormat, rows
 
-PAGE = 500
-"""Events read at once."""
+Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
+"""What one line of the output holds."""
+
+_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "usage", "cost_usd", "unpriced_calls")
+"""What a record says of a turn's end; null while the turn runs."""
+
+Export = Callable[[Store, str, int | None], AsyncIterator[Exported]]
+
+
+async def _conversation(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    """The conversation as it is now, or as it was at the end of the turn, as one array."""
+    last = turn or (await store.session(session)).turn
+    definition = await store.definition((await store.turn(session, last)).definition)
+    yield openai_messages(await store.transcript(session, turn=turn), definition.instructions)
+
+
+async def _records(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
+    """A record for each turn."""
+    # In this order: a turn that begins meanwhile is left out whole.
+    turns = await store.turns(session)
+    now = await store.session(session)
+    steps = {step.id: step for step in await store.steps(session)}
+    for record in turns:
+        if turn in {None, record.turn}:
+            definition = await store.definition(record.definition)
+            yield turn_record(
+                record, definition, added_messages_of(steps, record.turn, record.last_step or now.tip or now.head)
+            )
+
+
+async def _dataset(store: Store, session: str, turn: int | None, form: DatasetFormat) -> AsyncIterator[Exported]:
+    """Rows of a dataset."""
+    record = (await read_trajectory(store, session, turn)).to_record()
+    for row in rows([record], form):
+        yield row
+
+
+async def _events(store: Store, session: str, turn: int | None, types: Collection[str] = ()) -> AsyncIterator[Exported]:
+    """The event log, all or some types."""
+    async for envelope in read_events(store, session):
+        if turn in {None, envelope.turn} and (not types or is_called(envelope.event, types)):
+            yield envelope.line()
+
+
+FORMATS: dict[str, Export] = {
+    "openai": _conversation,
+    "jsonl": _records,
+    "chat": partial(_dataset, form="chat"),
+    "turns": partial(_dataset, form="turns"),
+    "events": _events,
+}
+
+
+@click.command("export")
+@click.argument("session")
+@click.option(
+    "--format", "to", type=click.Choice(list(FORMATS)), required=True, help="What to write; see above for each."
+)
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
+@only_types
+def export_command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
+    """Write the transcript of SESSION to standard output, as JSON.
+
+    \b
+    openai  the conversation as one array of OpenAI chat messages, system prompt first
+    jsonl   a line for each turn: its messages after the system prompt, its tools, how it ended
+    chat    the conversation as one row for training: only who said what
+    turns   a row for training for each answer: system prompt, what came before it, answer, calls
+    events  the event log, a line for each event
+
+    Arguments that are masked in the transcript stay masked.
+    """  # noqa: D301  # \b is click's mark of lines that stay as they are
+    if to != "events":
+        refuse_types(types, f"--format {to}")
+
+    async def main(store: Store) -> None:
+        await store.session(session)
+        if turn is not None:
+            await store.turn(session, turn)
+        export = partial(_events, types=types) if types else FORMATS[to]
+        async for line in export(store, session, turn):
+            print_json(line)
+
+    with_store(main)
+
+
+def added_messages_of(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
+    """The messages that a turn has added up to the step at its end, also if the conversation went on elsewhere."""
+    return [message for step in path_to(steps, tip, turn) for message in step.added]
+
+
+def path_to(steps: Mapping[str, StepRecord], tip: str | None, turn: int | None = None) -> list[StepRecord]:
+    """The steps that lead to ``tip``, by their ids, in order; all of the session's own, or only that turn's."""
+    backwards: list[StepRecord] = []
+    while tip is not None and tip in steps and turn in {None, steps[tip].turn}:
+        backwards.append(steps[tip])
+        tip = steps[tip].parent
+    return backwards[::-1]
+
+
+def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:
+    """A turn as one record: a conversation that begins with the system prompt, its tools, and how it ended."""
+    about = turn.model_dump(mode="json", include={"session", "turn", "agent", "definition", "started_at", "ended_at"})
+    return {
+        "messages": [*openai_messages(messages, definition.instructions)],
+        "tools": openai_tools(definition.tools),
+        "metadata": {**about, "model": definition.model, **end_of(turn.result, _ENDED)},
+    }
+
 
 SHORT = 100
 """Columns of a message that ``--short`` shows."""
@@ -64,7 +179,7 @@ def show_command(
     if as_checkpoints:
         _show_checkpoints(session, turn, as_json=as_json)
         return
-    shown = run(_read(session, turn, as_json=as_json, tracebacks=tracebacks))
+    shown = asyncio.run(_read(session, turn, as_json=as_json, tracebacks=tracebacks))
     if as_json:
         about = {"turn", "step", "finish_reason", "usage", "cost_usd", "messages", "summarised"}
         print_json(
@@ -121,7 +236,7 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
         # In this order: a turn that begins meanwhile is left out whole.
         turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
         now = await store.session(session)
-        conversation = chain({step.id: step for step in await store.steps(session)}, now.tip or now.head)
+        conversation = path_to({step.id: step for step in await store.steps(session)}, now.tip or now.head)
         parent = conversation[0].parent if conversation else None
         numbers = {record.turn for record in turns}
         return Shown(
@@ -138,13 +253,9 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
 
 
 async def _check_refused(session: str) -> None:
-    """Say why the session's request was refused, if that is all there is of it.
-
-    Raises:
-        CliError: It was.
-    """
+    """Say why the session's request was refused, if that is all there is of it."""
     runs = Runs(await connect())
-    run = await runs.newest(session)
+    run = await runs.find_newest(session)
     close = await runs.close(session, run.run_id) if run is not None and not run.running else None
     if close is not None and close.result is not None and close.result.error:
         raise CliError(clean(f"no turn of session {session!r} was opened: {close.result.error}"), ExitCode.ERROR)
@@ -165,14 +276,11 @@ async def _tracebacks(store: Store, session: str, steps: Sequence[StepRecord]) -
 
 async def _seconds(store: Store, session: str) -> dict[object, float]:
     found: dict[object, float] = {}
-    after = 0
-    while page := await store.events(session, after=after, limit=PAGE):
-        after = page[-1].seq
-        for envelope in page:
-            if isinstance(envelope.event, ToolEnd):
-                found[envelope.event.call_id] = envelope.event.seconds
-            elif isinstance(envelope.event, GenerationEnd):
-                found[envelope.turn, envelope.step] = envelope.event.seconds
+    async for envelope in read_events(store, session):
+        if isinstance(envelope.event, ToolEnd):
+            found[envelope.event.call_id] = envelope.event.seconds
+        elif isinstance(envelope.event, GenerationEnd):
+            found[envelope.turn, envelope.step] = envelope.event.seconds
     return found
 
 
@@ -196,29 +304,28 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
 
 
 def _show_checkpoints(session: str, turn: int | None, *, as_json: bool) -> None:
-    async def main() -> list[Checkpoint]:
-        async with open_store() as store:
-            if turn is not None:
-                await store.turn(session, turn)
-            return [one for one in await store.checkpoints(session) if turn in {None, one.turn}]
+    async def main(store: Store) -> list[Checkpoint]:
+        if turn is not None:
+            await store.turn(session, turn)
+        return [checkpoint for checkpoint in await store.checkpoints(session) if turn in {None, checkpoint.turn}]
 
-    found = run(main())
+    found = with_store(main)
     if as_json:
-        print_json({"session": session, "checkpoints": [one.model_dump(mode="json") for one in found]})
+        print_json({"session": session, "checkpoints": [checkpoint.model_dump(mode="json") for checkpoint in found]})
         return
-    for one in found:
-        show(checkpoint_line(one))
+    for checkpoint in found:
+        show(checkpoint_line(checkpoint))
 
 
-def checkpoint_line(one: Checkpoint) -> Line:
+def checkpoint_line(checkpoint: Checkpoint) -> Line:
     """One line on a checkpoint: where it is, how it stands, and how full the context is."""
-    used = f" · {one.context_used:.1%} of the context" if one.context_used is not None else ""
-    pending = f" · {len(one.pending_calls)} calls pending" if one.pending_calls else ""
-    why = f" ({one.error.code})" if one.error is not None else ""
-    tone = Tone.BAD if one.status is CheckpointStatus.STOPPED_BY_ERROR else Tone.PLAIN
-    where = f"turn {one.turn} · step {one.step} · {one.status}{why}"
-    messages = f"{one.messages} message{'' if one.messages == 1 else 's'}"
-    return Line(f"{where} · {messages} · {one.context_tokens:,} tokens{used}{pending}", tone)
+    used = f" · {checkpoint.context_used:.1%} of the context" if checkpoint.context_used is not None else ""
+    pending = f" · {len(checkpoint.pending_calls)} calls pending" if checkpoint.pending_calls else ""
+    why = f" ({checkpoint.error.code})" if checkpoint.error is not None else ""
+    tone = Tone.BAD if checkpoint.status is CheckpointStatus.STOPPED_BY_ERROR else Tone.PLAIN
+    where = f"turn {checkpoint.turn} · step {checkpoint.step} · {checkpoint.status}{why}"
+    messages = f"{checkpoint.messages} message{'' if checkpoint.messages == 1 else 's'}"
+    return Line(f"{where} · {messages} · {checkpoint.context_tokens:,} tokens{used}{pending}", tone)
 
 
 def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = False) -> Line:
@@ -302,15 +409,14 @@ def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
     tool_end have their ids.
     """
 
-    async def main() -> Artifact:
-        async with open_store() as store:
-            await store.session(session)
-            try:
-                return await store.artifact(handle, session=session)
-            except NotFoundError as error:
-                raise MistakeError(f"{error}; 'perdure show {session}' tells the ids") from None
+    async def main(store: Store) -> Artifact:
+        await store.session(session)
+        try:
+            return await store.artifact(handle, session=session)
+        except NotFoundError as error:
+            raise MistakeError(f"{error}; 'perdure show {session}' tells the ids") from None
 
-    found = run(main())
+    found = with_store(main)
     if output is None:
         _print(found)
         return

@@ -48,7 +48,7 @@ async def waits_of(sessions: Sequence[str]) -> dict[str, TurnWait]:
     waits = Waits(Runs(await connect()))
     try:
         async with asyncio.timeout(max(PATIENCE.total_seconds(), len(sessions) / SLOWEST)):
-            return await waits.of_several(sessions)
+            return await waits.waits_of(sessions)
     except TimeoutError:
         return {}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,11 +16,12 @@ from datetime import timedelta
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 from pydantic import BaseModel, ValidationError
 
-from perdure.cli.errors import CliError, MistakeError
+from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.cli.server import open_log, spawn, stop_process
 from perdure.settings import PREFIX
 
@@ -41,11 +43,7 @@ replay_option = click.option(
 
 
 def recording_settings(record: Path | None, replay: Path | None) -> dict[str, Path | str]:
-    """The settings that the options stand for, by their names; none if neither is given.
-
-    Raises:
-        MistakeError: Both are given.
-    """
+    """The settings that the options stand for, by their names; none if neither is given."""
     if record is not None and replay is not None:
         raise MistakeError("a worker records or replays, not both; leave --record or --replay out")
     folder = replay if record is None else record
@@ -60,23 +58,17 @@ def variables(settings: Mapping[str, Path | str]) -> dict[str, str]:
 
 
 def worker_arguments(agents: Sequence[str]) -> list[str]:
-    """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules.
-
-    Raises:
-        MistakeError: The worker is not installed.
-    """
+    """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules."""
     if find_spec(WORKER) is None:
-        msg = (
+        raise MistakeError(
             "this checkout has no perdure/worker: its symbolic links were not made; clone it again with "
             "'git clone -c core.symlinks=true', or install the package: pip install 'perdure[worker]'"
         )
-        raise MistakeError(msg)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        msg = (
+        raise MistakeError(
             f"this installation is the client only (there is no {missing[0]}); for a worker: "
             "pip install 'perdure[worker]', or use its container image; 'perdure run' reaches it from here"
         )
-        raise MistakeError(msg)
     command = [sys.executable, "-P", "-m", WORKER]
     for module in agents:
         command += ["--agents", module]
@@ -223,7 +215,7 @@ def _has_risen(before: int | None, after: int | None) -> bool:
 
 
 def wait_before_start(deaths: int) -> timedelta:
-    """How long to wait after so many deaths in a row of workers that were not steady."""
+    """The wait before the next start, by the number of workers that died soon after theirs."""
     return min(FIRST_WAIT * 2 ** min(deaths - 1, 10), LONGEST_WAIT) if deaths else timedelta()
 
 
@@ -258,7 +250,7 @@ class WorkerProcess:
             size = opened.seek(0, os.SEEK_END)
             opened.seek(max(self._start, size - TAIL_BYTES))
             rows = opened.read().decode(errors="replace").splitlines()
-        return tuple(plain_line(row) for row in rows if row.strip())[-LAST_LINES:]
+        return tuple(to_plain_line(row) for row in rows if row.strip())[-LAST_LINES:]
 
     async def is_ready(self, address: str) -> bool:
         """Wait until it says so, or has ended; without a door for metrics there is nobody to ask.
@@ -292,7 +284,7 @@ class _Record(BaseModel):
     exception: str = ""
 
 
-def plain_line(row: str) -> str:
+def to_plain_line(row: str) -> str:
     """A line of the log: of a JSON record its logger and message, and the last line of its exception."""
     with contextlib.suppress(ValidationError):
         record = _Record.model_validate_json(row)
@@ -308,3 +300,102 @@ async def _is_ready(address: str) -> bool:
         return False  # an error status is an OSError too
 
     return await asyncio.to_thread(ask)
+
+
+USUAL_KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "azure": ("AZURE_API_KEY",),
+    "bedrock": ("AWS_ACCESS_KEY_ID",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_AI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "huggingface": ("HUGGINGFACE_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY",),
+    "replicate": ("REPLICATE_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+}
+"""The variables litellm reads the key of a provider from; any one of them will do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedAgent:
+    """What is told of an agent.
+
+    Attributes:
+        servers: Number of its MCP servers.
+        models_without_key: Its models, those that stand in for the first included, that take the provider's usual key.
+        unset: Variables that its settings refer to and that are not set.
+    """
+
+    name: str
+    model: str
+    tools: int
+    servers: int
+    models_without_key: Sequence[str]
+    unset: Sequence[str]
+
+    def line(self) -> str:
+        """The agent as one line."""
+        servers = [_count_of(self.servers, "MCP server")] if self.servers else []
+        return " · ".join([self.name, self.model, _count_of(self.tools, "tool"), *servers])
+
+
+def _count_of(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+async def load_agents(command: Sequence[str], environment: Mapping[str, str]) -> tuple[LoadedAgent, ...]:
+    """Load the agents as the worker will.
+
+    Raises:
+        CliError: They cannot be loaded; the message is the worker's own.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--describe",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+        start_new_session=True,  # so that Ctrl+C does not reach it
+    )
+    try:
+        async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
+            said, complaint = await process.communicate()
+    except TimeoutError:
+        msg = f"the agents were not loaded within {READY_TIMEOUT.total_seconds():.0f} s; see what their modules do"
+        raise CliError(msg) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    rows = [row for row in said.decode(errors="replace").splitlines() if row.strip()]
+    if process.returncode == 0 and rows:
+        described: list[dict[str, Any]] = json.loads(rows[-1])  # modules may print lines of their own
+        return tuple(LoadedAgent(**agent) for agent in described)
+    told = [to_plain_line(row) for row in complaint.decode(errors="replace").splitlines() if row.strip()]
+    if told and told[-1].startswith("perdure: "):
+        raise CliError(told[-1].removeprefix("perdure: "), process.returncode or ExitCode.ERROR)
+    raise CliError(f"the agents cannot be loaded: {' | '.join(told[-LAST_LINES:]) or 'no word of why'}")
+
+
+def find_missing_keys(agents: Sequence[LoadedAgent], environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """A sentence for each key or variable that agents need and that is not set."""
+    users: dict[str, list[str]] = {}
+    for agent in agents:
+        for model in agent.models_without_key:
+            names = USUAL_KEYS.get(model.partition("/")[0], ())
+            if names and not any(environment.get(name) for name in names):
+                users.setdefault(f"{' or '.join(names)} for {model}", []).append(agent.name)
+        for name in agent.unset:
+            users.setdefault(name, []).append(agent.name)
+    for needed, agents_of in users.items():
+        yield f"{needed} (agent {', '.join(dict.fromkeys(agents_of))}) is not set"

@@ -5,7 +5,7 @@ Long, because each public method says what it takes, gives and raises, and a cli
 
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Self, Unpack
@@ -37,7 +37,7 @@ from perdure.client.requests import (
     turn_request,
     validate,
 )
-from perdure.client.sessions import Sessions, no_session
+from perdure.client.sessions import Sessions, describe_missing_session
 from perdure.client.stream import EventReader, events_of_turns, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
@@ -46,22 +46,11 @@ from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.events import Envelope
-from perdure.contracts.input_requests import (
-    AnswerRequest,
-    ApproveRequest,
-    DenyRequest,
-    InputReceipt,
-    OpenRequest,
-)
+from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, OpenRequest
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Update
-from perdure.contracts.turns import (
-    BudgetStatus,
-    CancelRequest,
-    SendRequest,
-    TurnStatus,
-)
-from perdure.contracts.values import JsonValue
+from perdure.contracts.turns import BudgetStatus, CancelRequest, SendRequest, TurnStatus
+from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
@@ -71,6 +60,14 @@ from perdure.trajectory import Trajectory
 
 GUIDANCE = "what matters for the work ahead"
 """What a summary keeps in mind when the person who asks for it names nothing."""
+
+
+@contextlib.contextmanager
+def _found_in_store() -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError as error:
+        raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
 
 
 class Client:
@@ -156,7 +153,7 @@ class Client:
             ServerUnreachableError: The server does not answer.
         """
         request = turn_request(session, {"prompt": guidance or GUIDANCE, "request_id": request_id, "compact": True})
-        if await self._runs.newest(session) is None:
+        if await self._runs.find_newest(session) is None:
             await self._sessions.check_known(session)
         return await self._sessions.start(session, request)
 
@@ -236,7 +233,7 @@ class Client:
         """
         text, files = await read_content(prompt)
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
-        newest = await self._runs.newest(session)
+        newest = await self._runs.find_newest(session)
         if newest is None:
             await self._sessions.check_known(session)
         if (
@@ -245,9 +242,9 @@ class Client:
         ):
             return self._sessions.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         parts = await self._sessions.keep_files(session, files)
-        request = request.model_copy(update=parts)
+        request = replace(request, parts=parts)
         said = {"request_id": request.request_id, "steer": steer, "context": request.context, "by": request.by}
-        message = validate(SendRequest, {"prompt": text, **said}).model_copy(update=parts)
+        message = replace(validate(SendRequest, {"prompt": text, **said}), parts=parts)
         try:
             return await deliver(lambda: self._sessions.hand_over(session, request, message))
         except UpdateRefusedError as error:
@@ -272,10 +269,9 @@ class Client:
             NoWorkerError: No worker took the answer.
         """
         if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
-            msg = (
+            raise RequestRefusedError(
                 "an answer is text or JSON; send images and files before it, with client.send(session, […], steer=True)"
             )
-            raise RequestRefusedError(msg)
         return await self._replies.reply(
             session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by}
         )
@@ -329,7 +325,7 @@ class Client:
             UnknownSessionError: There is no such session, or no such turn of it.
             StoreError: The store is needed and cannot be read.
         """
-        newest = await self._runs.newest(session)
+        newest = await self._runs.find_newest(session)
         if turn is None and newest is not None and newest.running:
             return self._sessions.turn(session, newest.request_id, newest.run_id)
         try:
@@ -337,22 +333,16 @@ class Client:
             record = await store.session(session)
         except NotFoundError:
             if newest is None:
-                raise UnknownSessionError(no_session(session)) from None
+                raise UnknownSessionError(describe_missing_session(session)) from None
             return self._sessions.turn(session, newest.request_id, newest.run_id, turn)
         run_id = newest.run_id if newest is not None else None
         ahead = newest is not None and newest.running
         if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
-            msg = f"session {session!r} has no turn {turn}; its last is {record.turn}"
-            raise UnknownSessionError(msg)
+            raise UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {record.turn}")
         return self._sessions.turn(session, "", run_id, turn or record.turn)
 
     async def events(
-        self,
-        session: str,
-        after: int | None = None,
-        types: Collection[str] = (),
-        *,
-        heartbeat: timedelta | None = None,
+        self, session: str, after: int | None = None, types: Collection[str] = (), *, heartbeat: timedelta | None = None
     ) -> AsyncIterator[Envelope]:
         """The events of a session as they come, through all its turns, until no turn of it runs or waits.
 
@@ -390,21 +380,21 @@ class Client:
                 return
             first = number
             await reader.skip_to(first)
-        is_open = functools.partial(self._runs.patiently_running, session)
+        is_open = functools.partial(self._runs.is_running_patiently, session)
         while True:
             async for envelope in events_of_turns(reader, first, is_open):
                 yield envelope
-            newest = await self._runs.newest(session)
+            newest = await self._runs.find_newest(session)
             if newest is None or not newest.running:
                 try:
-                    await (await self._last(session, newest)).result()
+                    await (await self._last_turn_of(session, newest)).result()
                 except TurnClosedError:
                     if not await is_open():
                         raise
                 else:
                     return
 
-    async def _last(self, session: str, newest: Run | None) -> Turn:
+    async def _last_turn_of(self, session: str, newest: Run | None) -> Turn:
         """The turn of a run that has closed, even if another one is started meanwhile."""
         number: int | None = None
         with contextlib.suppress(NotFoundError):
@@ -433,7 +423,7 @@ class Client:
         request = validate(CancelRequest, {"reason": reason, "turn": turn, "drop_queue": drop_queue})
         if await self._runs.cancel(session, request):
             return True
-        if await self._runs.newest(session) is None:
+        if await self._runs.find_newest(session) is None:
             await self._sessions.check_known(session)
         return False
 
@@ -463,7 +453,7 @@ class Client:
             NoWorkerError: No worker took the limits.
         """
         request = extend_request(turn=turn, end=end, **limits)
-        if await self._runs.newest(session) is None:
+        if await self._runs.find_newest(session) is None:
             await self._sessions.check_known(session)
         try:
             return await send_limits(self.temporal, session, request)
@@ -478,7 +468,7 @@ class Client:
             SessionIdleError: No turn runs, or no worker answers, which :meth:`waits_for` explains.
             UnknownSessionError: There is no session of that id.
         """
-        newest = await self._runs.newest(session)
+        newest = await self._runs.find_newest(session)
         if newest is None:
             await self._sessions.check_known(session)
         if newest is None or not newest.running:
@@ -486,11 +476,10 @@ class Client:
             raise SessionIdleError(msg)
         status = await self._runs.status(session)
         if status is None:
-            wait = (await self._waits.of_several([session])).get(session)
+            wait = (await self._waits.waits_of([session])).get(session)
             why = f": it {wait.sentence(datetime.now(UTC))}" if wait is not None else " yet; ask again in a moment"
-            msg = f"the turn of session {session!r} is not held by any worker{why}"
-            raise SessionIdleError(msg)
-        return await self._waits.told(status)
+            raise SessionIdleError(f"the turn of session {session!r} is not held by any worker{why}")
+        return await self._waits.with_wait(status)
 
     async def waits_for(self, session: str) -> TurnWait | None:
         """Why the running turn stands still, since when, and what to do; None if it goes on, or none runs.
@@ -500,11 +489,11 @@ class Client:
         Raises:
             ServerUnreachableError: The server does not answer.
         """
-        return await self._waits.of(session)
+        return await self._waits.wait_of(session)
 
     async def waits(self, sessions: Collection[str]) -> dict[str, TurnWait]:
         """The same for several sessions, five at a time; those that go on, or cannot be asked about, are left out."""
-        return await self._waits.of_several(sessions)
+        return await self._waits.waits_of(sessions)
 
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
@@ -534,11 +523,8 @@ class Client:
         Raises:
             UnknownSessionError: There is no session of that id in the store, or no such turn.
         """
-        store = await self.store()
-        try:
-            return list(await store.transcript(session, turn=turn))
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+        with _found_in_store():
+            return list(await (await self.store()).transcript(session, turn=turn))
 
     async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
         """What a session came to so far, or what one turn of it did, as one value.
@@ -546,10 +532,8 @@ class Client:
         Raises:
             UnknownSessionError: There is no session of that id in the store, or no such turn.
         """
-        try:
+        with _found_in_store():
             return await read_trajectory(await self.store(), session, turn)
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
 
     async def checkpoints(self, session: str) -> list[Checkpoint]:
         """Every step of the session as a place to go on from, in order; also those that a rewind left behind.
@@ -557,11 +541,8 @@ class Client:
         Raises:
             UnknownSessionError: There is no session of that id in the store.
         """
-        store = await self.store()
-        try:
-            return list(await store.checkpoints(session))
-        except NotFoundError as error:
-            raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+        with _found_in_store():
+            return list(await (await self.store()).checkpoints(session))
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
         """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.

@@ -8,23 +8,39 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import timedelta
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 import temporalio.client
+from pydantic_core import SchemaSerializer
+from pydantic_core.core_schema import any_schema
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.failure.v1 import Failure
-from temporalio.contrib.pydantic import PydanticPayloadConverter, ToJsonOptions
-from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultFailureConverter, PayloadConverter
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
+from temporalio.converter import (
+    CompositePayloadConverter,
+    DataConverter,
+    DefaultFailureConverter,
+    DefaultPayloadConverter,
+    JSONPlainPayloadConverter,
+    PayloadConverter,
+)
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from perdure.client.errors import ClientError, ServerRefusedError, ServerUnreachableError, TemporalConfigError
+from perdure.contracts.values import PublicValue
 from perdure.local_files import DevFile
 from perdure.settings import temporal_file
+
+Result = TypeVar("Result")
 
 _AWAY = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
 """What a call fails with when the server is gone or does not answer."""
@@ -269,17 +285,29 @@ class ConnectOptions(TypedDict, total=False):
     task_queue: str
 
 
-_COMPACT = PydanticPayloadConverter(ToJsonOptions(exclude_unset=True))
+_ANY_VALUE = SchemaSerializer(any_schema())
+
+
+class CompactJsonConverter(PydanticJSONPlainPayloadConverter):
+    """JSON by pydantic, without the fields that have their defaults: a reader of ours fills them in."""
+
+    def to_payload(self, value: object) -> Payload:
+        """Write a value."""
+        data = _ANY_VALUE.to_json(value, exclude_defaults=not isinstance(value, PublicValue))
+        return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
+
+
+_CONVERTERS = tuple(
+    CompactJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
+    for converter in DefaultPayloadConverter.default_encoding_payload_converters
+)
 
 
 class CompactPayloadConverter(CompositePayloadConverter):
-    """JSON by pydantic, without fields that were never set: they are their defaults on the other end too.
-
-    The SDK makes a converter for each activation; they share one set of type adapters.
-    """
+    """The SDK's converters with compact JSON. The SDK makes one for each activation; all share the type adapters."""
 
     def __init__(self) -> None:
-        super().__init__(*_COMPACT.converters.values())
+        super().__init__(*_CONVERTERS)
 
 
 DATA_CONVERTER = dataclasses.replace(
@@ -308,7 +336,7 @@ def load_config(**options: Unpack[ConnectOptions]) -> ClientConnectConfig:
         ServerUnreachableError: The address file was left by a ``perdure dev`` that was killed.
     """
     found = None if "address" in options else temporal_file()
-    config = _of_environment() if found is None else _of_file(found)
+    config = _read_environment() if found is None else _read_file(found)
     if "address" in options:
         config["target_host"] = options["address"]
     if "namespace" in options:
@@ -320,7 +348,7 @@ def load_config(**options: Unpack[ConnectOptions]) -> ClientConnectConfig:
     return config
 
 
-def _of_environment() -> ClientConnectConfig:
+def _read_environment() -> ClientConnectConfig:
     try:
         config = ClientConfig.load_client_connect_config()
     except (RuntimeError, ValueError, OSError) as error:
@@ -331,13 +359,12 @@ def _of_environment() -> ClientConnectConfig:
     return config
 
 
-def _of_file(found: DevFile) -> ClientConnectConfig:
+def _read_file(found: DevFile) -> ClientConnectConfig:
     if not found.is_live:
-        msg = (
+        raise ServerUnreachableError(
             f"the 'perdure dev' of {found.path.parent.parent} (process {found.addresses.pid}) was killed; start it "
             f"again there, set TEMPORAL_ADDRESS to another server, or remove {found.path}"
         )
-        raise ServerUnreachableError(msg)
     return ClientConnectConfig(target_host=found.addresses.temporal_address, namespace=found.addresses.namespace)
 
 
@@ -370,8 +397,7 @@ async def connect(*, runtime: Runtime | None = None, **options: Unpack[ConnectOp
         )
     except ValueError as error:
         name = "address" if "address" in options else "TEMPORAL_ADDRESS"
-        msg = f"{name}: {address!r} is no HOST:PORT ({error})"
-        raise TemporalConfigError(msg) from error
+        raise TemporalConfigError(f"{name}: {address!r} is no HOST:PORT ({error})") from error
     except OSError as error:
         msg = f"a file of Temporal's configuration cannot be read: {error}; check the TEMPORAL_* variables"
         raise TemporalConfigError(msg) from error
@@ -391,3 +417,26 @@ def rpc_errors() -> Iterator[None]:
         yield
     except RPCError as error:
         raise error_of_call(error) from error
+
+
+async def unless_missing(call: Awaitable[Result]) -> Result | None:
+    """The answer to a call about an execution; None if the server does not know that."""
+    with rpc_errors():
+        try:
+            return await call
+        except RPCError as error:
+            if is_missing(error):
+                return None
+            raise
+
+
+async def pollers_of(
+    temporal: temporalio.client.Client, queue: str, kind: "TaskQueueType.ValueType", *, retry: bool = True
+) -> Sequence[PollerInfo]:
+    """The workers that have asked the queue for work of late; one that is gone is among them for some minutes."""
+    request = DescribeTaskQueueRequest(
+        namespace=temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
+    )
+    with rpc_errors():
+        described = await temporal.workflow_service.describe_task_queue(request, retry=retry)
+    return described.pollers

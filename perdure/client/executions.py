@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -11,8 +10,7 @@ import temporalio.client
 from pydantic import ValidationError
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, GetWorkflowExecutionHistoryRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import (
     WorkflowContinuedAsNewError,
     WorkflowExecutionStatus,
@@ -32,7 +30,7 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as WorkflowTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.connect import is_away, is_missing, rpc_errors
+from perdure.client.connect import is_away, is_missing, pollers_of, rpc_errors, unless_missing
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
@@ -41,8 +39,8 @@ from perdure.client.errors import (
     SessionBusyError,
     WrongTurnError,
 )
-from perdure.client.patience import PAUSE, SERVER, call_patiently
-from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, update_errors
+from perdure.client.patience import PAUSE, call_patiently
+from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, send_update
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Query, Signal, Update
 from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
@@ -87,29 +85,19 @@ class Runs:
     def __init__(self, temporal: temporalio.client.Client) -> None:
         self.temporal = temporal
 
-    async def newest(self, session: str) -> Run | None:
+    async def find_newest(self, session: str) -> Run | None:
         """The newest run, or None if Temporal has none (or no longer)."""
-        with rpc_errors():
-            try:
-                description = await self.temporal.get_workflow_handle(session).describe()
-                run_id = description.run_id
-                running = description.status == WorkflowExecutionStatus.RUNNING
-                return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
-            except RPCError as error:
-                if is_missing(error):
-                    return None
-                raise
+        return await unless_missing(self._newest(session))
+
+    async def _newest(self, session: str) -> Run:
+        description = await self.temporal.get_workflow_handle(session).describe()
+        run_id, running = description.run_id, description.status == WorkflowExecutionStatus.RUNNING
+        return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
 
     async def is_running(self, session: str, run_id: str | None = None) -> bool:
         """Whether the run is open, by default the newest; False also when Temporal no longer has it."""
-        with rpc_errors():
-            try:
-                description = await self.temporal.get_workflow_handle(session, run_id=run_id).describe()
-            except RPCError as error:
-                if is_missing(error):
-                    return False
-                raise
-        return description.status == WorkflowExecutionStatus.RUNNING
+        description = await unless_missing(self.temporal.get_workflow_handle(session, run_id=run_id).describe())
+        return description is not None and description.status == WorkflowExecutionStatus.RUNNING
 
     async def _request_id(self, session: str, run_id: str) -> str:
         """The request id in the run's input; a request without one goes by the id of its first run."""
@@ -126,18 +114,10 @@ class Runs:
         except (ValidationError, ValueError, RuntimeError):  # not a request of ours: the workflow refuses it
             return run_id
         request = values[0] if values else None
-        if not isinstance(request, Continuation):
-            return run_id
-        carried = request.carried.get("turn") if isinstance(request.carried, dict) else None
-        recorded = carried.get("request_id") if isinstance(carried, Mapping) else None
-        return str(recorded or request.request_id or run_id)
+        return (request.request_id if isinstance(request, Continuation) else "") or run_id
 
     async def close(self, session: str, run_id: str) -> Close:
-        """Wait until the run closes, and say how. A server that restarts meanwhile is waited for.
-
-        Raises:
-            ServerUnreachableError: The server did not answer for a minute.
-        """
+        """Wait until the run closes, and say how. A server that restarts meanwhile is waited for."""
         while True:
             try:
                 with rpc_errors():
@@ -145,7 +125,7 @@ class Runs:
             except ServerUnreachableError:
                 # A short call says when the server answers again; one that waits for the end stays silent then.
                 await asyncio.sleep(PAUSE.total_seconds())
-                await self.patiently_running(session, run_id)
+                await self.is_running_patiently(session, run_id)
 
     async def _close(self, session: str, run_id: str) -> Close:
         handle = self.temporal.get_workflow_handle(session, run_id=run_id, result_type=TurnResult)
@@ -208,15 +188,11 @@ class Runs:
 
     async def _update_cancel(self, session: str, request: CancelRequest) -> CancelReceipt | None:
         """The receipt; None if no turn runs. Asked again when the run closes under it: the next turn may be meant."""
-        handle = self.temporal.get_workflow_handle(session)
-
-        async def attempt() -> CancelReceipt:
-            with update_errors():
-                receipt: CancelReceipt = await handle.execute_update(Update.CANCEL, request, result_type=CancelReceipt)
-            return receipt
-
         try:
-            return await deliver(attempt, again=frozenset({"closed", "lost"}))
+            return await deliver(
+                lambda: send_update(self.temporal, session, Update.CANCEL, request, CancelReceipt),
+                again=frozenset({"closed", "lost"}),
+            )
         except UpdateRefusedError as error:
             message = f"session {session!r} refused to cancel: {error}"
             if error.code == ReasonCode.REQUEST_TURN_MISMATCH:
@@ -256,19 +232,15 @@ class Runs:
 
     async def has_worker(self, task_queue: str) -> bool:
         """Whether a worker asked the task queue for work in the last minute."""
-        request = DescribeTaskQueueRequest(
-            namespace=self.temporal.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-        with rpc_errors():
-            response = await self.temporal.workflow_service.describe_task_queue(request, retry=True)
+        pollers = await pollers_of(self.temporal, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)
         oldest = datetime.now(UTC) - POLLER_AGE
-        return any(poller.last_access_time.ToDatetime(UTC) > oldest for poller in response.pollers)
+        return any(poller.last_access_time.ToDatetime(UTC) > oldest for poller in pollers)
 
-    async def patiently_running(self, session: str, run_id: str | None = None) -> bool:
+    async def is_running_patiently(self, session: str, run_id: str | None = None) -> bool:
         """As :meth:`is_running`, sitting out a server that does not answer for up to a minute."""
-        return await call_patiently(SERVER, ServerUnreachableError, lambda: self.is_running(session, run_id))
+        return await call_patiently(
+            "the Temporal server", ServerUnreachableError, lambda: self.is_running(session, run_id)
+        )
 
 
 def _close_of_failure(session: str, cause: BaseException) -> Close:

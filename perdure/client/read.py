@@ -5,7 +5,7 @@ session's next message: an operator may reset the workflow, and its turn then go
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Unpack
 
@@ -20,7 +20,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope, ToolEnd, ToolError, ToolStart
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import RunState, StopReason, TurnResult
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, replace
 from perdure.llm.openai_format import openai_tools
 from perdure.store import SessionRecord, Store, TurnRecord
 from perdure.store.records import Closure, PeopleWaitedFor, SessionFilter, StepRecord
@@ -34,17 +34,17 @@ ENDED = ("stop_reason", "reason_code", "error", "stopped_by")
 
 
 async def read_trajectory(store: Store, session: str, turn: int | None = None) -> Trajectory:
-    """What the session came to so far, or what one turn of it did.
-
-    Raises:
-        NotFoundError: There is no such session or turn.
-    """
+    """What the session came to so far, or what one turn of it did."""
     now = await store.session(session)
     last = await store.turn(session, turn or now.turn)
     definition = await store.definition(last.definition)
     end = (last.last_step if turn is not None else None) or now.tip or now.head
-    steps = [step for step in await _path(store, session, end) if _is_of(step, session, turn)]
-    events = [one async for one in read_events(store, session) if turn in {None, one.turn}]
+    steps = [
+        step
+        for step in await _path(store, session, end)
+        if turn is None or (step.session, step.turn) == (session, turn)
+    ]
+    events = [envelope async for envelope in read_events(store, session) if turn in {None, envelope.turn}]
     return Trajectory(
         session=session,
         turn=turn,
@@ -94,22 +94,16 @@ async def _path(store: Store, session: str, tip: str | None) -> list[StepRecord]
             step = await store.step(tip)
             if step is None:
                 break
-            known |= {one.id: one for one in await store.steps(step.session)}
+            known |= {record.id: record for record in await store.steps(step.session)}
         backwards.append(known[tip])
         tip = known[tip].parent
     return backwards[::-1]
 
 
-def _is_of(step: StepRecord, session: str, turn: int | None) -> bool:
-    return turn is None or (step.session, step.turn) == (session, turn)
-
-
-def end_of(result: TurnResult | None) -> dict[str, JsonValue]:
-    """What is known of how a turn ended, as a trajectory's metadata."""
-    if result is None:
-        return dict.fromkeys(ENDED)
-    known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(ENDED))
-    return {name: known[name] for name in ENDED}
+def end_of(result: TurnResult | None, names: Sequence[str] = ENDED) -> dict[str, JsonValue]:
+    """What is known of how a turn ended: these fields of its result, or null while it runs."""
+    known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(names)) if result is not None else {}
+    return {name: known.get(name) for name in names}
 
 
 class ToolMetrics(Value):
@@ -148,8 +142,8 @@ def tool_metrics(envelopes: Iterable[Envelope], *, detailed: bool = False) -> To
             seconds = (envelope.at - began.get(event.call_id, envelope.at)).total_seconds()
             ended.setdefault(event.call_id, (event.tool, True, seconds))
     names = sorted({tool for tool, _, _ in ended.values()}) if detailed else ()
-    each = {name: _of([one for one in ended.values() if one[0] == name]) for name in names}
-    return _of(list(ended.values())).model_copy(update={"tools": each})
+    each = {name: _sum_up([row for row in ended.values() if row[0] == name]) for name in names}
+    return replace(_sum_up(list(ended.values())), tools=each)
 
 
 async def read_tool_metrics(store: Store, session: str, turn: int | None, *, detailed: bool = False) -> ToolMetrics:
@@ -160,13 +154,13 @@ async def read_tool_metrics(store: Store, session: str, turn: int | None, *, det
         await reader.skip_to(turn)
     envelopes: list[Envelope] = []
     while reader.after < last and (page := await reader.read()):
-        envelopes += [one for one in page if turn in {None, one.turn}]
+        envelopes += [envelope for envelope in page if turn in {None, envelope.turn}]
         if turn is not None and page[-1].turn > turn:
             break
     return tool_metrics(envelopes, detailed=detailed)
 
 
-def _of(calls: list[tuple[str, bool, float]]) -> ToolMetrics:
+def _sum_up(calls: list[tuple[str, bool, float]]) -> ToolMetrics:
     return ToolMetrics(
         count=len(calls),
         errors=sum(failed for _, failed, _ in calls),
@@ -236,14 +230,10 @@ def _closure(run: WorkflowExecution, at: datetime) -> Closure:
 
 
 async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[SessionFilter]) -> list[Listed]:
-    """Sessions with their last turns, those that began last first; open turns that Temporal has ended are ended.
-
-    Raises:
-        StoreError: The store does not answer.
-    """
+    """Sessions with their last turns, those that began last first; open turns that Temporal has ended are ended."""
     state = wanted.get("state")
     if state is not None and state is not RunState.ENDED:
-        return await _still_open(store, ask, limit, wanted)
+        return await _list_open(store, ask, limit, wanted)
     found = [await _with_closures(store, ask, list(await store.sessions(limit=limit, **wanted)))]
     if state is RunState.ENDED or wanted.get("stop_reason") or wanted.get("reason_code"):
         found.append(await _find_closed(store, ask, wanted))
@@ -251,7 +241,7 @@ async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[
     return merged[:limit]
 
 
-async def _still_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter) -> list[Listed]:
+async def _list_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter) -> list[Listed]:
     asked = limit
     while True:
         rows = await _with_closures(store, ask, list(await store.sessions(limit=asked, **wanted)))
@@ -262,7 +252,7 @@ async def _still_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter)
 
 
 async def _find_closed(store: Store, ask: Ask, wanted: SessionFilter) -> list[Listed]:
-    """Those of the open turns that are wanted as ended ones."""
+    """The open turns that the filter wants as ended ones."""
     if wanted.get("stop_reason") not in {None, StopReason.ERROR}:
         return []
     if wanted.get("reason_code") not in {None, ReasonCode.RUNTIME_TURN_CLOSED}:
@@ -270,7 +260,7 @@ async def _find_closed(store: Store, ask: Ask, wanted: SessionFilter) -> list[Li
     ended = await ask(await store.open_runs())
     other: SessionFilter = {**wanted, "state": None, "stop_reason": None, "reason_code": None}
     rows = await store.sessions(limit=len(ended), only=list(ended), **other) if ended else ()
-    return [listed for row in rows if (listed := _as_ended(row, ended))[1].closure is not None]
+    return [listed for row in rows if (listed := _mark_ended(row, ended))[1].closure is not None]
 
 
 async def _with_closures(store: Store, ask: Ask, rows: list[Listed]) -> list[Listed]:
@@ -278,26 +268,22 @@ async def _with_closures(store: Store, ask: Ask, rows: list[Listed]) -> list[Lis
     if not names:
         return rows
     ended = await ask(await store.open_runs(names))
-    return [_as_ended(row, ended) for row in rows]
+    return [_mark_ended(row, ended) for row in rows]
 
 
-def _as_ended(row: Listed, ended: Mapping[str, Closure]) -> Listed:
+def _mark_ended(row: Listed, ended: Mapping[str, Closure]) -> Listed:
     session, turn = row
     closure = ended.get(session.session)
     if closure is None or session.open_turn is None:
         return row
     return (
-        session.model_copy(update={"open_turn": None, "waiting": False}),
-        turn.model_copy(update={"closure": closure, "ended_at": closure.at}),
+        replace(session, open_turn=None, waiting=False),
+        replace(turn, closure=closure, ended_at=closure.at),
     )
 
 
 async def people_waited_for(store: Store, ask: Ask) -> PeopleWaitedFor:
-    """How many turns wait for a person now; one that Temporal has ended does not.
-
-    Raises:
-        StoreError: The store does not answer.
-    """
+    """How many turns wait for a person now; one that Temporal has ended does not."""
     waits = await store.people_waited_for()
     if waits.turns == 0:
         return waits

@@ -1,5 +1,6 @@
 """What people say to a session's input requests: to the turn that waits for them, or to the next one."""
 
+import contextlib
 import itertools
 import json
 import uuid
@@ -8,10 +9,10 @@ from datetime import UTC, datetime
 
 from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
-from perdure.client.read import closures
+from perdure.client.read import closures, read_events
 from perdure.client.requests import turn_request, validate
 from perdure.client.sessions import Sessions
-from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, update_errors
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, send_update
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
 from perdure.contracts.input_requests import (
@@ -28,9 +29,6 @@ from perdure.contracts.names import AGENT_TURN, SearchAttribute, Update
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store.errors import NotFoundError
-
-PAGE = 500
-"""Events read at once."""
 
 WAITING = StopReason.WAITING_FOR_INPUT
 
@@ -74,7 +72,7 @@ class Replies:
             why = "it is not asked yet, or its turns end as fast as it is given"
             raise SessionBusyError(f"session {session!r} did not take the reply: {why}; try again") from error
         except TimeoutError:
-            newest = await self._sessions.runs.newest(session)
+            newest = await self._sessions.runs.find_newest(session)
             if newest is not None and newest.running and newest.request_id == request_id:
                 msg = (
                     f"the reply has started the next turn of session {session!r}, which waits for a worker and takes it"
@@ -93,34 +91,24 @@ class Replies:
         Raises:
             NotTakenError: The turn ended meanwhile, is about to ask, or somebody else was first.
         """
-        newest, reply = await self._sessions.runs.newest(session), body.reply()
+        newest, reply = await self._sessions.runs.find_newest(session), body.reply()
         if newest is None or not newest.running:
             try:
                 return await self._go_on_with(session, reply, request_id)
             except SessionBusyError as error:
                 raise NotTakenError("lost") from error
-        handle = self._sessions.temporal.get_workflow_handle(session)
+        said = digest_of(reply.request, [reply.decision, reply.value, reply.digest])
         try:
-            with update_errors():
-                said = digest_of(reply.request, [reply.decision, reply.value, reply.digest])
-                receipt: InputReceipt = await handle.execute_update(
-                    update, body, id=f"{said}-{attempt}", result_type=InputReceipt
-                )
+            return await send_update(self._sessions.temporal, session, update, body, InputReceipt, f"{said}-{attempt}")
         except UpdateRefusedError as error:
-            return await self._decided(session, reply, error)
-        return receipt
+            return await self._find_receipt(session, reply, error)
 
-    async def _decided(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:
-        """The receipt of the same reply in an earlier turn.
-
-        Raises:
-            RequestRefusedError: The workflow refused it.
-            NotTakenError: The workflow asks soon.
-        """
+    async def _find_receipt(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:
+        """The receipt of the same reply in an earlier turn."""
         if refused.code != ReasonCode.REQUEST_INVALID:
             raise NotTakenError("lost") from refused
-        if await self._decided_before(session, reply.request) is not None:
-            return await self._same_as_before(session, reply)
+        if await self._find_decision(session, reply.request) is not None:
+            return await self._find_same_reply(session, reply)
         raise RequestRefusedError(f"session {session!r} refused the reply: {refused}") from refused
 
     async def _go_on_with(self, session: str, reply: Reply, request_id: str) -> InputReceipt:
@@ -131,7 +119,7 @@ class Replies:
         last = await store.turn(session, record.turn)
         waits = {request.request_id: request for request in last.result.requests} if last.result is not None else {}
         if reply.request not in waits:
-            return await self._same_as_before(session, reply)
+            return await self._find_same_reply(session, reply)
         text = reply.value if isinstance(reply.value, str) and reply.value else f"{reply.decision} {reply.request}"
         request = turn_request(session, {"prompt": text, "request_id": request_id, "reply": reply})
         turn = await self._sessions.start(session, request)
@@ -147,13 +135,9 @@ class Replies:
             digest=waits[reply.request].digest,
         )
 
-    async def _same_as_before(self, session: str, reply: Reply) -> InputReceipt:
-        """The receipt of a reply that was given before, by the log.
-
-        Raises:
-            RequestRefusedError: Nothing waits for it, or something else was decided.
-        """
-        found = await self._decided_before(session, reply.request)
+    async def _find_same_reply(self, session: str, reply: Reply) -> InputReceipt:
+        """The receipt of a reply that was given before, by the log."""
+        found = await self._find_decision(session, reply.request)
         if found is None:
             msg = f"session {session!r} does not wait for {reply.request!r}; see 'perdure follow {session}'"
             raise RequestRefusedError(msg)
@@ -162,28 +146,21 @@ class Replies:
         same = answers & {result, *(_canonical(value) for value in readings(result))}
         if receipt.decision == reply.decision and (reply.decision != "answered" or same):
             if reply.digest and reply.digest != receipt.digest:
-                msg = f"the arguments of {reply.request!r} were not those of this approval"
-                raise RequestRefusedError(msg)
+                raise RequestRefusedError(f"the arguments of {reply.request!r} were not those of this approval")
             return receipt
         who = receipt.by or "somebody"
         msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
         raise RequestRefusedError(msg)
 
-    async def _decided_before(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
+    async def _find_decision(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
         """What was decided about a request: the receipt, from the log, and all of the call's result."""
-        store, after = await self._sessions.store(), 0
+        store, turn = await self._sessions.store(), 0
         receipt: InputReceipt | None = None
-        turn = 0
-        try:
-            while page := await store.events(session, after=after, limit=PAGE):
-                after = page[-1].seq
-                for envelope in page:
-                    event = envelope.event
-                    if isinstance(event, UserInputReceived) and event.request_id == request:
-                        receipt = InputReceipt(**event.model_dump(exclude={"type", "tool"}))
-                        turn = envelope.turn
-        except NotFoundError:
-            return None
+        with contextlib.suppress(NotFoundError):
+            async for envelope in read_events(store, session):
+                event = envelope.event
+                if isinstance(event, UserInputReceived) and event.request_id == request:
+                    receipt, turn = InputReceipt(**event.model_dump(exclude={"type", "tool"})), envelope.turn
         if receipt is None:
             return None
         message = await store.result_of_call(session, turn, request)  # an event has the beginning only

@@ -19,7 +19,7 @@ from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
 from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, describe_mistake
 from perdure.store import Store
 from perdure.store.records import BASE64, artifact_of
 
@@ -74,25 +74,15 @@ def session_id(agent: str) -> str:
 
 
 def validate(model: type[Model], fields: Mapping[str, object]) -> Model:
-    """The value of these fields.
-
-    Raises:
-        RequestRefusedError: One of them is not valid; the message names it.
-    """
+    """The value of these fields."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RequestRefusedError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise RequestRefusedError(describe_mistake(error, at_root="request")) from error
 
 
 def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
-    """The request with an id of its own, checked before anything is sent.
-
-    Raises:
-        RequestRefusedError: It is not valid; the message names the field.
-    """
+    """The request with an id of its own, checked before anything is sent."""
     if not re.fullmatch(SESSION_ID_PATTERN, session):
         msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
         raise RequestRefusedError(msg)
@@ -114,11 +104,7 @@ _ADVICE = 'write a text, perdure.Image, perdure.File, or a part of OpenAI\'s of 
 
 
 async def read_content(prompt: Content) -> tuple[str, list[tuple[str, bytes]]]:
-    """The prompt's text, and the name and bytes of each image and file.
-
-    Raises:
-        RequestRefusedError: A part is none, or cannot be read.
-    """
+    """The prompt's text, and the name and bytes of each image and file."""
     if isinstance(prompt, str):
         return prompt, []
     texts: list[str] = []
@@ -140,19 +126,12 @@ async def read_content(prompt: Content) -> tuple[str, list[tuple[str, bytes]]]:
 
 
 async def keep_files(store: Store, session: str, files: Files) -> tuple[FilePart, ...]:
-    """Put the files into the store, and give what stands for them; nothing is kept if one cannot be taken.
-
-    Raises:
-        RequestRefusedError: One of them is too large or of no kind that models take.
-        StoreError: The store cannot be written.
-    """
+    """Put the files into the store, and give what stands for them; nothing is kept if one cannot be taken."""
     try:
         parts = check_parts(tuple(part_of(session, name, data) for name, data in files))
     except ContentError as error:
         raise RequestRefusedError(f"prompt: {error}") from None
-    await store.keep_artifacts(
-        [artifact_of(session, part, data) for part, (_, data) in zip(parts, files, strict=True)],
-    )
+    await store.keep_artifacts([artifact_of(session, part, data) for part, (_, data) in zip(parts, files, strict=True)])
     return parts
 
 
@@ -167,32 +146,29 @@ async def _read(part: object) -> str | tuple[str, bytes]:
         return text
     if kind == "image_url":
         url = fields.get("image_url")
-        return await _of_url(str(url if isinstance(url, str) else _fields(url).get("url")))
+        return await _fetch_url(str(url if isinstance(url, str) else _fields(url).get("url")))
     if kind == "file":
         file = _fields(fields.get("file"))
         if isinstance(data := file.get("file_data"), str):
-            _, found = await _of_url(data)
+            _, found = await _fetch_url(data)
             return str(file.get("filename") or ""), found
-    msg = f"it is no content part; {_ADVICE}"
-    raise RequestRefusedError(msg)
+    raise RequestRefusedError(f"it is no content part; {_ADVICE}")
 
 
 def _fields(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
-async def _of_url(url: str) -> tuple[str, bytes]:
-    """The name and the bytes behind a URL."""
+async def _fetch_url(url: str) -> tuple[str, bytes]:
+    """The name and the bytes at a URL."""
     if url.startswith("data:"):
         head, comma, body = url.partition(",")
         try:
             data = base64.b64decode(body, validate=True) if head.endswith(BASE64) else unquote_to_bytes(body)
         except binascii.Error as error:
-            msg = f"its data URL is no base64 ({error})"
-            raise RequestRefusedError(msg) from None
+            raise RequestRefusedError(f"its data URL is no base64 ({error})") from None
         if not comma:
-            msg = "its data URL has no data; write data:image/png;base64,…"
-            raise RequestRefusedError(msg)
+            raise RequestRefusedError("its data URL has no data; write data:image/png;base64,…")
         return "", data
     address = urlsplit(url)
     if address.scheme not in {"http", "https"}:
@@ -223,8 +199,7 @@ def _fetch(url: str) -> bytes:
         msg = f"{url[:200]} could not be fetched: {error}; fetch it yourself and give its bytes"
         raise RequestRefusedError(msg) from None
     if len(data) > MAX_BYTES:
-        msg = f"{url[:200]} has more than {MAX_BYTES:,} bytes, the limit"
-        raise RequestRefusedError(msg)
+        raise RequestRefusedError(f"{url[:200]} has more than {MAX_BYTES:,} bytes, the limit")
     return data
 
 

@@ -1,15 +1,11 @@
-"""The sessions behind the client: their store, and turns that are started, given a message, and found."""
+"""Sessions as the client uses them: start turns, send messages, and find turns and their store."""
 
 import asyncio
 import contextlib
 from datetime import timedelta
 
 import temporalio.client
-from temporalio.client import (
-    WithStartWorkflowOperation,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-    WorkflowUpdateStage,
-)
+from temporalio.client import WithStartWorkflowOperation, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateStage
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -24,22 +20,15 @@ from perdure.client.errors import (
     UnknownSessionError,
 )
 from perdure.client.executions import Run, Runs
-from perdure.client.patience import PAUSE
-from perdure.client.requests import (
-    Files,
-    keep_files,
-)
+from perdure.client.requests import Files, keep_files
 from perdure.client.turn import Place, Turn
-from perdure.client.updates import ATTEMPTS, UpdateRefusedError, update_errors
+from perdure.client.updates import NotTakenError, UpdateRefusedError, send_again, update_errors
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
-from perdure.contracts.turns import (
-    SendReceipt,
-    SendRequest,
-    TurnRequest,
-)
+from perdure.contracts.turns import SendReceipt, SendRequest, TurnRequest
+from perdure.contracts.values import replace
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
@@ -73,7 +62,7 @@ class Sessions:
                 queue = self.settings.task_queue
                 store = await Store.open(self.settings.store_url)
                 try:
-                    check_stores(WorkerStore.of(store), await worker_stores(self.temporal, queue), queue)
+                    check_stores(WorkerStore.worker_store_of(store), await worker_stores(self.temporal, queue), queue)
                 except BaseException:
                     await store.close()
                     raise
@@ -99,43 +88,45 @@ class Sessions:
             return
         known, queue = self._known_agents, self.settings.task_queue
         if known and agent not in known and await self.runs.has_worker(queue):
-            msg = (
+            raise UnknownAgentError(
                 f"no worker has an agent {agent!r}; there are: {', '.join(sorted(known))}; correct the name, "
                 "or start a worker that has it first: 'perdure worker --agents MODULE'"
             )
-            raise UnknownAgentError(msg)
 
     async def start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
         """Start a turn of the session; with the request of the turn that runs, give that turn."""
-        request = request.model_copy(update=await self.keep_files(session, files))
-        for _ in range(ATTEMPTS):
-            with rpc_errors():
-                try:
-                    handle = await self.temporal.start_workflow(
-                        AGENT_TURN,
-                        request,
-                        id=session,
-                        task_queue=self.settings.task_queue,
-                        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                        static_summary=requests.summary(request),
-                        static_details=requests.details(session),
-                    )
-                    return self.turn(session, request.request_id, handle.result_run_id)
-                except WorkflowAlreadyStartedError:
-                    newest = await self.runs.newest(session)
-                    if newest is not None and newest.running:
-                        running = await self._running(session, newest, request.request_id)
-                        if running is None:
-                            continue
-                        return running
-                except RPCError as error:
-                    # A server may refuse a second run of one id within a second of the first.
-                    if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
-                        raise
-            await asyncio.sleep(PAUSE.total_seconds())
-        msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
-        raise SessionBusyError(msg)
+        request = replace(request, parts=await self.keep_files(session, files))
+        try:
+            return await send_again(lambda: self._start(session, request))
+        except NotTakenError as error:
+            msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
+            raise SessionBusyError(msg) from error
+
+    async def _start(self, session: str, request: TurnRequest) -> Turn:
+        with rpc_errors():
+            try:
+                handle = await self.temporal.start_workflow(
+                    AGENT_TURN,
+                    request,
+                    id=session,
+                    task_queue=self.settings.task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=requests.summary(request),
+                    static_details=requests.details(session),
+                )
+            except WorkflowAlreadyStartedError as error:
+                newest = await self.runs.find_newest(session)
+                if newest is None or not newest.running:
+                    raise NotTakenError("closed") from error
+                running = await self._running(session, newest, request.request_id)
+                return running if running is not None else await self._start(session, request)
+            except RPCError as error:
+                # A server may refuse a second run of one id within a second of the first.
+                if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                raise NotTakenError("lost") from error
+            return self.turn(session, request.request_id, handle.result_run_id)
 
     async def _running(self, session: str, run: Run, request_id: str) -> Turn | None:
         """The running turn if it is the one asked for; None if its turn had ended, and the run has closed by now."""
@@ -149,15 +140,14 @@ class Sessions:
                 return None
         status = await self.runs.status(session)
         number = f"turn {status.turn}" if status is not None else "another turn"
-        msg = (
+        raise SessionBusyError(
             f"session {session!r} is running {number}; "
             f"send to it with client.send or 'perdure send {session} …', or cancel it first"
         )
-        raise SessionBusyError(msg)
 
-    async def keep_files(self, session: str, files: Files) -> dict[str, tuple[FilePart, ...]]:
-        """The field of a request with what stands for its images and files; no field without any."""
-        return {"parts": await keep_files(await self.store(), session, files)} if files else {}
+    async def keep_files(self, session: str, files: Files) -> tuple[FilePart, ...]:
+        """What stands for a prompt's images and files in the store, which is not opened without any."""
+        return await keep_files(await self.store(), session, files) if files else ()
 
     async def hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
         """Give the message to the running turn, or start the turn that takes it."""
@@ -190,14 +180,9 @@ class Sessions:
         return self.turn(session, message.request_id, update.workflow_run_id, receipt.turn)
 
     async def turn_of_refused(self, session: str, request_id: str, refused: UpdateRefusedError) -> Turn:
-        """The turn of a message that was carried out before.
-
-        Raises:
-            UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The workflow refused the message for another reason.
-        """
+        """The turn of a message that was carried out before."""
         if refused.code == ReasonCode.REQUEST_UNKNOWN_SESSION:
-            raise UnknownSessionError(no_session(session)) from refused
+            raise UnknownSessionError(describe_missing_session(session)) from refused
         if refused.code == ReasonCode.REQUEST_INVALID:
             with contextlib.suppress(StoreError):
                 if (earlier := await self.turn_asked_before(session, request_id)) is not None:
@@ -205,18 +190,13 @@ class Sessions:
         raise RequestRefusedError(f"session {session!r} refused the message: {refused}") from refused
 
     async def check_worker(self) -> None:
-        """See that a worker polls the task queue.
-
-        Raises:
-            NoWorkerError: None has for a minute; what is started now waits until one does.
-        """
+        """See that a worker polls the task queue."""
         queue = self.settings.task_queue
         if not await self.runs.has_worker(queue):
-            msg = (
+            raise NoWorkerError(
                 f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
                 "or set PERDURE_TASK_QUEUE to the queue of yours"
             )
-            raise NoWorkerError(msg)
 
     async def check_known(self, session: str) -> None:
         """See that the store has the session."""
@@ -224,7 +204,7 @@ class Sessions:
         try:
             await store.session(session)
         except NotFoundError:
-            raise UnknownSessionError(no_session(session)) from None
+            raise UnknownSessionError(describe_missing_session(session)) from None
 
     async def turn_asked_before(self, session: str, request_id: str) -> TurnRecord | None:
         """The turn that a request has started before."""
@@ -240,6 +220,6 @@ class Sessions:
         return Turn(place, self.runs, self.store)
 
 
-def no_session(session: str) -> str:
+def describe_missing_session(session: str) -> str:
     """The line for a session that is nowhere."""
     return f"there is no session {session!r}; 'perdure list' names those there are"

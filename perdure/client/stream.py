@@ -8,25 +8,14 @@ from functools import partial
 from typing import TypeVar
 
 from perdure.client.errors import RequestRefusedError
-from perdure.client.patience import STORE, call_patiently
+from perdure.client.patience import call_patiently
 from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
+from perdure.contracts.values import replace
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreUnavailableError
 
 SHORTEST = timedelta(milliseconds=10)
 """More often nobody needs to know."""
-
-
-def check_heartbeat(every: timedelta) -> timedelta:
-    """The time between two heartbeats.
-
-    Raises:
-        RequestRefusedError: It is too short.
-    """
-    if every < SHORTEST:
-        msg = f"heartbeat: {every.total_seconds():g} s is too short; name {SHORTEST.total_seconds():g} s or more"
-        raise RequestRefusedError(msg)
-    return every
 
 
 async def with_heartbeats(
@@ -44,12 +33,12 @@ async def with_heartbeats(
         while True:
             done, _ = await asyncio.wait([coming], timeout=every.total_seconds())
             if not done:
-                yield beat.model_copy(update={"at": datetime.now(UTC)})
+                yield replace(beat, at=datetime.now(UTC))
                 continue
             envelope = coming.result()
             if envelope is None:
                 return
-            beat = envelope.model_copy(update={"event": Heartbeat()})
+            beat = replace(envelope, event=Heartbeat())
             yield envelope
             coming = asyncio.ensure_future(anext(events, None))
     finally:
@@ -70,15 +59,11 @@ Result = TypeVar("Result")
 
 async def from_store(call: Callable[[], Awaitable[Result]]) -> Result:
     """Make a call to the store, and make it again while the store does not answer, for up to a minute."""
-    return await call_patiently(STORE, StoreUnavailableError, call)
+    return await call_patiently("the transcript store", StoreUnavailableError, call)
 
 
 async def filter_events(
-    events: AsyncGenerator[Envelope, None],
-    types: Collection[str],
-    *,
-    heartbeat: timedelta | None,
-    before: Envelope,
+    events: AsyncGenerator[Envelope, None], types: Collection[str], *, heartbeat: timedelta | None, before: Envelope
 ) -> AsyncGenerator[Envelope, None]:
     """The events of these types, by any of their names, and heartbeats between them.
 
@@ -87,24 +72,26 @@ async def filter_events(
         types: Names of types; none are all.
         heartbeat: After so long without an event comes a heartbeat, whatever the types.
         before: The place of a heartbeat that comes before the first event.
-
-    Raises:
-        RequestRefusedError: There is no such type, or the heartbeat is too short.
     """
     try:
         for name in types:
             event_type(name)
     except ValueError as error:
         raise RequestRefusedError(str(error)) from None
-    some = _of_types(events, types)
+    some = _filter_types(events, types)
     if heartbeat is not None:
-        some = with_heartbeats(some, before, check_heartbeat(heartbeat))
+        if heartbeat < SHORTEST:
+            least = f"name {SHORTEST.total_seconds():g} s or more"
+            raise RequestRefusedError(f"heartbeat: {heartbeat.total_seconds():g} s is too short; {least}")
+        some = with_heartbeats(some, before, heartbeat)
     async with aclosing(some):
         async for envelope in some:
             yield envelope
 
 
-async def _of_types(events: AsyncGenerator[Envelope, None], types: Collection[str]) -> AsyncGenerator[Envelope, None]:
+async def _filter_types(
+    events: AsyncGenerator[Envelope, None], types: Collection[str]
+) -> AsyncGenerator[Envelope, None]:
     async with aclosing(events):
         async for envelope in events:
             if not types or is_called(envelope.event, types):
@@ -112,7 +99,7 @@ async def _of_types(events: AsyncGenerator[Envelope, None], types: Collection[st
 
 
 def heartbeat_at(session: str, turn: int, seq: int) -> Envelope:
-    """A heartbeat behind that event."""
+    """A heartbeat after that event."""
     return Envelope(seq=seq, session=session, turn=turn, step=0, at=datetime.now(UTC), event=Heartbeat())
 
 
@@ -134,11 +121,7 @@ class EventReader:
         self.quiet = timedelta(0)
 
     async def begin(self) -> int:
-        """Look how far the log has come; the number of its last event.
-
-        Raises:
-            RequestRefusedError: The reader's place is behind the end.
-        """
+        """Look how far the log has come; the number of its last event."""
         if self.known is None:
             try:
                 self.known = (await from_store(lambda: self._store.session(self._session))).last_seq
@@ -153,14 +136,14 @@ class EventReader:
         """What has come since the last read; nothing if nothing has. What stood there at first is marked as replayed.
 
         Raises:
-            RequestRefusedError: The reader's place is behind the end.
+            RequestRefusedError: The reader's place is after the end of the log.
         """
         known = await self.begin()
         events = await from_store(partial(self._store.events, self._session, after=self.after, limit=PAGE))
         if events:
             self.after = events[-1].seq
             self._pause, self.quiet = SHORTEST_PAUSE, timedelta(0)
-        return [one.model_copy(update={"replayed": True}) if one.seq <= known else one for one in events]
+        return [replace(envelope, replayed=True) if envelope.seq <= known else envelope for envelope in events]
 
     async def skip_to(self, turn: int) -> None:
         """Go to the beginning of a turn without reading the turns before it.

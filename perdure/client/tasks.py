@@ -47,13 +47,6 @@ class Task:
         A job that fails raises nothing: its trajectory has what was done, and ``result.stop_reason`` and
         ``result.reason_code`` say what went wrong. Of one that was refused before it had a turn there are no steps.
         Who cancels the call cancels the job.
-
-        Raises:
-            RequestRefusedError: The goal or an option is not valid; nothing was sent.
-            NoWorkerError: After half a minute no worker polls the task queue; the job is cancelled.
-            ServerUnreachableError: The server did not answer for a minute. A job that was started goes on.
-            TurnClosedError: The workflow closed and the turn will never end: it was terminated, for example.
-            StoreError: The store did not answer for a minute. A job that was started goes on.
         """
         session = session_id(self.agent)
         try:

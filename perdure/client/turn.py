@@ -84,7 +84,7 @@ class Turn:
         """
         reader_pause = SHORTEST_PAUSE
         while self._turn is None and await self._record() is None:
-            close = await self._closed()
+            close = await self._find_close()
             if close is not None and await self._record() is None:
                 self._check_end(close, None)
                 return None
@@ -160,7 +160,7 @@ class Turn:
                 return
             if reader.quiet >= look:
                 reader.quiet = timedelta(0)
-                close = await self._ended()
+                close = await self._find_end()
             if close is None:
                 await reader.wait()
 
@@ -176,10 +176,9 @@ class Turn:
             if record is not None and record.result is not None:
                 return record.result
             if self._run_id is None:
-                msg = (
+                raise TurnClosedError(
                     f"turn {self._turn} of session {self.session!r} is not in the store, and Temporal has no run of it"
                 )
-                raise TurnClosedError(msg)
             close = await self._runs.close(self.session, self._run_id)
             if close.result is not None and self._turn is not None and close.result.turn == self._turn:
                 return close.result
@@ -208,7 +207,7 @@ class Turn:
         status = await self._runs.status(self.session)
         if status is None or status.turn != self._turn:
             return None
-        return await Waits(self._runs).told(status)
+        return await Waits(self._runs).with_wait(status)
 
     async def waits_for(self) -> TurnWait | None:
         """Why the session's running turn stands still, since when, and what to do; None if it goes on, or none runs.
@@ -216,7 +215,7 @@ class Turn:
         Raises:
             ServerUnreachableError: The server does not answer.
         """
-        return await Waits(self._runs).of(self.session)
+        return await Waits(self._runs).wait_of(self.session)
 
     async def cancel(self, reason: str = "") -> bool:
         """Have the turn stopped, also one that waits for those before it; False if it had ended, or is ending.
@@ -277,17 +276,17 @@ class Turn:
             await self._record()
         return envelope.turn == self._turn
 
-    async def _ended(self) -> Close | None:
+    async def _find_end(self) -> Close | None:
         """How the turn ended, or None while it may go on; asked when no events come."""
         record = await self._record()
         if record is not None and record.result is not None:
             return Close(result=record.result)
-        return await self._closed()
+        return await self._find_close()
 
-    async def _closed(self) -> Close | None:
+    async def _find_close(self) -> Close | None:
         """How the last run closed, or None while one runs."""
         while self._run_id is not None:
-            if await self._runs.patiently_running(self.session, self._run_id):
+            if await self._runs.is_running_patiently(self.session, self._run_id):
                 return None
             close = await self._runs.close(self.session, self._run_id)
             if close.next_run is None:
@@ -303,8 +302,7 @@ class Turn:
             return
         if close.failure:
             raise TurnClosedError(f"{close.failure}; 'perdure send {self.session} …' goes on from its last step")
-        msg = (
+        raise TurnClosedError(
             f"the workflow of session {self.session!r} has ended, and the turn's end is not in this store; "
             "set PERDURE_STORE_URL to the store of the workers"
         )
-        raise TurnClosedError(msg)

@@ -30,6 +30,8 @@ TIMEOUT = timedelta(seconds=30)
 Why = Literal["idle", "closed", "lost"]
 """Why no turn has taken an update: no run is open, the run closed under it, or nobody knows."""
 
+ANY: frozenset[Why] = frozenset({"idle", "closed", "lost"})
+
 _CLOSED_UNDER_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update that was accepted by a workflow that then closed without answering it."""
 
@@ -60,14 +62,7 @@ class NotTakenError(Exception):
 
 @contextlib.contextmanager
 def update_errors() -> Iterator[None]:
-    """Turn what an update fails with into a refusal, a reason to send it again, or an error of the client.
-
-    Raises:
-        UpdateRefusedError: The workflow refused it.
-        NotTakenError: The workflow closed under it, or the server left meanwhile.
-        CancelledError: The task that sends it is cancelled.
-        ClientError: The server does not answer, or refuses the call.
-    """
+    """Turn what an update fails with into a refusal, a reason to send it again, or an error of the client."""
     with rpc_errors():
         try:
             yield
@@ -93,13 +88,42 @@ def update_errors() -> Iterator[None]:
             raise
 
 
-async def deliver(
-    attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = frozenset({"idle", "closed", "lost"})
+async def send_update(
+    temporal: temporalio.client.Client,
+    session: str,
+    update: Update,
+    request: object,
+    kind: type[Result],
+    update_id: str | None = None,
 ) -> Result:
+    """Send an update to the running turn once, and give its result; raises as :func:`update_errors` does."""
+    handle = temporal.get_workflow_handle(session)
+    with update_errors():
+        result: Result = await handle.execute_update(update, request, id=update_id, result_type=kind)
+    return result
+
+
+async def send_again(attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = ANY) -> Result:
+    """Make an attempt up to 20 times, half a second apart, while it is not taken for one of these causes.
+
+    Raises:
+        NotTakenError: No attempt was taken.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await attempt()
+        except NotTakenError as error:
+            if error.why not in again:
+                raise
+        await asyncio.sleep(PAUSE.total_seconds())
+    return await attempt()
+
+
+async def deliver(attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = ANY) -> Result:
     """Send an update until a turn takes it: one that ends as the update arrives cannot, the next one can.
 
     Args:
-        attempt: Sends the update once, under :func:`update_errors`.
+        attempt: Sends the update once.
         again: When to send it again; by default always, since another turn may take it.
 
     Raises:
@@ -107,22 +131,11 @@ async def deliver(
         TimeoutError: No worker has within the time for it.
     """
     async with asyncio.timeout(TIMEOUT.total_seconds()):
-        for number in range(1, ATTEMPTS + 1):
-            try:
-                return await attempt()
-            except NotTakenError as error:
-                if number == ATTEMPTS or error.why not in again:
-                    raise
-            await asyncio.sleep(PAUSE.total_seconds())
-    raise AssertionError  # the last attempt has returned or raised
+        return await send_again(attempt, again=again)
 
 
 def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> ExtendRequest:
-    """The request that sets these limits.
-
-    Raises:
-        RequestRefusedError: One of them is none.
-    """
+    """The request that sets these limits."""
     request = validate(ExtendRequest, {"turn": turn, "end": end, **limits})
     if not request.limits:
         raise RequestRefusedError("name at least one limit, such as max_steps=50")
@@ -133,28 +146,19 @@ async def send_limits(temporal: temporalio.client.Client, session: str, request:
     """Give the running turn its limits.
 
     Raises:
-        RequestRefusedError: It refuses them.
-        SessionIdleError: No turn of the session runs.
         NoWorkerError: No worker took them.
     """
-    handle = temporal.get_workflow_handle(session)
-
-    async def attempt() -> BudgetStatus:
-        with update_errors():
-            status: BudgetStatus = await handle.execute_update(
-                Update.EXTEND, request.sparse(), result_type=BudgetStatus
-            )
-        return status
-
     not_taken = f"no worker took the limits for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
     try:
-        return await deliver(attempt, again=frozenset({"lost"}))
+        return await deliver(
+            lambda: send_update(temporal, session, Update.EXTEND, request, BudgetStatus),
+            again=frozenset({"lost"}),
+        )
     except UpdateRefusedError as error:
         raise RequestRefusedError(f"session {session!r} refused the limits: {error}") from error
     except NotTakenError as error:
         if error.why == "lost":
             raise NoWorkerError(not_taken) from error
-        msg = f"no turn of session {session!r} runs, so that there are no limits to change"
-        raise SessionIdleError(msg) from None
+        raise SessionIdleError(f"no turn of session {session!r} runs, so that there are no limits to change") from None
     except TimeoutError:
         raise NoWorkerError(not_taken) from None

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -25,23 +26,21 @@ from temporalio.api.enums.v1 import (
     WorkflowExecutionStatus,
 )
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
-    DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
 )
-from temporalio.service import RPCError
 
-from perdure.client.connect import is_missing, rpc_errors
+from perdure.client.connect import pollers_of, rpc_errors, unless_missing
 from perdure.client.errors import ClientError
 from perdure.client.executions import POLLER_AGE, Runs
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute
 from perdure.contracts.turns import RunState, TurnStatus
+from perdure.contracts.values import replace
 from perdure.contracts.waits import (
     WAITS_FOR_A_SHARE,
     WAITS_FOR_ITS_TURN,
@@ -126,7 +125,7 @@ class Waits:
         self._runs = runs
         self._temporal = runs.temporal
 
-    async def of(self, session: str, status: TurnStatus | None = None, levels: int = DEEPEST) -> TurnWait | None:
+    async def wait_of(self, session: str, status: TurnStatus | None = None, levels: int = DEEPEST) -> TurnWait | None:
         """What the session's running turn waits for; None if it goes on, or none runs.
 
         Args:
@@ -137,7 +136,7 @@ class Waits:
         Raises:
             ServerUnreachableError: The server does not answer.
         """
-        described = await self._described(session)
+        described = await self._describe(session)
         now = datetime.now(UTC)
         if described is None or described.workflow_execution_info.status != _RUNNING:
             return None
@@ -151,45 +150,39 @@ class Waits:
         events, polled, told = await asyncio.gather(
             self._events(run),
             asyncio.gather(*(self._polled(name, kind) for name, kind in queues)),
-            self._runs.status(session) if asked else _nothing(status),
+            self._runs.status(session) if asked else _without_wait(status),
         )
         seen = replace(seen, events=events, polled=dict(zip(queues, polled, strict=True)), status=told)
         if is_idle and levels and not (told is not None and told.requests):
-            delegates = [child.workflow_id for child in described.pending_children][:MOST_DELEGATES]
-            below = await asyncio.gather(*(self.of(delegate, levels=levels - 1) for delegate in delegates))
+            delegates = [pending.workflow_id for pending in described.pending_children][:MOST_DELEGATES]
+            below = await asyncio.gather(*(self.wait_of(delegate, levels=levels - 1) for delegate in delegates))
             seen = replace(seen, below=tuple(wait for wait in below if wait is not None))
         return explain(described, seen)
 
-    async def told(self, status: TurnStatus) -> TurnStatus:
+    async def with_wait(self, status: TurnStatus) -> TurnStatus:
         """What the turn says of itself, with what it waits for as far as that can be known."""
         with contextlib.suppress(ClientError):
-            return status.model_copy(update={"waits_for": await self.of(status.session, status)})
+            return replace(status, waits_for=await self.wait_of(status.session, status))
         return status
 
-    async def of_several(self, sessions: Collection[str]) -> dict[str, TurnWait]:
+    async def waits_of(self, sessions: Collection[str]) -> dict[str, TurnWait]:
         """What the running turns of these sessions wait for, a few at a time; what cannot be known is left out."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def look(session: str) -> TurnWait | None:
             async with gate:
                 with contextlib.suppress(ClientError):
-                    return await self.of(session)
+                    return await self.wait_of(session)
             return None
 
         waits = await asyncio.gather(*map(look, sessions))
         return {session: wait for session, wait in zip(sessions, waits, strict=True) if wait is not None}
 
-    async def _described(self, session: str) -> DescribeWorkflowExecutionResponse | None:
+    async def _describe(self, session: str) -> DescribeWorkflowExecutionResponse | None:
         request = DescribeWorkflowExecutionRequest(
             namespace=self._temporal.namespace, execution=WorkflowExecution(workflow_id=session)
         )
-        with rpc_errors():
-            try:
-                return await self._temporal.workflow_service.describe_workflow_execution(request, retry=True)
-            except RPCError as error:
-                if is_missing(error):
-                    return None
-                raise
+        return await unless_missing(self._temporal.workflow_service.describe_workflow_execution(request, retry=True))
 
     async def _events(self, run: WorkflowExecution) -> tuple[HistoryEvent, ...]:
         request = GetWorkflowExecutionHistoryReverseRequest(
@@ -201,15 +194,11 @@ class Waits:
 
     async def _polled(self, queue: str, kind: "TaskQueueType.ValueType") -> datetime | None:
         """When a worker last asked the queue for work, if one has of late."""
-        request = DescribeTaskQueueRequest(
-            namespace=self._temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
-        )
-        with rpc_errors():
-            described = await self._temporal.workflow_service.describe_task_queue(request, retry=True)
-        return max((_time(poller.last_access_time) for poller in described.pollers), default=None)
+        pollers = await pollers_of(self._temporal, queue, kind)
+        return max((_time(poller.last_access_time) for poller in pollers), default=None)
 
 
-async def _nothing(status: TurnStatus | None) -> TurnStatus | None:
+async def _without_wait(status: TurnStatus | None) -> TurnStatus | None:
     return status
 
 
@@ -225,15 +214,15 @@ def find_untaken_queues(described: DescribeWorkflowExecutionResponse, now: datet
 def explain(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
     """Why the turn stands still, the worst cause if it has several; None if it goes on."""
     if _is_idle(described):
-        return _of_idle(described, seen)
+        return _wait_of_idle(described, seen)
     found = [
-        _of_workflow_task(described, seen),
-        *(_of_activity(described, one, seen) for one in described.pending_activities),
+        _wait_of_workflow_task(described, seen),
+        *(_wait_of_activity(described, pending, seen) for pending in described.pending_activities),
     ]
     return min((wait for wait in found if wait is not None), key=lambda wait: _ORDER[wait.cause], default=None)
 
 
-def _of_workflow_task(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
+def _wait_of_workflow_task(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
     """The turn's own code waits for a worker, or fails in every worker that takes it."""
     task = described.pending_workflow_task
     session = _session(described)
@@ -252,10 +241,10 @@ def _of_workflow_task(described: DescribeWorkflowExecutionResponse, seen: Seen) 
     if not _is_untaken(described, seen.now):
         return None
     queue = described.execution_config.task_queue.name, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    return _of_queue(session, queue, _time(task.scheduled_time), seen)
+    return _wait_of_queue(session, queue, _time(task.scheduled_time), seen)
 
 
-def _of_activity(
+def _wait_of_activity(
     described: DescribeWorkflowExecutionResponse, pending: PendingActivityInfo, seen: Seen
 ) -> TurnWait | None:
     session = _session(described)
@@ -270,7 +259,7 @@ def _of_activity(
         )
     since = _scheduled_time_of(pending, seen.events)
     if pending.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
-        return _of_running(session, pending, since, seen.now)
+        return _wait_of_running(session, pending, since, seen.now)
     if _waits_for_worker(pending, seen.now):
         scheduled = _time(pending.scheduled_time)
         if _is_pinned(pending):
@@ -282,14 +271,12 @@ def _of_activity(
                 since=scheduled,
             )
         queue = _queue_of(described, pending), TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-        wait = _of_queue(session, queue, scheduled, seen)
-        return (
-            wait.model_copy(update={"text": f"{_describe_lost(pending)}; {wait.text}"}) if _is_lost(pending) else wait
-        )
-    return _of_failure(session, pending, since)
+        wait = _wait_of_queue(session, queue, scheduled, seen)
+        return replace(wait, text=f"{_describe_lost(pending)}; {wait.text}") if _is_lost(pending) else wait
+    return _wait_of_failure(session, pending, since)
 
 
-def _of_queue(session: str, queue: Queue, since: datetime, seen: Seen) -> TurnWait:
+def _wait_of_queue(session: str, queue: Queue, since: datetime, seen: Seen) -> TurnWait:
     """No worker takes what the queue holds for the turn."""
     name = queue[0]
     last = (seen.polled or {}).get(queue)
@@ -302,27 +289,28 @@ def _of_queue(session: str, queue: Queue, since: datetime, seen: Seen) -> TurnWa
     return TurnWait(session=session, cause=Cause.WORKER, text=text, advice=advice, since=since)
 
 
-def _of_running(session: str, pending: PendingActivityInfo, since: datetime | None, now: datetime) -> TurnWait | None:
+def _wait_of_running(
+    session: str, pending: PendingActivityInfo, since: datetime | None, now: datetime
+) -> TurnWait | None:
     """An attempt that runs, by what its last beat says; None if it works."""
+    say = partial(TurnWait, session=session, since=since)
     name, note = pending.activity_type.name, _note(pending)
     code = pending.last_failure.application_failure_info.type
     if now - max(_time(pending.last_heartbeat_time), _time(pending.last_started_time)) > SILENT:
         text = f"the worker {pending.last_worker_identity}, which runs its {name}, is silent"
-        return TurnWait(session=session, cause=Cause.LOST_WORKER, text=text, advice=_ANOTHER, since=since)
+        return say(cause=Cause.LOST_WORKER, text=text, advice=_ANOTHER)
     if note.startswith(f"{ReasonCode.RUNTIME_STORE_UNAVAILABLE}: "):
-        return _of_store(session, note.partition(": ")[2], since, None)
+        return _wait_of_store(session, note.partition(": ")[2], since, None)
     if code == ReasonCode.RUNTIME_STORE_UNAVAILABLE and name != Activity.GENERATE:
-        return _of_store(session, pending.last_failure.message, since, pending.attempt)
+        return _wait_of_store(session, pending.last_failure.message, since, pending.attempt)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and now - _time(pending.last_started_time) < LOOKING:
-        wait = _of_failure(session, pending, since)  # the attempt before; this one has most likely the same end
-        return None if wait is None else wait.model_copy(update={"next_at": None})
+        wait = _wait_of_failure(session, pending, since)  # the attempt before; this one has most likely the same end
+        return None if wait is None else replace(wait, next_at=None)
     if note.startswith(WAITS_FOR_ITS_TURN):
-        return _of_pace(session, note, since)
+        return _wait_of_pace(session, note, since)
     if name == Activity.COMPACT:
         text = "the beginning of its conversation is being summarised"
-        return TurnWait(
-            session=session, cause=Cause.COMPACTION, text=text, advice=_describe_alone(session), since=since
-        )
+        return say(cause=Cause.COMPACTION, text=text, advice=_describe_alone(session))
     if name == Activity.OPEN_TURN and now - _time(pending.last_started_time) > OPENING:
         if note.startswith(WAITS_FOR_SERVERS):
             text = f"it is being opened: {note}"
@@ -330,66 +318,46 @@ def _of_running(session: str, pending: PendingActivityInfo, since: datetime | No
         else:
             text = "it is being opened: the store, or a function of its instructions, has not answered yet"
             advice = f"look at the worker's log; {ENDS.format(session)}"
-        return TurnWait(session=session, cause=Cause.OPENING, text=text, advice=advice, since=since)
+        return say(cause=Cause.OPENING, text=text, advice=advice)
     return None
 
 
-def _of_failure(session: str, pending: PendingActivityInfo, since: datetime | None) -> TurnWait | None:
+def _wait_of_failure(session: str, pending: PendingActivityInfo, since: datetime | None) -> TurnWait | None:
     """The last attempt has failed, and the next one comes."""
     failure, next_at = pending.last_failure, _time(pending.scheduled_time)
+    say = partial(TurnWait, session=session, since=since, next_at=next_at)
     if _is_lost(pending):
-        return TurnWait(
-            session=session,
-            cause=Cause.LOST_WORKER,
-            text=_describe_lost(pending),
-            advice=_ANOTHER,
-            since=since,
-            attempt=pending.attempt,
-            next_at=next_at,
-        )
+        return say(cause=Cause.LOST_WORKER, text=_describe_lost(pending), advice=_ANOTHER, attempt=pending.attempt)
     if not failure.HasField("application_failure_info"):
         return None
     code, details = failure.application_failure_info.type, failure.application_failure_info.details
     if code == ReasonCode.RUNTIME_WORKER_SHUTDOWN:
         return None
     if code == ReasonCode.RUNTIME_STORE_UNAVAILABLE:
-        return _of_store(session, failure.message, since, pending.attempt, next_at)
+        return _wait_of_store(session, failure.message, since, pending.attempt, next_at)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and (missing := _detail(details, MissingVersion)) is not None:
-        return TurnWait(
-            session=session,
+        return say(
             cause=Cause.VERSION,
             text=f"no worker has {missing}",
             advice=f"start a worker of the old version, or perdure cancel {session}",
-            since=since,
             attempt=pending.attempt,
-            next_at=next_at,
             missing=missing,
         )
     if (retry := _detail(details, ProviderRetry)) is not None:
         why = f"HTTP {retry.status}" if retry.status else code
         text = f"retry {retry.attempt} of {retry.max_attempts} after {why} of {retry.model}"
-        return TurnWait(
-            session=session,
-            cause=Cause.PROVIDER,
-            text=text,
-            advice=_describe_alone(session),
-            since=since,
-            next_at=next_at,
-        )
+        return say(cause=Cause.PROVIDER, text=text, advice=_describe_alone(session))
     if code == ReasonCode.LLM_RATE_LIMITED:
-        return _of_pace(session, failure.message, since, next_at)
+        return _wait_of_pace(session, failure.message, since, next_at)
     # Who reads it is not the worker that has said it.
     named = failure.message.replace("this worker", f"the worker {pending.last_worker_identity}", 1)
     said, _, advice = " ".join(named.replace("this worker", "it").split())[:MOST_SAID].partition("; ")
     is_other = code == ReasonCode.RUNTIME_STORE_MISMATCH
-    return TurnWait(
-        session=session,
+    return say(
         cause=Cause.OTHER_STORE if is_other else Cause.FAILURE,
         text=said if is_other else f"its {pending.activity_type.name} fails: {said}",
         advice=advice or f"look at the worker's log; {ENDS.format(session)}",
-        since=since,
         attempt=pending.attempt,
-        next_at=next_at,
     )
 
 
@@ -401,7 +369,7 @@ def _describe_lost(pending: PendingActivityInfo) -> str:
     return f"the worker {pending.last_worker_identity} was lost while it ran {pending.activity_type.name}"
 
 
-def _of_store(
+def _wait_of_store(
     session: str, said: str, since: datetime | None, attempt: int | None, next_at: datetime | None = None
 ) -> TurnWait:
     text, _, fix = " ".join(said.split())[:MOST_SAID].partition("; ")
@@ -416,22 +384,22 @@ def _of_store(
     )
 
 
-def _of_pace(session: str, note: str, since: datetime | None, next_at: datetime | None = None) -> TurnWait:
+def _wait_of_pace(session: str, note: str, since: datetime | None, next_at: datetime | None = None) -> TurnWait:
     text = note.removeprefix(f"{WAITS_FOR_ITS_TURN}: ")
     return TurnWait(
         session=session, cause=Cause.PACE, text=text, advice=_describe_alone(session), since=since, next_at=next_at
     )
 
 
-def _of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
+def _wait_of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> TurnWait | None:
     """Nothing is under way: the turn waits for people, for delegates, or for a pause to pass."""
     session, status = _session(described), seen.status
     since = _time(seen.events[0].event_time) if seen.events else None
     if status is not None and status.requests:
         return wait_for_person(session, status.requests, since)
-    delegates = [child.workflow_id for child in described.pending_children]
+    delegates = [pending.workflow_id for pending in described.pending_children]
     if delegates:
-        return _of_delegates(session, delegates, since, seen)
+        return _wait_of_delegates(session, delegates, since, seen)
     if status is None and _state(described) == RunState.WAITING_FOR_INPUT:
         advice = f"start a worker; perdure show {session} has the request"
         return TurnWait(session=session, cause=Cause.PERSON, text=NEEDS_A_WORKER, advice=advice, since=since)
@@ -470,7 +438,7 @@ def wait_for_person(session: str, requests: Sequence[InputRequest], since: datet
     )
 
 
-def _of_delegates(session: str, delegates: list[str], since: datetime | None, seen: Seen) -> TurnWait:
+def _wait_of_delegates(session: str, delegates: list[str], since: datetime | None, seen: Seen) -> TurnWait:
     """The turn waits for delegates; one that stands still itself is what has to be looked at."""
     is_share = seen.status is not None and seen.status.activity.startswith(WAITS_FOR_A_SHARE)
     worst = min(seen.below, key=lambda wait: _ORDER[wait.cause], default=None)
@@ -478,7 +446,7 @@ def _of_delegates(session: str, delegates: list[str], since: datetime | None, se
         worst.is_stuck or worst.cause is Cause.PERSON or (not is_share and _stand_still(delegates, seen))
     ):
         said = worst.text if worst.text.startswith(_A_DELEGATE) else f"{_A_DELEGATE}{worst.session} waits: {worst.text}"
-        return worst.model_copy(update={"text": said})
+        return replace(worst, text=said)
     names = ", ".join(delegates[:MOST_DELEGATES]) + (", ..." if len(delegates) > MOST_DELEGATES else "")
     if is_share:
         text = f"what is left of its budget is the share of delegates that still work: {names}"

@@ -14,10 +14,8 @@ from datetime import UTC, datetime
 
 import temporalio.client
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
-from perdure.client.connect import rpc_errors
+from perdure.client.connect import pollers_of
 from perdure.client.errors import ClientError, StoreMismatchError
 from perdure.client.executions import POLLER_AGE
 from perdure.store import Store
@@ -49,7 +47,7 @@ class WorkerStore:
     address: str
 
     @classmethod
-    def of(cls, store: Store) -> "WorkerStore":
+    def worker_store_of(cls, store: Store) -> "WorkerStore":
         """What this process tells of its store."""
         return cls(f"{os.getpid()}@{socket.gethostname()}", store.id, store.public_url[:LONGEST_ADDRESS])
 
@@ -75,17 +73,12 @@ def store_queue(task_queue: str) -> str:
 
 async def worker_stores(temporal: temporalio.client.Client, task_queue: str) -> list[WorkerStore]:
     """What the workers tell; nothing if the server does not answer at once, or does not say."""
-    request = DescribeTaskQueueRequest(
-        namespace=temporal.namespace,
-        task_queue=TaskQueue(name=store_queue(task_queue)),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    )
+    queue = store_queue(task_queue)
     with contextlib.suppress(ClientError, TimeoutError):
         async with asyncio.timeout(PATIENCE_SECONDS):
-            with rpc_errors():
-                described = await temporal.workflow_service.describe_task_queue(request)
+            pollers = await pollers_of(temporal, queue, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY, retry=False)
         oldest = datetime.now(UTC) - POLLER_AGE
-        fresh = [one for one in described.pollers if one.last_access_time.ToDatetime(UTC) > oldest]
+        fresh = [poller for poller in pollers if poller.last_access_time.ToDatetime(UTC) > oldest]
         return [told for told in (WorkerStore.parse(poller.identity) for poller in fresh) if told is not None]
     return []
 
@@ -96,12 +89,11 @@ def check_stores(own: WorkerStore, told: Iterable[WorkerStore], task_queue: str)
     Raises:
         StoreMismatchError: All use others.
     """
-    stores = {one.store: one for one in told}
+    stores = {worker.store: worker for worker in told}
     if not stores or own.store in stores:
         return
-    theirs = " and ".join(f"{one} on worker {one.worker}" for one in stores.values())
-    msg = (
+    theirs = " and ".join(f"{worker} on worker {worker.worker}" for worker in stores.values())
+    raise StoreMismatchError(
         f"this process uses the store {own}, but the workers of task queue {task_queue!r} use {theirs}; "
         "set PERDURE_STORE_URL to the workers' store, or PERDURE_TASK_QUEUE to the queue of yours"
     )
-    raise StoreMismatchError(msg)

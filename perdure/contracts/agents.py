@@ -14,23 +14,23 @@ from perdure.contracts.hooks import Hooks, OnHookError, conditions_of
 from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.retries import Fallback, RetryPolicy, check_no_address
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
-from perdure.contracts.values import Authored, JsonValue, Value
+from perdure.contracts.values import Authored, JsonValue, Value, find_repeated, replace
 
 
 class Skill(Value):
-    """One skill, as its ``SKILL.md`` describes it.
+    """A skill, as its ``SKILL.md`` describes it.
 
     Attributes:
         name: Unique in its capability.
-        capability: What the skill is part of, if that is named.
-        description: What it is for, and when to read it; the model sees it before it chooses.
-        body: What the model reads when it calls the tool ``skill``.
-        allowed_tools: Tools that the author means it to use; advice, no permission.
-        license: Its licence, or where that stands.
-        compatibility: What it needs of its surroundings.
-        metadata: Whatever else the author notes.
-        files: The first other files of its folder.
-        folder: Where this process has the folder. It differs from worker to worker, and is no part of a definition.
+        capability: Name of the group of skills that the skill is part of.
+        description: Purpose of the skill, and when to read it; the model sees it before it chooses.
+        body: Text that the model gets from the tool ``skill``.
+        allowed_tools: Tools that the author means the skill to use; advice, no permission.
+        license: The licence, or a pointer to it.
+        compatibility: Requirements on the environment.
+        metadata: Other notes of the author.
+        files: The first other files of the folder.
+        folder: The folder on this worker; no part of a definition, because workers differ.
     """
 
     name: str = Field(min_length=1)
@@ -46,7 +46,7 @@ class Skill(Value):
 
     @property
     def id(self) -> str:
-        """The name under which there is no other one: ``capability:name``, or the name alone without a capability."""
+        """Unique name: ``capability:name``, or the name alone without a capability."""
         return f"{self.capability}:{self.name}" if self.capability else self.name
 
 
@@ -54,7 +54,7 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A variable of the worker's environment, in place of its value."""
 
 SHORTEST_SECRET = 8
-"""A shorter value is taken for no secret, such as the ``EMPTY`` that local servers want for a key."""
+"""Shortest value that counts as a secret; shorter ones, such as the ``EMPTY`` of local servers, do not."""
 
 _WHERE = re.compile(
     r"(api_(base|key|type|version)|base_url|organization|project|(extra_|default_)?headers|timeout|deployment_(id|url)"
@@ -73,7 +73,7 @@ _WORD = re.compile(rf"[^\s:]{{{SHORTEST_SECRET}}}")
 
 
 def is_destination(name: str) -> bool:
-    """Whether the argument says where a call goes: it holds for every model of a provider, and for no other."""
+    """Whether the argument is an address, a credential or the like, shared by all models of one provider."""
     return _WHERE.match(name) is not None or is_credential(name)
 
 
@@ -145,25 +145,25 @@ DEFAULT_MAX_STEPS = 1000
 """Generations a turn may use when the author says nothing."""
 
 DEFAULT_GENERATION_TIMEOUT = timedelta(seconds=600)
-"""Longest time one model call may take, from sending to the last byte."""
+"""Longest time of one model call, from sending to the last byte."""
 
 NO_TIMEOUT = LONGEST_TURN
 """A ``generation_timeout`` of None: Temporal needs some number."""
 
 MAX_CORRECTIONS = 10
-"""Most answers outside the output schema that may be sent back to the model."""
+"""Most answers of a turn that may go back to the model because they do not fit the output schema."""
 
 OnToolError = Literal["abort", "feed_back"]
-"""What an exception outside a tool's ``catch`` does: ends the turn, or goes to the model."""
+"""Effect of an exception outside a tool's ``catch``: it ends the turn, or goes to the model."""
 
 OnUnknownTool = Literal["feed_back", "abort"]
-"""What a call of a tool that the agent does not have does: goes to the model, or ends the turn."""
+"""Effect of a call of an unknown tool: an error result for the model, or the end of the turn."""
 
 OnChildError = Literal["return", "propagate"]
-"""What a delegate that does not finish does: its caller reads of it, or ends with its error."""
+"""Effect of a delegate that does not finish: an error result for its caller, or the end of the caller's turn."""
 
 ToolMode = Literal["auto", "api", "xml", "json", "json-in-xml", "json-with-tag", "pythonic"]
-"""How a model is told of tools and calls them: by its provider, or in plain text, see ``llm.text_tools``."""
+"""Form in which a model gets and calls tools: its provider's, or plain text, see ``llm.text_tools``."""
 
 
 class Compaction(Authored):
@@ -176,9 +176,9 @@ class Compaction(Authored):
         threshold: Share of the window above which the next step is preceded by a compaction; None leaves it to the
             provider's refusal.
         window: The model's context window in tokens; None is what litellm knows of the model.
-        keep: So many messages at least stay as they are, at the end.
-        model: Writes the summary, for example a cheaper one; None is the agent's own.
-        guidance: What the summary must keep in mind, in the author's words.
+        keep: Fewest messages at the end that stay as they are.
+        model: The model that writes the summary, for example a cheaper one; None is the agent's own.
+        guidance: The author's instructions for the summary.
     """
 
     threshold: float | None = Field(default=0.75, gt=0, le=1)
@@ -193,13 +193,13 @@ CacheMode = Literal["latest", "off"]
 
 
 class CompactionPolicy(Value):
-    """The part of it that the workflow decides by: ``above_tokens``, None if only a refusal leads to a compaction."""
+    """Context size above which the workflow compacts; None if only a provider's refusal leads to a compaction."""
 
     above_tokens: int | None = None
 
 
 class ModelPolicy(Value):
-    """What the workflow decides by while another model than the agent's first is at work."""
+    """The workflow's part of a fallback: its limits while that model is at work."""
 
     model: str
     max_retries: int
@@ -209,12 +209,12 @@ class ModelPolicy(Value):
 
 
 class TurnPolicy(Value):
-    """The part of a definition that the workflow decides by; it is in the history, so it stays small.
+    """The part of a definition that the workflow decides by; small, because it stands in the history.
 
     Attributes:
-        compaction: None in turns that a release without compaction opened: they end when the context overflows.
-        approvals_expire: How long an approval is waited for; None is for ever.
-        fallbacks: The models that are left if this one fails for good, in order.
+        compaction: None if a context that overflows ends the turn.
+        approvals_expire: Longest wait for an approval; None is no limit.
+        fallbacks: Models that remain if this one fails for good, in order.
     """
 
     agent: str
@@ -245,16 +245,22 @@ class TurnPolicy(Value):
     def fallen_back(self) -> "TurnPolicy":
         """The policy with the first of the fallbacks at work."""
         first, *others = self.fallbacks
-        changes = {name: value for name, value in first if name != "also_on"}
-        return self.model_copy(update={**changes, "fallbacks": tuple(others)})
+        return replace(
+            self,
+            model=first.model,
+            max_retries=first.max_retries,
+            generation_timeout=first.generation_timeout,
+            compaction=first.compaction,
+            fallbacks=tuple(others),
+        )
 
 
 class AgentDefinition(Value):
-    """Everything an activity needs to know about an agent, with no code in it.
+    """An agent frozen as data, for activities.
 
     Attributes:
-        instructions_from: The function that makes the instructions when a turn opens; the text is then frozen.
-        inline: Of an agent that came in a start request: the object that it came as.
+        instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
+        inline: For an agent that came in a start request: the object of the request.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -292,17 +298,13 @@ class AgentDefinition(Value):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        names = [tool.name for tool in self.tools]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            msg = f"agent {self.name!r} has two tools named {', '.join(twice)}; rename one with @tool(name=…)"
+        if twice := find_repeated(tool.name for tool in self.tools):
+            msg = f"agent {self.name!r} has two tools named {twice}; rename one with @tool(name=…)"
             raise ValueError(msg)
-        hooks = [hook.name for hook in self.hooks]
-        same = sorted({name for name in hooks if hooks.count(name) > 1})
-        if same:
-            msg = f"agent {self.name!r} has two hooks named {', '.join(same)}; give one another name"
+        if twice := find_repeated(hook.name for hook in self.hooks):
+            msg = f"agent {self.name!r} has two hooks named {twice}; give one another name"
             raise ValueError(msg)
-        if self.finish_tool is not None and self.finish_tool not in names:
+        if self.finish_tool is not None and self.tool(self.finish_tool) is None:
             msg = f"finish_tool {self.finish_tool!r} is not among the tools of agent {self.name!r}"
             raise ValueError(msg)
         if self.finish_tool is not None and self.output_schema is not None:
@@ -319,7 +321,7 @@ class AgentDefinition(Value):
         return (*self.stop_conditions, *conditions_of(self.hooks))
 
     def canonical(self) -> str:
-        """The one JSON text of this definition, what the hash is taken of."""
+        """Canonical JSON of the definition; its hash names the definition."""
         return self.model_dump_json()
 
     def digest(self) -> str:
@@ -330,32 +332,31 @@ class AgentDefinition(Value):
         """The tool of that wire name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def using(self, fallback: int) -> Self:
+    def using(self, fallback: int) -> "AgentDefinition":
         """The definition with that fallback at work, from 1; 0 is the agent's own model."""
         if not fallback:
             return self
-        one = self.fallback_models[fallback - 1]
-        return self.model_copy(
-            update={
-                "model": one.model,
-                "retry": one.retry or self.retry,
-                "generation_timeout": one.generation_timeout or self.generation_timeout,
-                "generate_params": self._parameters_of(one.model)
-                if one.generate_params is None
-                else one.generate_params,
-                # A summary is written by whoever works: the model for it may be away too.
-                "compaction": self.compaction.model_copy(update={"model": None, "window": None}),
-            }
+        fallback_model = self.fallback_models[fallback - 1]
+        return replace(
+            self,
+            model=fallback_model.model,
+            retry=fallback_model.retry or self.retry,
+            generation_timeout=fallback_model.generation_timeout or self.generation_timeout,
+            generate_params=self._parameters_of(fallback_model.model)
+            if fallback_model.generate_params is None
+            else fallback_model.generate_params,
+            # A summary is written by whoever works: the model for it may be away too.
+            compaction=replace(self.compaction, model=None, window=None),
         )
 
-    def asked_for(self, model: str) -> dict[str, object]:
-        """What changes in the definition when a request asks for a model: its parameters too.
+    def changes_of_model(self, model: str) -> dict[str, object]:
+        """Fields of the definition that change when a request asks for a model: the model and its parameters.
 
         Raises:
             ValueError: It names an address, and is none of the agent's own models.
         """
-        own = next((one.generate_params for one in self.fallback_models if one.model == model), None)
-        if model not in {self.model, *(one.model for one in self.fallback_models)}:
+        own = next((fallback.generate_params for fallback in self.fallback_models if fallback.model == model), None)
+        if model not in {self.model, *(fallback.model for fallback in self.fallback_models)}:
             check_no_address(model)
         return {"model": model, "generate_params": self._parameters_of(model) if own is None else own}
 
@@ -366,11 +367,11 @@ class AgentDefinition(Value):
         return {name: value for name, value in self.generate_params.items() if not is_destination(name)}
 
     def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
-        """What the workflow needs of this definition.
+        """The workflow's part of the definition.
 
         Args:
-            window: The model's, if the author did not give one.
-            windows: Those of the fallbacks, as far as they are known.
+            window: Context window of the model, used if the author gave none.
+            windows: Context windows of the fallbacks, None where unknown.
         """
         window, share = self.compaction.window or window, self.compaction.threshold
         above = int(window * share) if window is not None and share is not None else None
@@ -391,7 +392,7 @@ class AgentDefinition(Value):
                     timeout=tool.timeout, task_queue=tool.task_queue, answer=tool.answer, pinned=tool.pinned
                 )
                 if tool.delegate is None
-                else ToolPolicy(delegate=tool.delegate.sparse())
+                else ToolPolicy(delegate=tool.delegate)
                 for tool in self.tools
             },
             on_child_error=self.on_child_error,

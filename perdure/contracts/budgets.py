@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
+from typing import Annotated, Literal, TypedDict, Unpack
 
 from pydantic import ConfigDict, Field
 
-from perdure.contracts.values import Authored, Value
+from perdure.contracts.values import Authored, Value, for_code, replace
 
 
 class Usage(Value):
@@ -32,29 +32,29 @@ class Usage(Value):
 
 
 class Paid(Value):
-    """What model calls have used, and cost as far as their price is known."""
+    """Tokens and known cost of model calls."""
 
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
 
     def plus(self, usage: Usage, cost_usd: Decimal | None) -> "Paid":
-        """The sum with one more."""
+        """The sum with one more call."""
         return Paid(usage=self.usage.plus(usage), cost_usd=self.cost_usd + (cost_usd or 0))
 
 
 DEFAULT_WARNINGS = (Decimal("0.8"),)
-"""Shares of a budget at which the event log says how much of it is used, when the author says nothing."""
+"""Shares of a budget at which a ``budget_warning`` is written, unless the author names others."""
 
 
 MOST_USD = Decimal(10) ** 12
-"""No budget is so large: sums of what is larger could not be exact."""
+"""Bound of a budget: larger sums could not be exact."""
 
 LONGEST_TURN = timedelta(days=36_500)
-"""No time budget is longer: timers end somewhere."""
+"""Longest time budget that timers take."""
 
 
 class Dimensions(Value):
-    """The limits of a turn that are counted against, beside ``max_steps``; :class:`Budgets` says what each is."""
+    """The limits of a turn beside ``max_steps``; :class:`Budgets` explains each."""
 
     cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1)
@@ -64,6 +64,10 @@ class Dimensions(Value):
     seconds: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_TURN)
     patches: int | None = Field(default=None, ge=0)
     depth: int | None = Field(default=None, ge=0)
+
+
+COUNTED = ("llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+"""Dimensions that whole numbers count: of each a delegate gets a share, and gives back what it has not used."""
 
 
 class BudgetLimits(TypedDict, total=False):
@@ -80,7 +84,7 @@ class BudgetLimits(TypedDict, total=False):
 
 
 class BudgetSettings(BudgetLimits, total=False):
-    """What an author may write in ``Budgets(…)``."""
+    """The settings of ``Budgets(…)`` as authors write them."""
 
     warn_at: Sequence[Decimal | float | str]
     scope: Literal["turn", "session"] | None
@@ -109,46 +113,45 @@ class Budgets(Dimensions, Authored):
     warn_at: tuple[Annotated[Decimal, Field(gt=0, lt=1)], ...] = Field(default=DEFAULT_WARNINGS, max_length=10)
     scope: Literal["turn", "session"] | None = None
 
-    if TYPE_CHECKING:  # with what pydantic makes Decimals and times of
-
-        def __init__(self, **limits: Unpack[BudgetSettings]) -> None: ...
+    @for_code
+    def __init__(self, **limits: Unpack[BudgetSettings]) -> None:
+        Authored.__init__(self, **limits)
 
 
 class Spent(Value):
-    """What one turn has used so far, its delegates included."""
+    """Use of one turn so far, delegates included."""
 
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
     unpriced_calls: int = 0
-    """Model calls whose price is unknown: their cost is not in ``cost_usd``."""
+    """Model calls of unknown price, left out of ``cost_usd``."""
     llm_calls: int = 0
     tool_calls: int = 0
     behavior_calls: int = 0
     events: int = 0
     patches: int = 0
     delegated_steps: int = 0
-    """Steps that delegates have made."""
+    """Steps of delegates."""
 
     def with_call(self, usage: Usage, cost_usd: Decimal | None, *, tool_calls: int = 0) -> "Spent":
         """The sum after one more model call."""
-        return self.model_copy(
-            update={
-                "usage": self.usage.plus(usage),
-                "cost_usd": self.cost_usd + (cost_usd or 0),
-                "unpriced_calls": self.unpriced_calls + (cost_usd is None),
-                "llm_calls": self.llm_calls + 1,
-                "events": self.events + 1,
-                "tool_calls": self.tool_calls + tool_calls,
-            }
+        return replace(
+            self,
+            usage=self.usage.plus(usage),
+            cost_usd=self.cost_usd + (cost_usd or 0),
+            unpriced_calls=self.unpriced_calls + (cost_usd is None),
+            llm_calls=self.llm_calls + 1,
+            events=self.events + 1,
+            tool_calls=self.tool_calls + tool_calls,
         )
 
     def with_failed(self, paid: Paid) -> "Spent":
-        """The sum with calls that failed and were paid for all the same."""
+        """The sum with failed calls that cost money."""
         usage, cost_usd = self.usage.plus(paid.usage), self.cost_usd + paid.cost_usd
-        return self.model_copy(update={"usage": usage, "cost_usd": cost_usd})
+        return replace(self, usage=usage, cost_usd=cost_usd)
 
     def without(self, earlier: "Spent") -> "Spent":
-        """What was spent since."""
+        """The difference: use since ``earlier``."""
         if earlier == Spent():
             return self
         usage = {name: getattr(self.usage, name) - getattr(earlier.usage, name) for name in Usage.model_fields}
@@ -156,8 +159,8 @@ class Spent(Value):
         return Spent(usage=Usage(**usage), **others)
 
     def with_delegate(self, spent: "Spent", steps: int) -> "Spent":
-        """The sum with all that a delegate used, in so many steps of its own."""
-        counts = ("unpriced_calls", "llm_calls", "tool_calls", "behavior_calls", "events", "patches")
+        """The sum with a delegate's use and its ``steps``."""
+        counts = ("unpriced_calls", *COUNTED)
         return self.model_copy(
             update={
                 "usage": self.usage.plus(spent.usage),
@@ -169,7 +172,7 @@ class Spent(Value):
 
 
 class Limits(TypedDict, total=False):
-    """What may be set; each is a whole limit and not what is added to one. ``seconds`` count from the turn's start."""
+    """New limits of a running turn, each a whole limit and no increment; ``seconds`` count from the turn's start."""
 
     max_steps: int
     cost_usd: Decimal | float | str
@@ -183,15 +186,15 @@ class Limits(TypedDict, total=False):
 
 
 LIMITS = ("max_steps", *Dimensions.model_fields)
-"""Names of the limits that can be set, in the order in which they are told."""
+"""Names of the limits that can be set, in the order of displays."""
 
 
 class ExtendRequest(Dimensions):
-    """The input of the update ``extend``: new limits of the running turn, each as a whole; the others stay.
+    """The input of the update ``extend``: new limits of the running turn, each as a whole; other limits stay.
 
     Attributes:
-        turn: A turn other than the named one is left as it is.
-        end: Whether a limit may be one that is used up already, so that the turn ends.
+        turn: The turn that the limits are for; another running turn refuses them.
+        end: Whether a limit may be used up already, which ends the turn.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -13,7 +13,7 @@ from perdure.contracts.values import Value
 
 
 class CheckpointStatus(StrEnum):
-    """Where a checkpoint stands, in the words of Perstack."""
+    """Status of a checkpoint, in the words of Perstack."""
 
     INIT = "init"
     """It holds the prompt; the model has not answered yet."""
@@ -32,7 +32,7 @@ class CheckpointStatus(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """Where a session stands, in the words of Perstack."""
+    """Status of a session, in the words of Perstack."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -58,7 +58,7 @@ class ResumeFrom(Value):
     step: int | None = Field(default=None, ge=0)
 
     def __str__(self) -> str:
-        """The same for people: ``job-1, turn 2, step 5``."""
+        """Text for people: ``job-1, turn 2, step 5``."""
         parts = (self.session, _format_number("turn", self.turn), _format_number("step", self.step))
         return ", ".join(part for part in parts if part) or "its end"
 
@@ -68,7 +68,7 @@ def _format_number(what: str, number: int | None) -> str | None:
 
 
 class Checkpoint(Value):
-    """A step, as a place from which a session can be resumed or forked. Read from the store; never changes its step.
+    """A step as a place to resume or fork a session from; read from the store.
 
     Attributes:
         id: That of the step; ``generation_step`` events name it as ``tip``.

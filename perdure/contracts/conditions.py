@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from perdure.contracts.values import Authored, Tagged, is_fields
+from perdure.contracts.values import Authored, Tagged, is_fields, replace
 
 MAX_PARTS = 2_000
 """Most parts of an expression with its counted repeats written out: compiling it takes two megabytes then."""
@@ -80,7 +80,7 @@ def _refusal(pattern: str) -> str | None:
 
 
 def _difference(token: re.Match[str]) -> str | None:
-    """Why both libraries would not take it alike."""
+    """Why the two libraries would read the expression differently."""
     if token.lastgroup == "brace":
         return r"has a { that begins no count such as {2} or {1,3}; write \{"
     if token.lastgroup == "remark":
@@ -112,43 +112,43 @@ class Condition(Tagged, Authored):
     name: str = Field(default="", max_length=200)
 
     def __and__(self, other: "AnyCondition") -> "AllOf":
-        """Both at the end of one step."""
+        """A condition that is met when both are, at the end of one step."""
         return AllOf(conditions=(self, other))  # type: ignore[arg-type]  # every condition is one of the union
 
     def __or__(self, other: "AnyCondition") -> "AnyOf":
-        """One of them or both."""
+        """A condition that is met when one of both is."""
         return AnyOf(conditions=(self, other))  # type: ignore[arg-type]
 
     def __invert__(self) -> "Not":
-        """Whenever this one does not hold, at the end of a step."""
+        """A condition that is met when this one is not, at the end of a step."""
         return Not(condition=self)  # type: ignore[arg-type]
 
     def named(self, name: str) -> "AnyCondition":
         """The same condition under a name of its own."""
-        return self.model_copy(update={"name": name})  # type: ignore[return-value]
+        return replace(self, name=name)  # type: ignore[return-value]
 
 
 class Always(Condition):
-    """At the end of the first step."""
+    """Met at the end of the first step."""
 
     type: Literal["always"] = "always"
 
 
 class Never(Condition):
-    """At no time; with it a text without calls means that the turn has stalled."""
+    """Never met; with this condition, a text without calls means that the turn has stalled."""
 
     type: Literal["never"] = "never"
 
 
 class AnyToolUse(Condition):
-    """So many tool calls have a result, errors among them."""
+    """Met when ``count`` tool calls have a result, errors included."""
 
     type: Literal["any_tool_use"] = "any_tool_use"
     count: int = Field(default=1, ge=1)
 
 
 class ToolUse(Condition):
-    """One tool was called successfully so many times."""
+    """Met when one tool was called successfully ``count`` times."""
 
     type: Literal["tool_use"] = "tool_use"
     tool: str = Field(min_length=1)
@@ -156,7 +156,7 @@ class ToolUse(Condition):
 
 
 class ConsecutiveErrors(Condition):
-    """So many tool calls in a row failed, whether or not the tool's ``catch`` lists the error."""
+    """Met when ``count`` tool calls in a row failed, whether or not the tool's ``catch`` lists the error."""
 
     type: Literal["consecutive_errors"] = "consecutive_errors"
     count: int = Field(ge=1)
@@ -170,21 +170,21 @@ class ToolFailed(Condition):
 
 
 class ElapsedTime(Condition):
-    """The turn has run longer than so many seconds, time spent waiting for people left out."""
+    """Met when the turn has run longer than ``seconds``, waits for people left out."""
 
     type: Literal["elapsed_time"] = "elapsed_time"
     seconds: float = Field(gt=0, allow_inf_nan=False)
 
 
 class EstimatedCost(Condition):
-    """The turn has cost more than so many US dollars."""
+    """Met when the turn has cost more than ``limit`` US dollars."""
 
     type: Literal["estimated_cost"] = "estimated_cost"
     limit: Decimal = Field(ge=0)
 
 
 class TokenUsage(Condition):
-    """The turn has used more than so many tokens."""
+    """Met when the turn has used more than ``limit`` tokens."""
 
     type: Literal["token_usage"] = "token_usage"
     limit: int = Field(ge=0)
@@ -192,7 +192,7 @@ class TokenUsage(Condition):
 
 
 class GenerationCount(Condition):
-    """The turn's own model has answered so many times; with ``retries``, calls that were sent again count too."""
+    """Met when the turn's own model has answered ``count`` times; with ``retries``, repeated calls count too."""
 
     type: Literal["generation_count"] = "generation_count"
     count: int = Field(ge=1)
@@ -200,21 +200,21 @@ class GenerationCount(Condition):
 
 
 class StepCount(Condition):
-    """The turn has made so many steps."""
+    """Met when the turn has made ``count`` steps."""
 
     type: Literal["step_count"] = "step_count"
     count: int = Field(ge=1)
 
 
 class NoNewToolUsed(Condition):
-    """So many steps in a row used no tool that the turn had not used before."""
+    """Met when ``steps`` steps in a row used no tool that was new in the turn."""
 
     type: Literal["no_new_tool_used"] = "no_new_tool_used"
     steps: int = Field(ge=1)
 
 
 class NoToolCalls(Condition):
-    """So many steps in a row called no tool."""
+    """Met when ``steps`` steps in a row called no tool."""
 
     type: Literal["no_tool_calls"] = "no_tool_calls"
     steps: int = Field(default=1, ge=1)
@@ -297,21 +297,21 @@ class Combined(Condition):
 
 
 class AllOf(Combined):
-    """All of these, at the end of one step."""
+    """Met when all of these are, at the end of one step."""
 
     type: Literal["all_of"] = "all_of"
     conditions: tuple["AnyCondition", ...] = Field(min_length=1)
 
 
 class AnyOf(Combined):
-    """One of these or more."""
+    """Met when one of these is, or more."""
 
     type: Literal["any_of"] = "any_of"
     conditions: tuple["AnyCondition", ...] = Field(min_length=1)
 
 
 class Not(Combined):
-    """Whenever another does not hold, at the end of a step."""
+    """Met when another condition is not, at the end of a step."""
 
     type: Literal["not"] = "not"
     condition: "AnyCondition"
@@ -371,7 +371,7 @@ def _as_list(value: object) -> object:
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes it for a mistake of the author
     if not isinstance(value, dict):
         return value
-    return tuple(_with_name(name, one) for name, one in cast("dict[object, object]", value).items())
+    return tuple(_with_name(name, condition) for name, condition in cast("dict[object, object]", value).items())
 
 
 def _with_name(name: object, condition: object) -> object:
@@ -398,5 +398,5 @@ CONDITIONS: TypeAdapter[tuple[AnyCondition, ...]] = TypeAdapter(StopConditions)
 
 
 def text_conditions(conditions: tuple[AnyCondition, ...]) -> list[Output | ToolOutput]:
-    """Those that look at texts; activities name the ones that hold by their place in this list."""
+    """The conditions on texts; activities name those that are met by their index in this list."""
     return [part for part in walk_conditions(conditions) if isinstance(part, Output | ToolOutput)]

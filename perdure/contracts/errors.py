@@ -137,7 +137,7 @@ def _transient(text: str, model: str = NOTHING) -> Reason:
     return Reason(transient=True, text=text, model=model)
 
 
-def _replied(text: str) -> Reason:
+def _reply_reason_of(text: str) -> Reason:
     return Reason(transient=True, text=text, model=TOLD, retry_after=HEADERS)
 
 
@@ -155,14 +155,14 @@ RESUME = "go on with 'perdure resume SESSION'"
 _FALLBACK = "give the agent fallback_models"
 
 REASONS: dict[ReasonCode, Reason] = {
-    ReasonCode.LLM_RATE_LIMITED: _replied(
+    ReasonCode.LLM_RATE_LIMITED: _reply_reason_of(
         f"the provider limits the rate of requests; {RESUME}, raise the limit with the provider, or {_FALLBACK}"
     ),
-    ReasonCode.LLM_NETWORK_ERROR: _replied(
+    ReasonCode.LLM_NETWORK_ERROR: _reply_reason_of(
         "the provider could not be reached or failed on its side; look at its status page and at api_base, then "
         f"{RESUME}, or {_FALLBACK}"
     ),
-    ReasonCode.LLM_TIMEOUT: _replied(
+    ReasonCode.LLM_TIMEOUT: _reply_reason_of(
         f"the provider did not answer in time; raise generation_timeout if its answers are long, then {RESUME}, or "
         f"{_FALLBACK}"
     ),

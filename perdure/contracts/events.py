@@ -31,27 +31,31 @@ from perdure.contracts.hooks import (
 )
 from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.retries import RetryDetails
+from perdure.contracts.tools import MaskedCall
 from perdure.contracts.turns import StopReason
-from perdure.contracts.values import JsonValue, Value, json_object, to_json_line
+from perdure.contracts.values import JsonValue, Value, json_object, replace, to_json_line
 
 
-class DelegateStart(Value):
+class CallEvent(Value):
+    """What the events of a tool call have in common: the call's id, and the wire name of its tool."""
+
+    call_id: str
+    tool: str
+
+
+class DelegateStart(CallEvent):
     """A delegate begins to work on a call, in a session of its own."""
 
     type: Literal["delegate_start"] = "delegate_start"
-    call_id: str
-    tool: str
     agent: str
     delegate: str
     """The session."""
 
 
-class DelegateEnd(Value):
-    """A delegate has ended; what it used, with its own delegates, is charged to the caller."""
+class DelegateEnd(CallEvent):
+    """A delegate has ended; its use, own delegates included, counts for the caller."""
 
     type: Literal["delegate_end"] = "delegate_end"
-    call_id: str
-    tool: str
     agent: str
     delegate: str
     stop_reason: StopReason
@@ -66,14 +70,14 @@ class AgentStart(Value):
     """A turn has begun; written by ``open_turn``.
 
     Attributes:
-        prompt: Empty if a turn goes on from a checkpoint without one.
-        context_window: Of the model, in tokens; None if nothing is known about it.
-        resumed_from: The checkpoint that the turn goes on from, if it was asked to.
-        delegated_by: Of a delegate's turn: the session of its caller.
-        parts: The images and files that came with the prompt.
-        context: What the starter gave for tools, hooks and instructions; no model reads it.
-        tenant: On whose behalf the turn runs.
-        by: Who started the turn, as the starter says.
+        prompt: The prompt; empty if the turn resumes from a checkpoint without one.
+        context_window: The model's context window in tokens; None if unknown.
+        resumed_from: The checkpoint that the request named to go on from.
+        delegated_by: For a delegate's turn: the caller's session.
+        parts: Images and files of the prompt.
+        context: The starter's data for tools, hooks and instructions; no model reads it.
+        tenant: The tenant of the turn.
+        by: The starter, in its own words.
     """
 
     type: Literal["agent_start"] = "agent_start"
@@ -107,11 +111,11 @@ class GenerationStart(Value):
 
 
 class GenerationWait(Value):
-    """A model call waits for its turn, as the provider limits its key; written once for a call that waits long.
+    """A model call waits because the provider limits the key; written once for a long wait.
 
     Attributes:
-        ahead: Calls that go before it.
-        calls_per_second: The pace at which this worker calls the provider with this key.
+        ahead: Number of calls before this one.
+        calls_per_second: Pace of this worker's calls to the provider with this key.
     """
 
     type: Literal["generation_wait"] = "generation_wait"
@@ -125,36 +129,28 @@ class GenerationRetry(RetryDetails):
 
     type: Literal["generation_retry"] = "generation_retry"
     failed_at: datetime
-    """When this failure happened, by Temporal's clock."""
+    """Time of the failure, by Temporal's clock."""
     counted_seconds: float = 0.0
-    """What of the policy's ``max_time`` was used up by then: the waits and failed calls since the first failure."""
+    """Used part of the policy's ``max_time``: waits and failed calls since the first failure."""
     compaction: bool = False
-    """Whether the call was to write a summary: its retries are counted apart."""
+    """Whether the call writes a summary; its retries count apart."""
     fallback: int = 0
-    """Which of the agent's fallbacks failed; the retries of each model are counted apart."""
+    """Number of the fallback that failed; 0 is the agent's own model. The retries of each model count apart."""
     usage: Usage = Usage()
-    """Of an answer that could not be used and was paid for; ``cost_usd`` as far as its price is known."""
+    """Tokens of an unusable answer that cost money; ``cost_usd`` is its known price."""
     cost_usd: Decimal = Decimal(0)
 
 
-class CallSummary(Value):
-    """A tool call as people see it: the arguments are masked and cut."""
-
-    call_id: str
-    tool: str
-    arguments: str
-
-
 class GenerationContent(Value):
-    """What the model answered, before its tools run."""
+    """The model's answer, before its tools run."""
 
     type: Literal["generation_content"] = "generation_content"
     content: str
-    tool_calls: tuple[CallSummary, ...] = ()
+    tool_calls: tuple[MaskedCall, ...] = ()
 
 
 class GenerationEnd(Value):
-    """A model call succeeded and its answer is stored; ``recorded`` says that it was replayed from a recording."""
+    """A model call succeeded and its answer is stored; ``recorded`` marks an answer replayed from a recording."""
 
     type: Literal["generation_end"] = "generation_end"
     model: str
@@ -173,7 +169,7 @@ class GenerationStep(Value):
 
 
 class GenerationError(Value):
-    """A model call failed for good; what its last try was paid is told as with a retry."""
+    """A model call failed for good; ``usage`` and ``cost_usd`` are those of the last try."""
 
     type: Literal["generation_error"] = "generation_error"
     error: ErrorDetail
@@ -185,16 +181,17 @@ class CompactionEvent(Value):
     """Earlier messages are replaced by a summary in what the model reads; the transcript keeps them.
 
     Attributes:
-        reason: Why it was skipped, or how it failed.
-        messages_before: What the model would have read, the system prompt excepted.
-        messages_after: What it reads now, the summary included.
-        summary: The first 30,000 characters of it.
+        reason: Why it was skipped, or how it failed; ``error`` is that failure.
+        messages_before: Number of messages before the compaction, system prompt excepted.
+        messages_after: Number of messages after it, summary included.
+        summary: The first 30,000 characters of the summary.
     """
 
     type: Literal["compaction_event"] = "compaction_event"
     trigger: CompactionTrigger
     compaction_status: Literal["started", "completed", "skipped", "failed"]
     reason: str = ""
+    error: ErrorDetail | None = None
     messages_before: int
     messages_after: int
     model: str = ""
@@ -203,63 +200,55 @@ class CompactionEvent(Value):
     cost_usd: Decimal | None = None
 
 
-class ToolStart(Value):
+class ToolStart(CallEvent):
     """A tool's body is about to run."""
 
     type: Literal["tool_start"] = "tool_start"
-    call_id: str
-    tool: str
     arguments: str
 
 
-class ToolProgress(Value):
-    """A running tool call says how far it is; at most once a second for each call, and once more as it ends."""
+class ToolProgress(CallEvent):
+    """Progress of a running tool call; at most one event a second for each call, and one more at its end."""
 
     type: Literal["tool_progress"] = "tool_progress"
-    call_id: str
-    tool: str
     progress: FiniteFloat
     total: FiniteFloat | None = None
     message: str = ""
 
     def __str__(self) -> str:
-        """The same for people: ``3 of 10 pages read``."""
+        """Text for people: ``3 of 10 pages read``."""
         done = f"{self.progress:,.10g}" if self.total is None else f"{self.progress:,.10g} of {self.total:,.10g}"
         return f"{done} {self.message}".rstrip()
 
 
-class ToolRecovery(Value):
-    """An attempt at a call was lost with its worker; the next one wrote this before it did what it says.
+class ToolRecovery(CallEvent):
+    """Decision of a new attempt at a call whose last attempt was lost with its worker; written before it acts.
 
     Attributes:
-        decision: The body runs again, its reconciler gave the result, or the model is told that nobody knows.
-        reason: Why, for people.
+        decision: The body runs again, the reconciler gave the result, or the model learns that nobody knows.
+        reason: Reason for people.
     """
 
     type: Literal["tool_recovery"] = "tool_recovery"
-    call_id: str
-    tool: str
     decision: Literal["run_again", "result_found", "given_up"]
     reason: str
 
 
 RESULT_CHARACTERS = 4_000
-"""Longest result of a call in an event; the whole one stands in the conversation."""
+"""Longest result of a call in an event, in characters; the conversation holds the whole."""
 
 
-class ToolEnd(Value):
-    """A tool call has a result for the model; ``error`` says that it is an error result.
+class ToolEnd(CallEvent):
+    """A tool call has a result for the model; ``error`` is set for an error result.
 
     Attributes:
-        artifact: The whole output, if it was too long for the conversation.
-        attachments: The artifacts of the images and files that the call gave.
-        recorded: Whether the result was replayed from a recording, and the body did not run.
-        traceback: Where the tool's own exception was raised: at most 4,000 characters, without secrets.
+        artifact: Id of the artifact with the whole output, if it was too long for the conversation.
+        attachments: Ids of the artifacts of images and files.
+        recorded: Whether the result was replayed from a recording, without running the body.
+        traceback: Traceback of the tool's own exception: at most 4,000 characters, without secrets.
     """
 
     type: Literal["tool_end"] = "tool_end"
-    call_id: str
-    tool: str
     result: str
     error: ErrorDetail | None = None
     artifact: str | None = None
@@ -269,7 +258,7 @@ class ToolEnd(Value):
     traceback: str | None = Field(default=None, exclude_if=lambda text: text is None)
 
 
-class ToolError(Value):
+class ToolError(CallEvent):
     """A tool call failed in a way that its author did not expect, or never ran.
 
     Attributes:
@@ -277,18 +266,14 @@ class ToolError(Value):
     """
 
     type: Literal["tool_error"] = "tool_error"
-    call_id: str
-    tool: str
     error: ErrorDetail
     traceback: str | None = Field(default=None, exclude_if=lambda text: text is None)
 
 
-class ToolStep(Value):
+class ToolStep(CallEvent):
     """The result of a tool call is durable."""
 
     type: Literal["tool_step"] = "tool_step"
-    call_id: str
-    tool: str
 
 
 class UserInputRequired(InputRequest):
@@ -298,7 +283,7 @@ class UserInputRequired(InputRequest):
 
 
 class UserInputReceived(DecidedRequest):
-    """What became of it: who answered, approved or denied it, or that it expired."""
+    """The decision about an input request: who answered, approved or denied it, or that it expired."""
 
     type: Literal["user_input_received"] = "user_input_received"
 
@@ -307,10 +292,10 @@ class HookEnd(Value):
     """A hook written in Python was called with an event of its step, and has ended.
 
     Attributes:
-        event: The type of the event; ``event_seq`` is its number in this log, 0 if it is not there (yet), and
-            ``call_id`` is the tool call's, if the event is of one.
-        reaction: What the hook wants; what the turn does stands in ``react_step``.
-        error: Why it failed. With ``on_hook_error: ignore`` the turn goes on nevertheless.
+        event: Type of the event; ``event_seq`` is its number in this log, 0 if it is not there (yet), and ``call_id``
+            the id of its tool call, if it has one.
+        reaction: Reaction of the hook; ``react_step`` holds what the turn does.
+        error: Why the hook failed. With ``on_hook_error: ignore`` the turn goes on nevertheless.
     """
 
     type: Literal["hook_end"] = "hook_end"
@@ -331,7 +316,7 @@ class AgentStalled(Value):
 
 
 class AgentError(Value):
-    """The turn ends because of a failure; the title says where it was."""
+    """A failure ends the turn; the error's title names its place."""
 
     type: Literal["agent_error"] = "agent_error"
     error: ErrorDetail
@@ -351,13 +336,13 @@ class AgentEnd(Value):
     unpriced_calls: int = 0
     value: JsonValue = None
     stopped_by: str | None = None
-    """What ended a finished turn before the model did."""
+    """Tool, hook or condition that ended a finished turn before the model did."""
     exhausted_by: str | None = None
-    """Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``."""
+    """For a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``."""
 
 
 class Heartbeat(Value):
-    """Nothing else has come for as long as a reader has set. It stands in no log; its number is the last event's."""
+    """A sign of life for a reader when no event has come for the time it set; in no log, numbered as the last event."""
 
     type: Literal["heartbeat"] = "heartbeat"
     message: str = "nothing new"
@@ -408,10 +393,10 @@ Event = (
     | AgentError
     | AgentEnd
 )
-"""What the log holds."""
+"""Events that the log holds."""
 
 AnyEvent = Event | Heartbeat | UnknownEvent
-"""What readers may get."""
+"""Events that readers may get."""
 
 _EVENTS: TypeAdapter[Event | Heartbeat] = TypeAdapter(Annotated[Event | Heartbeat, Field(discriminator="type")])
 
@@ -471,7 +456,7 @@ def load_event(body: dict[str, JsonValue]) -> "AnyEvent":
 
 
 class NewEvent(Value):
-    """An event on its way into the log. The same key in the same session is written once."""
+    """An event on its way into the log, which takes each key once a session."""
 
     key: str
     turn: int
@@ -479,9 +464,12 @@ class NewEvent(Value):
     event: Event
 
 
-def decided_events(turn: int, decided: Iterable[Decided]) -> list[NewEvent]:
+def to_events(turn: int, decided: Iterable[Decided]) -> list[NewEvent]:
     """Decisions of the engine, ready for the log."""
-    return [NewEvent(key=f"{turn}/{one.key}", turn=turn, step=one.step, event=one.event) for one in decided]
+    return [
+        NewEvent(key=f"{turn}/{decision.key}", turn=turn, step=decision.step, event=decision.event)
+        for decision in decided
+    ]
 
 
 class Envelope(Value):
@@ -503,7 +491,7 @@ class Envelope(Value):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Envelope) or other.replayed == self.replayed:
             return super().__eq__(other)
-        return super().__eq__(other.model_copy(update={"replayed": self.replayed}))
+        return super().__eq__(replace(other, replayed=self.replayed))
 
     __hash__ = Value.__hash__
 

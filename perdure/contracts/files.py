@@ -69,12 +69,12 @@ def media_type_of(data: bytes) -> str | None:
 
 
 def is_image(media_type: str) -> bool:
-    """Whether it is an image."""
+    """Whether the media type is that of an image."""
     return media_type.startswith("image/")
 
 
 class FilePart(Value):
-    """What stands for an image or a file.
+    """Stand-in for an image or a file in messages, events and histories.
 
     Attributes:
         artifact: The artifact of the session that has the bytes.
@@ -91,7 +91,7 @@ class FilePart(Value):
 
     @property
     def line(self) -> str:
-        """What people, and models that cannot see it, read in its place."""
+        """Line that people, and models that cannot see the file, read in its place."""
         kind = "image" if is_image(self.media_type) else "file"
         return " ".join(part for part in (f"[{kind}", self.media_type, format_size(self.size), self.name) if part) + "]"
 

@@ -16,14 +16,14 @@ CompactionTrigger = Literal["threshold", "overflow_recovery", "manual"]
 
 
 CUT_OFF = "length"
-"""Why an answer ends that was cut off because more of it was not affordable; one that the author's limit cuts fails."""
+"""finish_reason of an answer cut by our cost ceiling; an answer cut by the author's own limit fails."""
 
 
 class StepRequest(Value):
-    """Where in a session a model call belongs: the step that it makes, or makes room for.
+    """Place of a model call in its session: the step that the call makes, or makes room for.
 
     Attributes:
-        fallback: Which of the agent's fallbacks is called, from 1; 0 is the agent's own model.
+        fallback: Number of the agent's fallback that is called, from 1; 0 is the agent's own model.
         store: The id of the store that the turn lives in.
     """
 
@@ -43,18 +43,18 @@ class Generate(StepRequest):
     """The input of the activity ``generate``.
 
     Attributes:
-        parent: The step before; the conversation is what its chain of parents holds.
-        call_ids: The calls whose results are new since the parent, in the order the model asked.
-        failed: Results only the workflow knows, for calls whose activity could not record one.
-        steered: Messages that came in while the turn ran.
-        said: Messages of hooks; they stand before those that were steered in.
-        failures: Failed calls in a row before this one of which the model was told.
-        corrections: Answers of the turn before this one that did not fit the agent's output schema.
-        compacted: Whether the conversation was compacted for this step, or could not be: a context that is too long
-            then ends the turn.
-        decided: Decisions of the engine that the event log does not have yet.
+        parent: The step before; the chain of parents holds the conversation.
+        call_ids: Calls whose results are new since the parent, in the order of the model's answer.
+        failed: Results that only the workflow knows, for calls whose activity could not record one.
+        steered: Messages that arrived while the turn ran.
+        said: Messages of hooks; they stand before the steered ones.
+        failures: Failed calls in a row that the model was told of, before this call.
+        corrections: Answers of the turn so far that did not fit the agent's output schema.
+        compacted: Whether the conversation was compacted for this step, or could not be: an overflowing context then
+            ends the turn.
+        decided: Decisions of the engine that the event log lacks.
         text_only: Whether the model is to answer with text, and no call.
-        cost_left: US dollars that the call may cost at most, its retries included; None without a limit.
+        cost_left: Most US dollars that the call may cost, retries included; None is no limit.
     """
 
     parent: str
@@ -87,11 +87,11 @@ class Generation(Value):
     Attributes:
         preview: The first 1,000 characters of the text.
         cost_usd: None if the model's price is unknown.
-        retry_seconds: Set when the call failed and the model is told so: the step holds the failure in place of an
-            answer, and the next generation begins after so long.
-        rejected: Why the answer is none that the agent's output schema allows. Unless the corrections are used up, the
-            step holds that as a message for the model too.
-        retries: Calls that failed and were sent again, if a stop condition counts them.
+        retry_seconds: Wait before the next generation, after a failed call that the model is told of; the step then
+            holds the failure in place of an answer.
+        rejected: Why the answer does not fit the agent's output schema. Unless the corrections are used up, the step
+            holds the reason as a message for the model too.
+        retries: Calls that failed and were sent again, if a stop condition counts retries.
         matched: The stop conditions on texts that hold for the answer, by their place among them.
         failed: What calls have cost that failed and were sent again.
     """
@@ -108,15 +108,20 @@ class Generation(Value):
     matched: tuple[int, ...] = ()
     failed: Paid = Paid()
 
+    @property
+    def is_told_failure(self) -> bool:
+        """Whether the step holds a failure that the model is told of, and no answer."""
+        return self.retry_seconds is not None
+
 
 class Compact(StepRequest):
     """The input of the activity ``compact``.
 
     Attributes:
-        parent: The step up to which the conversation is looked at; calls without a result may stand at its end.
-        guidance: What a person asked the summary to keep in mind.
-        failure: Of an overflow recovery: what ends the turn if nothing can be summarised.
-        cost_left: US dollars that the call may cost at most; None without a limit.
+        parent: The last step that the compaction reads; calls without a result may stand at its end.
+        guidance: A person's instructions for the summary.
+        failure: For an overflow recovery: the error that ends the turn if nothing can be summarised.
+        cost_left: Most US dollars that the call may cost; None is no limit.
     """
 
     parent: str
@@ -136,9 +141,9 @@ class Compacted(Value):
 
     Attributes:
         tip: The step from which the conversation goes on; the parent if nothing was summarised.
-        summarised: How many messages the summary stands for; 0 if there was nothing that could be summarised.
-        reason: Why nothing was.
-        usage: Of the call that wrote the summary.
+        summarised: Number of messages that the summary replaces; 0 if nothing could be summarised.
+        reason: Why nothing could be summarised.
+        usage: Tokens of the call that wrote the summary.
         cost_usd: None if the model's price is unknown.
         failed: What calls have cost that failed and were sent again.
     """

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from perdure.contracts.budgets import Spent
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.tools import Todo, ToolOutcome
-from perdure.contracts.values import Authored, Tagged, Value, is_like, refuse_unknown_fields
+from perdure.contracts.values import Authored, Tagged, Value, for_code, is_like, refuse_unknown_fields
 
 MAX_HOOKS = 50
 """Most hooks of an agent: their declarations are in the history of each of its turns."""
@@ -25,8 +25,8 @@ DEFAULT_HOOK_TIMEOUT = timedelta(seconds=30)
 """A hook that runs longer has failed, unless its author says otherwise."""
 
 Boundary = Literal["start", "generation", "step", "error", "stalled", "end"]
-"""Where hooks are called: when the turn was opened, behind an answer, behind all results of a step, behind a model call
-that failed for good, where a turn would end stalled, and when it has ended."""
+"""Places of a turn at which hooks run: once it is open, after an answer, after all results of a step, after a model
+call that failed for good, where the turn would end stalled, and at its end."""
 
 RuleEvent = Literal[
     "agent_start",
@@ -41,7 +41,7 @@ RuleEvent = Literal[
     "model_fallback",
     "todos_changed",
 ]
-"""The events that the workflow itself knows of."""
+"""Events that the workflow itself knows."""
 
 FunctionEvent = Literal[
     "compaction_event",
@@ -63,15 +63,15 @@ FunctionEvent = Literal[
     "agent_error",
     "agent_end",
 ]
-"""The events that stand in the log only, so that a Python function alone can react to them."""
+"""Events that stand in the log only: Python functions can react to them, rules cannot."""
 
 HookEvent = RuleEvent | FunctionEvent
 
 HOOK_EVENTS: tuple[HookEvent, ...] = (*get_args(RuleEvent), *get_args(FunctionEvent))
-"""Every event that a hook can be on. The events of hooks themselves are not among them."""
+"""Every event that a hook can be on; the events of hooks themselves are left out."""
 
 OF_DELEGATES = frozenset({"delegate_start", "delegate_end"})
-"""Of a delegate in the background hooks hear when its caller has learnt of its end."""
+"""Delegate events. For background delegates, hooks run when the caller learns that the delegate ended."""
 
 EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "start": frozenset({"agent_start"}),
@@ -94,7 +94,7 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "stalled": frozenset({"agent_stalled"}),
     "end": frozenset({"stop_condition_met", "agent_error", "agent_end"}),
 }
-"""Where each event is looked at."""
+"""Events that hooks receive at each boundary."""
 
 
 def _one_or_many(value: object) -> object:
@@ -102,7 +102,7 @@ def _one_or_many(value: object) -> object:
 
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many)]
-"""User messages; a single text is one."""
+"""User messages; a single text counts as one message."""
 
 
 class Reaction(Tagged, Authored):
@@ -110,21 +110,9 @@ class Reaction(Tagged, Authored):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    if not TYPE_CHECKING:  # each class says below what it takes
-
-        def __init__(self, *given, **fields) -> None:
-            first = next(name for name in type(self).model_fields if name != "type")
-            if len(given) > 1 or (given and first in fields):
-                msg = f"{type(self).__name__} takes one value without a name, its {first}"
-                raise TypeError(msg)
-            super().__init__(**({first: given[0]} if given else {}), **fields)
-
-        # Pydantic's own mark of an initialiser that it need not call for what it reads.
-        __init__.__pydantic_base_init__ = True
-
     @property
     def texts(self) -> tuple[str, ...]:
-        """What it says to the model, as user messages."""
+        """User messages that the reaction adds to the conversation."""
         return ()
 
     @model_validator(mode="after")
@@ -142,9 +130,9 @@ class Finish(Reaction):
     type: Literal["finish"] = "finish"
     reason: str = Field(default="", max_length=2_000)
 
-    if TYPE_CHECKING:
-
-        def __init__(self, reason: str = "") -> None: ...
+    @for_code
+    def __init__(self, reason: str = "") -> None:
+        Authored.__init__(self, reason=reason)
 
 
 class Fail(Reaction):
@@ -153,9 +141,9 @@ class Fail(Reaction):
     type: Literal["fail"] = "fail"
     reason: str = Field(default="", max_length=2_000)
 
-    if TYPE_CHECKING:
-
-        def __init__(self, reason: str = "") -> None: ...
+    @for_code
+    def __init__(self, reason: str = "") -> None:
+        Authored.__init__(self, reason=reason)
 
 
 class Retry(Reaction):
@@ -167,9 +155,9 @@ class Retry(Reaction):
     type: Literal["retry"] = "retry"
     messages: Texts = ()
 
-    if TYPE_CHECKING:
-
-        def __init__(self, messages: str | tuple[str, ...] | list[str] = ()) -> None: ...
+    @for_code
+    def __init__(self, messages: str | tuple[str, ...] | list[str] = ()) -> None:
+        Authored.__init__(self, messages=messages)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -183,9 +171,9 @@ class RetryWithFeedback(Reaction):
     type: Literal["retry_with_feedback"] = "retry_with_feedback"
     feedback: str = Field(min_length=1)
 
-    if TYPE_CHECKING:
-
-        def __init__(self, feedback: str) -> None: ...
+    @for_code
+    def __init__(self, feedback: str) -> None:
+        Authored.__init__(self, feedback=feedback)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -200,9 +188,9 @@ class Continue(Reaction):
     messages: Texts = ()
     feedback: str = ""
 
-    if TYPE_CHECKING:
-
-        def __init__(self, messages: str | tuple[str, ...] | list[str] = (), *, feedback: str = "") -> None: ...
+    @for_code
+    def __init__(self, messages: str | tuple[str, ...] | list[str] = (), *, feedback: str = "") -> None:
+        Authored.__init__(self, messages=messages, feedback=feedback)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -215,13 +203,13 @@ AnyReaction = Annotated[Finish | Fail | Retry | RetryWithFeedback | Continue, Fi
 
 
 class HookSettings(Tagged):
-    """What a rule and a function have in common.
+    """Settings that hook rules and hook functions share.
 
     Attributes:
         name: Unique among the hooks of the agent; the event log and ``stopped_by`` name it.
-        on: The events it is for.
-        tool: Of events of tools: the tool's wire name, or a pattern with ``*`` and ``?``; None is any.
-        when: What must hold besides, counted over the turn as stop conditions are.
+        on: The events that call the hook.
+        tool: For events of tools: the tool's wire name, or a pattern with ``*`` and ``?``; None is any tool.
+        when: A further condition, counted over the turn as stop conditions are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -236,7 +224,7 @@ class HookSettings(Tagged):
         raise NotImplementedError
 
     def is_about(self, tool: str) -> bool:
-        """Whether an event of the tool is one it is for."""
+        """Whether events of the tool call the hook."""
         return self.tool is None or is_like(tool, self.tool)
 
 
@@ -244,7 +232,7 @@ class HookRule(HookSettings, Authored):
     """A hook that is data: its reaction is always the same. The workflow decides by it, without an activity.
 
     Attributes:
-        times: In how many steps of a turn at most its reaction is carried out; None is no limit.
+        times: Most steps of a turn in which the reaction is carried out; None is no limit.
     """
 
     type: Literal["rule"] = "rule"
@@ -275,7 +263,7 @@ class HookDeclaration(HookSettings):
     """A Python function as it is frozen with its agent.
 
     Attributes:
-        timeout: Longest time one call of it may take.
+        timeout: Longest time of one call.
         reference: ``module:qualified.name`` of the function.
     """
 
@@ -300,16 +288,16 @@ Rules = Annotated[tuple[Annotated[HookRule, refuse_unknown_fields(HookRule)], ..
 """The hook rules that a request brings in place of the agent's own."""
 
 OnHookError = Literal["fail", "ignore"]
-"""What a hook that raises does: ends the turn with an error, or nothing but an event."""
+"""Effect of a hook that raises: the turn ends with an error, or an event is all that comes of it."""
 
 
 def conditions_of(hooks: tuple[HookRule | HookDeclaration, ...]) -> Iterator[AnyCondition]:
-    """What has to hold for each hook that says so."""
+    """The conditions of the hooks that have one."""
     return (hook.when for hook in hooks if hook.when is not None)
 
 
 class BudgetWarning(Tagged):
-    """A share of a budget is used up; ``used`` says how much of how much."""
+    """A share of a budget is used up; ``used`` names the amount and the limit."""
 
     type: Literal["budget_warning"] = "budget_warning"
     dimension: str
@@ -325,7 +313,7 @@ class StopConditionMet(Tagged):
 
 
 class ReactStep(Tagged):
-    """A hook has its way: what the turn now does, because of what the hook wanted at this boundary of the step."""
+    """A hook's reaction that the turn carries out at this boundary of the step."""
 
     type: Literal["react_step"] = "react_step"
     hook_name: str
@@ -334,7 +322,7 @@ class ReactStep(Tagged):
 
 
 class ModelFallback(Tagged):
-    """A model has failed for good with this code, and another one goes on with the turn."""
+    """A model failed for good with this code, and another model continues the turn."""
 
     type: Literal["model_fallback"] = "model_fallback"
     failed: str
@@ -343,14 +331,14 @@ class ModelFallback(Tagged):
 
 
 class TodosChanged(Tagged):
-    """The agent has changed its todos; this is the whole list."""
+    """The agent changed its todos; the event holds the whole list."""
 
     type: Literal["todos_changed"] = "todos_changed"
     todos: tuple[Todo, ...]
 
 
 class BudgetChanged(Tagged):
-    """Somebody has changed a limit of the running turn; without a limit it is None."""
+    """Somebody changed a limit of the running turn; ``before`` is None if there was no limit."""
 
     type: Literal["budget_changed"] = "budget_changed"
     dimension: str
@@ -363,25 +351,25 @@ DecidedEvent = BudgetWarning | StopConditionMet | ReactStep | ModelFallback | To
 
 
 class Decided(Value):
-    """A decision on its way into the event log, where the same key in the same turn is written once."""
+    """A decision on its way into the event log, which takes each key once a turn."""
 
     key: str
     step: int
     event: Annotated[DecidedEvent, Field(discriminator="type")]
 
 
-class React(Value):
-    """The input of the activity ``react``: call these hooks with the events of a step.
+class RunHooks(Value):
+    """The input of the activity ``run_hooks``: call these hooks with the events of a step.
 
     Attributes:
-        step: The step whose events they are.
+        step: The step whose events the hooks get.
         tip: The last step of the conversation.
         calling: The names of the hooks.
-        spent: What the turn has used, for the hooks to see.
-        left: How many calls of hooks the turn's budget allows; None is no limit.
-        failed: Results that the event log does not have yet: only the workflow knows of them.
-        decided: Decisions of the workflow that hooks are on; they go into the log now, if they are not there.
-        ended: The calls of delegates in the background whose ends hooks have not heard of.
+        spent: The turn's use so far, which hooks can read.
+        left: Calls of hooks that the turn's budget still allows; None is no limit.
+        failed: Results that only the workflow knows; the event log has no entry yet.
+        decided: Decisions of the workflow that hooks are on; the activity writes those that the log lacks.
+        ended: Calls of background delegates that ended and that no hook has received yet.
         store: The id of the store that the turn lives in.
     """
 
@@ -400,22 +388,22 @@ class React(Value):
     store: str = ""
 
 
-class HookReaction(Value):
-    """What a hook wants."""
+class HookResult(Value):
+    """The reaction that a hook asked for."""
 
     hook: str
     reaction: AnyReaction
 
 
-class Reacted(Value):
-    """The result of the activity ``react``.
+class HookResults(Value):
+    """The result of the activity ``run_hooks``.
 
     Attributes:
-        reactions: Those of the hooks that had one, in the order in which they were called.
-        calls: How many calls of hooks were made.
+        reactions: The reactions, in the order in which the hooks were called.
+        calls: Number of hook calls.
         refused: The hook for which the turn's budget had no call left.
     """
 
-    reactions: tuple[HookReaction, ...] = ()
+    reactions: tuple[HookResult, ...] = ()
     calls: int = 0
     refused: str | None = None

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from perdure.contracts.files import refuse_files
-from perdure.contracts.values import Authored, Items, JsonValue, Value, is_like
+from perdure.contracts.values import Authored, Items, JsonValue, PublicValue, Value, is_like
 
 T = TypeVar("T")
 
@@ -27,26 +27,26 @@ MAX_OPTION_CHARACTERS = 200
 """Longest option of a question."""
 
 LONGEST_EXPIRY = timedelta(days=36_500)
-"""Longest time that an approval may be waited for; beyond it the calendar ends."""
+"""Longest wait for an approval that the calendar holds."""
 
 Need = Literal["answer", "approval"]
-"""What a tool call needs of a person: its result, or the permission to run."""
+"""Need of a tool call: its result from a person, or a person's permission to run."""
 
 Interactive = Literal["wait", "stop", "refuse"]
-"""What a turn does that needs a person: waits for one, ends with ``waiting_for_input``, or refuses the call."""
+"""Behaviour of a turn that needs a person: it waits, ends with ``waiting_for_input``, or refuses the call."""
 
 Verdict = Literal["allow", "deny", "ask"]
-"""What a rule says of a tool call."""
+"""Verdict of a rule about a tool call."""
 
 Decision = Literal["answered", "approved", "denied", "expired"]
-"""What became of an input request; ``expired`` is nobody's."""
+"""Decision about an input request; ``expired`` is nobody's."""
 
 
 _WILD = frozenset("*?")
 
 
 class ApprovalRule(Authored):
-    """What holds for some tool calls.
+    """An approval rule for the calls of some tools.
 
     Attributes:
         tool: The tool's wire name, or a pattern with ``*`` and ``?``.
@@ -62,7 +62,7 @@ class ApprovalRule(Authored):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is about any tool that looks like its name."""
+        """Whether the tool's name is a pattern."""
         return not _WILD.isdisjoint(self.tool)
 
     def matches(self, tool: str) -> bool:
@@ -76,7 +76,7 @@ class ApprovalPolicy(Authored):
     A call that no rule fits needs one if its tool says ``requires_approval``.
 
     Attributes:
-        expires: How long an approval is waited for; then the call is refused. None waits for ever.
+        expires: Longest wait for an approval; then the call is refused. None is no limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_timedelta="float")
@@ -84,21 +84,21 @@ class ApprovalPolicy(Authored):
     rules: Items[ApprovalRule] = ()
     expires: timedelta | None = Field(default=None, gt=timedelta(0), le=LONGEST_EXPIRY)
 
-    def idle(self, tools: Collection[str]) -> tuple[ApprovalRule, ...]:
-        """The rules that are about none of these tools."""
+    def idle_rules_of(self, tools: Collection[str]) -> tuple[ApprovalRule, ...]:
+        """The rules that match none of these tools."""
         return tuple(rule for rule in self.rules if not any(map(rule.matches, tools)))
 
 
 class InputRequest(Value):
-    """What a turn asks a person for. Its id is that of the tool call that asks.
+    """A turn's request to a person; its id is the id of the tool call that asks.
 
     Attributes:
         needs: ``answer``: the answer becomes the call's result. ``approval``: the call runs once it is approved.
-        arguments: With masked values, for people. Of long ones, head and tail.
-        question: Of a question: its text.
-        options: If there are any, the answer has to be one of them.
-        digest: Of tool and arguments, without what is masked: an approval that names it holds for exactly this call.
-        expires_at: Until when an approval can be given.
+        arguments: The masked arguments, for people; head and tail of long ones.
+        question: For a question: its text.
+        options: Answers that the question allows; empty for any answer.
+        digest: Digest of tool and arguments, masked values left out; an approval with the digest is for this call only.
+        expires_at: Time until which an approval can be given.
     """
 
     request_id: str
@@ -111,12 +111,12 @@ class InputRequest(Value):
     expires_at: datetime | None = None
 
 
-class InputReceipt(Value):
-    """What was decided about an input request: the result of the updates, and kept with the call's result.
+class InputReceipt(PublicValue):
+    """A decision about an input request: the result of the updates, kept with the call's result.
 
     Attributes:
-        by: Who decided, in the words of whoever sent it.
-        digest: Of an approval: what was approved.
+        by: The person who decided, as the sender names them.
+        digest: For an approval: digest of the approved call.
     """
 
     request_id: str
@@ -127,12 +127,12 @@ class InputReceipt(Value):
 
 
 class OpenRequest(InputRequest):
-    """An input request that nobody has decided about yet, with the turn that waits for it.
+    """An undecided input request, with the turn that waits for it.
 
     Attributes:
-        turn: The turn that waits, or that has stopped for it.
-        agent: That turn's.
-        asked_at: Since when it waits.
+        turn: Number of the turn that waits for a decision, or has stopped for one.
+        agent: Agent of the turn.
+        asked_at: Start of the wait.
     """
 
     session: str
@@ -142,17 +142,17 @@ class OpenRequest(InputRequest):
 
 
 class DecidedRequest(InputReceipt):
-    """A receipt with the name of the tool whose call it is about."""
+    """A receipt with the name of the called tool."""
 
     tool: str
 
 
 class AskPeople(Value):
-    """The input of the activity ``ask``: the requests that the turn is about to wait for, or what was decided.
+    """The input of the activity ``ask``: requests that the turn is about to wait for, or decisions about them.
 
     Attributes:
         store: The id of the store that the turn lives in.
-        decided: Decisions that no other activity is about to write: the log has them before the calls run.
+        decided: Decisions that no other activity writes; the log gets them before the calls run.
     """
 
     session: str
@@ -165,7 +165,7 @@ class AskPeople(Value):
 
 def _is_deeper(value: JsonValue, levels: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels == 0 or any(_is_deeper(one, levels - 1) for one in inner)
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in inner)
 
 
 def _can_be_carried(value: JsonValue) -> JsonValue:
@@ -184,18 +184,18 @@ def _can_be_carried(value: JsonValue) -> JsonValue:
 
 
 Answer = Annotated[JsonValue, AfterValidator(_can_be_carried)]
-"""What a person answers: text, or any JSON of at most 32 KiB."""
+"""Answer of a person: text, or any JSON of at most 32 KiB."""
 
 Reason = Annotated[str, Field(max_length=1_000)]
-"""Why somebody denies a request; the model reads it."""
+"""Reason of a denial; the model reads it."""
 
 
 class Reply(Value):
-    """What a person says to an input request. Of a session that stopped for it, it starts the next turn.
+    """A person's reply to an input request. For a session that stopped at the request, a reply starts the next turn.
 
     Attributes:
-        value: The answer, if that is the decision.
-        digest: Of an approval: what it is for. Empty is what the request shows.
+        value: The answer, for the decision ``answered``.
+        digest: For an approval: digest of the approved call; empty approves the call that the request shows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -208,12 +208,17 @@ class Reply(Value):
     digest: str = Field(default="", max_length=100)
 
 
-class AnswerRequest(Value):
-    """The input of the update ``answer``."""
+class ReplyRequest(Value):
+    """Input of the updates that reply to an input request; ``request`` is the id of the input request."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     request: str = Field(min_length=1, max_length=200)
+
+
+class AnswerRequest(ReplyRequest):
+    """The input of the update ``answer``."""
+
     value: Answer
     by: str = Field(default="", max_length=200)
 
@@ -228,12 +233,9 @@ class AnswerRequest(Value):
         return Reply(request=self.request, decision="answered", value=self.value, by=self.by)
 
 
-class ApproveRequest(Value):
-    """The input of the update ``approve``; with a ``digest``, it holds for the arguments that it was made of only."""
+class ApproveRequest(ReplyRequest):
+    """The input of the update ``approve``; with a ``digest``, it approves the digested call only."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    request: str = Field(min_length=1, max_length=200)
     by: str = Field(min_length=1, max_length=200)
     digest: str = Field(default="", max_length=100)
 
@@ -242,12 +244,9 @@ class ApproveRequest(Value):
         return Reply(request=self.request, decision="approved", by=self.by, digest=self.digest)
 
 
-class DenyRequest(Value):
-    """The input of the update ``deny``: of an approval, or of a question that nobody is going to answer."""
+class DenyRequest(ReplyRequest):
+    """The input of the update ``deny``, for an approval, or for a question that nobody will answer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    request: str = Field(min_length=1, max_length=200)
     by: str = Field(min_length=1, max_length=200)
     reason: Reason = ""
 
@@ -257,14 +256,14 @@ class DenyRequest(Value):
 
 
 class Settled(Value):
-    """A reply that was taken: its receipt, and what is compared with another one to the same request."""
+    """An accepted reply: its receipt, and a fingerprint to compare later replies to the same request with."""
 
     receipt: InputReceipt
     said: str
 
 
 def fingerprint_of(reply: Reply) -> str:
-    """What makes two replies to a request the same: the decision and the answer; 32 hexadecimal digits."""
+    """Fingerprint of a reply: 32 hexadecimal digits over its decision and its answer."""
     return digest_of(reply.decision, reply.value)
 
 

@@ -10,16 +10,16 @@ from pydantic_core import to_json
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.files import Parts, parts_field
 from perdure.contracts.input_requests import InputReceipt
-from perdure.contracts.values import JsonValue, Value, json_object
+from perdure.contracts.values import JsonValue, Value, describe_mistake, json_object, replace
 
 
 class ToolCall(Value):
     """One tool call of an assistant message.
 
     Attributes:
-        id: Made by us, unique in the session: providers repeat ids or leave them empty.
+        id: Our own id, unique in the session: providers repeat ids or leave them empty.
         name: The tool's wire name, as the model wrote it.
-        arguments: The raw JSON text, as the model wrote it; it may be broken.
+        arguments: The JSON text as the model wrote it, maybe broken; masked if it holds secrets.
     """
 
     id: str
@@ -28,11 +28,11 @@ class ToolCall(Value):
 
 
 class UserMessage(Value):
-    """What a person or another service said.
+    """A message of a person or another service.
 
     Attributes:
-        summary_of: Of the summary that a compaction put in place of earlier messages: how many they are.
-        parts: The images and files that came with the text.
+        summary_of: For the summary of a compaction: number of messages that it replaces.
+        parts: Images and files of the message.
     """
 
     role: Literal["user"] = "user"
@@ -42,13 +42,13 @@ class UserMessage(Value):
 
 
 class AssistantMessage(Value):
-    """What the model said.
+    """An answer of the model.
 
     Attributes:
         content: The text; empty when the model only calls tools.
         tool_calls: The calls, in the model's order.
-        thinking: The model's reasoning as far as its provider wants it back unchanged: blocks that name their model.
-        value: What the content holds as JSON, of an answer that fits the agent's output schema.
+        thinking: Blocks of reasoning that the provider wants back unchanged; each names its model.
+        value: The content's JSON, for an answer that fits the agent's output schema.
     """
 
     role: Literal["assistant"] = "assistant"
@@ -62,11 +62,11 @@ class ToolMessage(Value):
     """The result of one tool call, as the model reads it; ``error`` says that it failed.
 
     Attributes:
-        decided: Who answered, approved or denied the call, if a person was asked. The model does not read it.
-        stop: Why the tool asked the turn to end, if it did. The model does not read it.
-        matched: The stop conditions on texts that hold for the whole result, by their place among them.
-        delegate: The session of the delegate that carried out the call, if one did. The model does not read it.
-        parts: The images of the result, for models that see; the content has a line for each.
+        decided: A person's decision about the call. The model does not read it.
+        stop: Reason with which the tool asked the turn to end. The model does not read it.
+        matched: Indexes of the stop conditions on texts that the whole result meets.
+        delegate: Session of the delegate that carried out the call. The model does not read it.
+        parts: Images of the result, for models that see; the content has a line for each.
     """
 
     role: Literal["tool"] = "tool"
@@ -89,7 +89,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 """Roles of the system prompt, which stands before the conversation and is no part of it."""
 
 LONGEST_CALL_ID = 64
-"""Of a call in a conversation from elsewhere; providers refuse longer ones."""
+"""Longest id of a call that providers take, in characters."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
@@ -99,27 +99,27 @@ MAX_HISTORY_BYTES = 1024 * 1024
 
 
 class ConversationError(ValueError):
-    """Messages are no conversation that a model could go on with; the message names the first that is wrong."""
+    """Messages that no model could continue; the text names the first wrong one."""
 
 
 def read_openai(messages: Sequence[JsonValue]) -> tuple[str, tuple[Message, ...]]:
-    """The system prompt, and the messages behind it.
+    """The system prompt, and the messages after it.
 
     Raises:
-        ConversationError: A message is none, or a call and its result are not both there, one behind the other.
+        ConversationError: A message is malformed, or a call lacks a result right after it.
     """
     prompts: list[str] = []
     read: list[Message] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
-        one = _object(at, message)
-        role = one.get("role")
+        given = _object(at, message)
+        role = given.get("role")
         if role in SYSTEM_ROLES:
             if read:
                 raise _error_at(at, "a system prompt stands behind other messages; put it first, or leave it out")
-            prompts.append(_text(at, one))
+            prompts.append(_text(at, given))
         else:
-            read.append(_message(at, one, names))
+            read.append(_message(at, given, names))
     check_conversation(read, begins_at=len(prompts))
     return "\n\n".join(prompts), tuple(read)
 
@@ -143,9 +143,9 @@ def check_history(messages: Sequence[JsonValue]) -> tuple[Message, ...]:
             taken.append(message)
         elif isinstance(message, AssistantMessage):
             calls = tuple(_make_sendable(at, call, ids) for call in message.tool_calls)
-            taken.append(message.model_copy(update={"tool_calls": calls}))
+            taken.append(replace(message, tool_calls=calls))
         else:
-            taken.append(message.model_copy(update={"call_id": ids[message.call_id]}))
+            taken.append(replace(message, call_id=ids[message.call_id]))
     return tuple(taken)
 
 
@@ -162,11 +162,11 @@ def _make_sendable(at: int, call: ToolCall, ids: dict[str, str]) -> ToolCall:
     if cleaned in ids.values():
         raise _error_at(at, f"the id {call.id!r} of a call becomes {cleaned!r}, which another call has; choose another")
     ids[call.id] = cleaned
-    return call.model_copy(update={"id": cleaned, "arguments": arguments})
+    return replace(call, id=cleaned, arguments=arguments)
 
 
 def check_conversation(messages: Sequence[Message], *, begins_at: int = 0) -> None:
-    """See that every call has its result right behind it, and every result its call.
+    """Check that every call has its result right after it, and every result its call.
 
     Raises:
         ConversationError: It is not so.
@@ -204,20 +204,20 @@ def _object(at: int, message: JsonValue) -> dict[str, JsonValue]:
     return message
 
 
-def _message(at: int, one: Mapping[str, JsonValue], names: dict[str, str]) -> Message:
-    role = one.get("role")
+def _message(at: int, given: Mapping[str, JsonValue], names: dict[str, str]) -> Message:
+    role = given.get("role")
     if role == "user":
-        return UserMessage(content=_text(at, one))
+        return UserMessage(content=_text(at, given))
     if role == "assistant":
-        calls = tuple(_call(at, call) for call in _list(at, one.get("tool_calls")))
+        calls = tuple(_call(at, call) for call in _list(at, given.get("tool_calls")))
         names.update((call.id, call.name) for call in calls)
-        text = "" if one.get("content") is None else _text(at, one)
+        text = "" if given.get("content") is None else _text(at, given)
         return AssistantMessage(content=text, tool_calls=calls)
     if role == "tool":
-        call_id = one.get("tool_call_id")
+        call_id = given.get("tool_call_id")
         if not isinstance(call_id, str):
             raise _error_at(at, "a tool message needs its tool_call_id")
-        return ToolMessage(call_id=call_id, name=names.get(call_id, ""), content=_text(at, one))
+        return ToolMessage(call_id=call_id, name=names.get(call_id, ""), content=_text(at, given))
     raise _error_at(at, f"its role {role!r} is none of system, user, assistant and tool")
 
 
@@ -238,12 +238,12 @@ def _call(at: int, call: JsonValue) -> ToolCall:
             {"id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments", "{}")}
         )
     except ValidationError as error:
-        raise _error_at(at, f"a tool call: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+        raise _error_at(at, f"a tool call: {describe_mistake(error)}") from None
 
 
-def _text(at: int, one: Mapping[str, JsonValue]) -> str:
+def _text(at: int, message: Mapping[str, JsonValue]) -> str:
     """The text of a content: a string, or parts that are texts."""
-    content = one.get("content")
+    content = message.get("content")
     if isinstance(content, str):
         return content
     if isinstance(content, list):

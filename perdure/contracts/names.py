@@ -21,7 +21,7 @@ class Activity(StrEnum):
     OPEN_TURN = "open_turn"
     GENERATE = "generate"
     COMPACT = "compact"
-    REACT = "react"
+    RUN_HOOKS = "run_hooks"
     ASK = "ask"
     COLLECT_DELEGATES = "collect_delegates"
     COMMIT_TURN = "commit_turn"

@@ -14,7 +14,7 @@ RECORDING_FORMAT = 1
 
 
 class RecordingInfo(Value):
-    """What a recording says of itself, in ``recording.json``."""
+    """Header of a recording, the file ``recording.json``."""
 
     format: int
     agent: str
@@ -54,7 +54,7 @@ class ToolFixture(Value):
 
 
 class RecordedDecisions(Value):
-    """The result of the activity ``ask`` in a replay: what people had decided about each request.
+    """The result of the activity ``ask`` in a replay: the recorded decision about each request.
 
     Attributes:
         outcomes: Of a call that was approved, only who did; it still runs.

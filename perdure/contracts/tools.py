@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Literal, NamedTuple
@@ -27,21 +28,21 @@ MAX_AWAITED = 100
 """Most sessions that one call can name to wait for."""
 
 Completion = Literal["text", "finish_tool", "attempt_completion"]
-"""What finishes a turn: text without a call, a tool, or ``attempt_completion`` without open todos."""
+"""Completion criterion of a turn: text without a call, a tool, or ``attempt_completion`` without open todos."""
 
 Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE)]
-"""What is to be done, as the model words it."""
+"""Title of a todo, in the model's words."""
 
 
 class Todo(Value):
-    """Something that an agent has to do; its id is its place in the list, from 0."""
+    """A todo of an agent's list; its id is its place there, from 0."""
 
     title: str
     completed: bool = False
 
 
 class ChangeTodos(Tagged):
-    """Add todos, then complete some by their ids; without either, only read them."""
+    """A call that adds todos and then completes some by their ids; without either, it only reads the list."""
 
     type: Literal["todo"] = "todo"
     new_titles: tuple[Title, ...] = Field(default=(), max_length=MAX_TODOS)
@@ -49,34 +50,34 @@ class ChangeTodos(Tagged):
 
 
 class ClearTodos(Tagged):
-    """Drop every todo; ids begin at 0 again."""
+    """A call that drops every todo; ids begin at 0 again."""
 
     type: Literal["clear_todo"] = "clear_todo"
 
 
-class Finish(Tagged):
-    """The work is done, with this result."""
+class FinishCall(Tagged):
+    """A call that ends the turn with this result."""
 
     type: Literal["finish"] = "finish"
     summary: str = Field(default="", max_length=MAX_SUMMARY)
 
 
 class AttemptCompletion(Tagged):
-    """The work is done, unless todos are open."""
+    """A call that ends the turn unless todos are open."""
 
     type: Literal["attempt_completion"] = "attempt_completion"
 
 
-class AwaitDelegates(Tagged):
-    """Wait for delegates that work in the background: those of these sessions, or all that nobody has waited for."""
+class AwaitCall(Tagged):
+    """A call that waits for background delegates: of these sessions, or all that no call has waited for."""
 
     type: Literal["await_delegate"] = "await_delegate"
     sessions: tuple[str, ...] = Field(default=(), max_length=MAX_AWAITED)
 
 
 def awaits_delegates(call: "BuiltinCall | None") -> bool:
-    """Whether the call waits for delegates, and so comes behind those of its answer."""
-    return isinstance(call, AwaitDelegates)
+    """Whether the call waits for delegates: it runs after the other calls of its answer."""
+    return isinstance(call, AwaitCall)
 
 
 def changes_todos(call: "BuiltinCall | None") -> bool:
@@ -85,22 +86,22 @@ def changes_todos(call: "BuiltinCall | None") -> bool:
 
 
 BuiltinCall = Annotated[
-    ChangeTodos | ClearTodos | Finish | AttemptCompletion | AwaitDelegates, Field(discriminator="type")
+    ChangeTodos | ClearTodos | FinishCall | AttemptCompletion | AwaitCall, Field(discriminator="type")
 ]
-"""A call of such a tool with its arguments."""
+"""A call of a built-in tool with its arguments."""
 
 Builtin = Literal["todo", "clear_todo", "finish", "attempt_completion", "await_delegate"]
-"""Which of them a tool is, whatever an author named it."""
+"""Kind of a built-in tool, whatever name an author gave it."""
 
 
 AgentType = Literal["explore", "plan", "test", "review", "general"]
-"""What a clone of an agent is for; see ``engine.delegates``."""
+"""Purpose of a clone of an agent; see ``engine.delegates``."""
 
 DELEGATED = "delegate:"
-"""The request id of a delegate's turn begins so."""
+"""Prefix of the request id of a delegate's turn."""
 
 DELEGATE_OUTPUT = 1_000
-"""Longest output of a delegate in the history, in characters; what the caller's model reads comes from the store."""
+"""Longest output of a delegate in the history, in characters; the caller's model reads the whole from the store."""
 
 RUN_IN_BACKGROUND: dict[str, JsonValue] = {
     "run_in_background": {
@@ -110,7 +111,7 @@ RUN_IN_BACKGROUND: dict[str, JsonValue] = {
         "it. What nobody has waited for is cancelled when your work ends.",
     }
 }
-"""The argument that a tool has whose calls may work in the background."""
+"""Argument of the tools whose calls may work in the background."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _ROOT_CHARACTERS = 120
@@ -118,12 +119,12 @@ _NAME_CHARACTERS = 40
 
 
 class DelegateSettings(Value):
-    """What a tool that is an agent is to the one that calls it.
+    """Settings of a delegate, as its caller declares it.
 
     Attributes:
-        agent: The agent's name; empty of one that is a clone of its caller.
-        interactive: Whether its turns may ask people and wait for approvals.
-        spawns: Whether it is a clone of its caller, by the arguments of the call.
+        agent: The delegate's name; empty for a clone of the caller.
+        interactive: Whether the delegate may ask people and wait for approvals.
+        spawns: Whether the delegate is a clone of the caller, by the arguments of the call.
         background: Whether a call may ask to work in the background.
     """
 
@@ -133,46 +134,54 @@ class DelegateSettings(Value):
     background: bool = False
 
 
-class Delegated(Value):
-    """Of a delegate's turn: whose call it carries out, and how.
+class CallSite(Value):
+    """Place of a tool call: its session, turn and step, and the agent that made the call.
 
     Attributes:
-        session: The caller's; ``turn``, ``step`` and ``call_id`` say which call. Its arguments hold the query.
-        definition: The hash of the caller's frozen definition.
-        root: The session at the top of the tree.
-        depth: How many levels below that, from 1.
-        interactive: Whether people may be asked.
-        spawns: Whether the turn is of a clone of the caller, by the arguments of the call.
-        approval: Who allowed the call, if that was needed.
-        background: Whether the caller goes on meanwhile: the call then has another result than the turn's.
+        definition: The hash of the agent's frozen definition.
+        approval: Who allowed the call, if it needed an approval.
     """
 
     session: str
     turn: int
     step: int
     call_id: str
-    tool: str
     definition: str
+    approval: InputReceipt | None = None
+
+
+class Delegated(CallSite):
+    """The caller's side of a delegate's turn: whose call the turn carries out, and how.
+
+    Attributes:
+        session: The caller's session; ``turn``, ``step`` and ``call_id`` name the call, whose arguments hold the query.
+        root: The session at the top of the tree.
+        depth: Level below the root, from 1.
+        interactive: Whether the turn may ask people.
+        spawns: Whether a clone of the caller makes the turn, by the arguments of the call.
+        background: Whether the caller goes on meanwhile; the call's result then differs from the turn's.
+    """
+
+    tool: str
     root: str
     depth: int = 1
     interactive: bool = False
     spawns: bool = False
-    approval: InputReceipt | None = None
     background: bool = False
 
     @property
     def claimant(self) -> str:
-        """Who holds the call in the caller's ledger."""
+        """Name of the delegate as the holder of the call, in the caller's ledger."""
         return claimant_of(delegate_session(self.root, self.tool, self.session, self.call_id))
 
 
 class DelegateReport(Value):
-    """What a delegate's turn tells its caller beside the result.
+    """A delegate's report to its caller, sent with the result.
 
     Attributes:
-        spent: All that the turn used, with the delegates of its own.
-        matched: The caller's stop conditions on texts that hold for the output, by their place among them.
-        problem: Why they could not be looked for there, which ends the caller's turn.
+        spent: The turn's use, delegates of its own included.
+        matched: Indexes of the caller's stop conditions on texts that the output meets.
+        problem: Why those conditions could not be checked, which ends the caller's turn.
     """
 
     spent: Spent
@@ -181,11 +190,11 @@ class DelegateReport(Value):
 
 
 class AwaitedDelegate(Value):
-    """A delegate that worked in the background and has ended.
+    """A background delegate that has ended.
 
     Attributes:
-        session: Its session; ``call_id`` is the call that started it, of the tool ``tool``.
-        lost: Why it has no result of its own, if it has none.
+        session: The delegate's session; ``call_id`` names the call that started it, ``tool`` the tool.
+        lost: Why the delegate has no result, if it has none.
     """
 
     session: str
@@ -194,26 +203,20 @@ class AwaitedDelegate(Value):
     lost: ErrorDetail | None = None
 
 
-class CollectDelegates(Value):
-    """The input of the activity ``collect_delegates``: write what came of these as the result of a call.
+class CollectDelegates(CallSite):
+    """The input of the activity ``collect_delegates``, which writes the delegates' results as the result of a call.
 
     Attributes:
         store: The id of the store that the turn lives in.
     """
 
-    session: str
-    turn: int
-    step: int
-    call_id: str
     tool: str
-    definition: str
     delegates: tuple[AwaitedDelegate, ...]
-    approval: InputReceipt | None = None
     store: str = ""
 
 
 def claimant_of(session: str) -> str:
-    """Who holds the call in its caller's ledger that is carried out in this session."""
+    """Name of a delegate's session as the holder of a call, in its caller's ledger."""
     return f"delegate/{session}"
 
 
@@ -224,7 +227,7 @@ def delegate_session(root: str, tool: str, session: str, call_id: str) -> str:
 
 
 def tool_name_of(agent: str) -> str:
-    """What a model calls an agent: its name in the characters that providers accept."""
+    """Tool name of an agent: the agent's name in the characters that providers accept."""
     name = _UNSAFE.sub("_", agent)
     if len(name) <= 64:
         return name
@@ -235,12 +238,12 @@ WIRE_NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 """What OpenAI and Anthropic both accept as a tool's name."""
 
 LONGEST_NAME = 64
-"""Of a tool, on the wire of every provider."""
+"""Longest name of a tool that every provider takes, in characters."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 DEFAULT_TOOL_TIMEOUT = timedelta(seconds=300)
-"""A tool call that runs longer is stopped, unless its author says otherwise."""
+"""Time after which a tool call is stopped, unless its author says otherwise."""
 
 
 def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
@@ -254,7 +257,7 @@ def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
 
 
 MCP_REFERENCE = "mcp:"
-"""``mcp:server/tool`` stands in a declaration where a Python tool has the name of its function."""
+"""Prefix of a declaration's reference to a tool of an MCP server, ``mcp:server/tool``."""
 
 
 class RemoteTool(NamedTuple):
@@ -265,7 +268,7 @@ class RemoteTool(NamedTuple):
 
 
 class ToolDeclaration(Value):
-    """A tool as it is frozen with its agent: all data, the body by dotted name.
+    """A tool, frozen with its agent: all data, the body by dotted name.
 
     Attributes:
         name: The wire name: what the model calls, and the activity type in Temporal.
@@ -274,13 +277,13 @@ class ToolDeclaration(Value):
         idempotent: Whether the body may run again after its worker was lost.
         masked: Top-level arguments shown as ``***`` everywhere outside the tool's body.
         offload: Whether an output of more than 30,000 characters becomes an artifact.
-        truncate: Longest result the model reads, in characters; None is no bound of its own.
+        truncate: Longest result that the model reads, in characters; None is the common limit.
         interactive: Whether a person's answer is the result; the body never runs.
-        answer: Of an interactive tool: the JSON schema of the answer.
+        answer: For an interactive tool: the JSON schema of the answer.
         requires_approval: Whether a call waits for somebody's approval, unless a rule of the agent says otherwise.
         pinned: Whether ``task_queue`` is that of the one worker that holds the state of the tool's server.
-        delegate: Of a tool that is an agent: a call is a turn of it, and the body never runs.
-        builtin: Of a tool that the workflow carries out itself: which one it is.
+        delegate: For a tool that is an agent: a call is a turn of the delegate, and the body never runs.
+        builtin: For a tool that the workflow carries out itself: its kind.
     """
 
     name: str = Field(pattern=WIRE_NAME_PATTERN)
@@ -303,14 +306,14 @@ class ToolDeclaration(Value):
 
     @property
     def remote(self) -> "RemoteTool | None":
-        """Where calls of the tool go, if it is one of an MCP server."""
+        """The MCP server's tool that calls go to; None for a tool of Python."""
         if not self.reference.startswith(MCP_REFERENCE):
             return None
         server, _, name = self.reference.removeprefix(MCP_REFERENCE).partition("/")
         return RemoteTool(server, name)
 
     def catches(self, error: BaseException) -> bool:
-        """Whether the author wants the model to read of the error. Classes go by name, so that the list is data."""
+        """Whether the error becomes an error result for the model. Classes go by name, so that the list is data."""
         if isinstance(self.catch, str):
             return self.catch == "all"
         return any(base.__name__ in self.catch for base in type(error).__mro__)
@@ -320,7 +323,7 @@ class ToolPolicy(Value):
     """The part of a declaration that the workflow decides by.
 
     Attributes:
-        first_call_usd: Of a delegate: what the first call of its model is reckoned with; None if nobody knows.
+        first_call_usd: For a delegate: expected cost of its model's first call; None if the price is unknown.
     """
 
     timeout: timedelta = DEFAULT_TOOL_TIMEOUT
@@ -331,24 +334,40 @@ class ToolPolicy(Value):
     first_call_usd: Decimal | None = None
 
 
-class PlannedCall(Value):
-    """A tool call as ``generate`` returns it to the workflow.
+@dataclass(frozen=True)
+class RawCall:
+    """A tool call as a model wrote it, without an id; the arguments may hold secrets, and be no JSON."""
+
+    name: str
+    arguments: str
+
+
+class MaskedCall(Value):
+    """A tool call for people.
 
     Attributes:
         call_id: The ledger's key; the raw arguments stand there and nowhere else.
-        arguments: The arguments with masked values, at most 500 characters: for people.
-        rejected: The call never ran and has its error result already, for example an unknown tool.
-        needs: What the call waits for a person for, if it does.
-        question: Of a question: its text, and the options it offers.
-        digest: Of a call that needs an approval: the digest of tool and arguments, without what is masked.
-        approval: Who approved the call.
-        builtin: The arguments of a call that the workflow carries out itself.
-        background: Of a call of a delegate: whether the turn goes on meanwhile.
+        arguments: The arguments with masked values, at most 500 characters.
     """
 
     call_id: str
     tool: str
     arguments: str = "{}"
+
+
+class PlannedCall(MaskedCall):
+    """A tool call as ``generate`` returns it to the workflow.
+
+    Attributes:
+        rejected: The call never ran and has its error result already, for example an unknown tool.
+        needs: What the call needs of a person, if anything.
+        question: For a question: its text; ``options`` are the answers that it offers.
+        digest: For a call that needs an approval: digest of tool and arguments, masked values left out.
+        approval: Who approved the call.
+        builtin: Arguments of a call that the workflow carries out itself.
+        background: For a call of a delegate: whether the turn goes on meanwhile.
+    """
+
     rejected: ErrorDetail | None = None
     needs: Need | None = None
     question: str = ""
@@ -360,25 +379,19 @@ class PlannedCall(Value):
 
     @property
     def is_own(self) -> bool:
-        """Whether the workflow carries the call out by itself: it runs nothing, and waits for nothing."""
+        """Whether the workflow carries out the call without an activity and without waiting."""
         return self.builtin is not None and not awaits_delegates(self.builtin)
 
 
-class CallTool(Value):
+class CallTool(CallSite):
     """The input of a tool's activity.
 
     Attributes:
-        approval: Who allowed the call, if that was needed.
+        arguments: The masked arguments, for people; the body gets the raw ones from the ledger.
         store: The id of the store that the turn lives in.
     """
 
-    session: str
-    turn: int
-    step: int
-    call_id: str
-    definition: str
     arguments: str = "{}"
-    approval: InputReceipt | None = None
     store: str = ""
 
 
@@ -386,14 +399,14 @@ class ToolOutcome(Value):
     """The result of a tool's activity.
 
     Attributes:
-        preview: The first 4,000 characters of what the model reads; all of it stands in the store.
-        error: What the model is told went wrong, if anything did.
+        preview: The first 4,000 characters of the result; the store holds the whole.
+        error: The error that the model reads, for an error result.
         recorded: Whether the result stands in the store; False if only the workflow knows it so far.
-        decided: What a person decided about the call, if one was asked; only with what is not recorded.
-        matched: The stop conditions on texts that hold for the whole result, by their place among them.
-        problem: Why stop conditions could not be looked for in the result, which ends the turn.
-        stop: Why the tool asked the turn to end, if it did.
-        delegate: The session of a delegate that works on the call in the background; only with what is not recorded.
+        decided: A person's decision about the call; only for a result that is not recorded.
+        matched: Indexes of the stop conditions on texts that the whole result meets.
+        problem: Why stop conditions could not be checked in the result, which ends the turn.
+        stop: The reason with which the tool asked the turn to end.
+        delegate: Session of a background delegate that works on the call; only for a result that is not recorded.
     """
 
     call_id: str

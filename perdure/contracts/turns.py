@@ -24,7 +24,7 @@ from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.values import JsonValue, Value, refuse_unknown_fields
+from perdure.contracts.values import JsonValue, PublicValue, Value, refuse_unknown_fields
 from perdure.contracts.waits import TurnWait
 
 T = TypeVar("T")
@@ -105,12 +105,12 @@ class StopReason(StrEnum):
 
     @property
     def checkpoint_status(self) -> CheckpointStatus:
-        """Where the last checkpoint of a turn that ended so stands."""
+        """Status of the last checkpoint of a turn with this stop reason."""
         return _STATUSES[self][0]
 
     @property
     def job_status(self) -> JobStatus:
-        """Where a session stands whose last turn ended so."""
+        """Status of a session whose last turn has this stop reason."""
         return _STATUSES[self][1]
 
 
@@ -145,8 +145,8 @@ class SendRequest(Value):
         request_id: The same id is the same message: sending it twice is harmless.
         steer: Whether the message goes into the running turn, before its next generation.
         parts: The images and files that come with it; perdure's client has put them into the store.
-        context: What tools, hooks and instructions of the next turn get in place of the session's.
-        by: Who says it.
+        context: Context of the next turn, in place of the session's.
+        by: The sender.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -177,13 +177,13 @@ class QueuedMessage(SendRequest):
     """A message that waits for its turn.
 
     Attributes:
-        cancelled: Why its turn ends as soon as it is open; None for a turn that is carried out.
+        cancelled: Reason with which the message's turn ends as soon as it is open; None for a turn that is carried out.
     """
 
     cancelled: str | None = None
 
 
-class SendReceipt(Value):
+class SendReceipt(PublicValue):
     """The result of the update ``send``: the turn that takes the message."""
 
     turn: int
@@ -289,13 +289,13 @@ class TurnRequest(Value):
 
 
 class Continuation(TurnRequest):
-    """What perdure itself starts ``AgentTurn`` with: the next turn, the next run of a turn, a delegate's turn.
+    """Request with which perdure itself starts the next turn, the next run of a turn, or a delegate's turn.
 
     Attributes:
-        delegated: Whose call the turn carries out; the query is in the caller's ledger.
+        delegated: The call that a delegate's turn carries out; the caller's ledger holds the query.
         queued: Messages for the turns after this one.
-        cancelled: Why the turn ends as soon as it is open: it was cancelled while its message waited.
-        carried: The state of a turn that rotated.
+        cancelled: Reason with which the turn ends as soon as it is open: it was cancelled while its message waited.
+        carried: State of a turn that rotated.
     """
 
     delegated: Delegated | None = None
@@ -305,7 +305,7 @@ class Continuation(TurnRequest):
 
     @property
     def own_fields(self) -> tuple[str, ...]:
-        """Names of the fields that no caller sends and that are not at their defaults."""
+        """Names of the fields that no caller may send and that are not at their defaults."""
         fields = type(self).model_fields
         own = fields.keys() - TurnRequest.model_fields.keys()
         return tuple(sorted(name for name in own if getattr(self, name) != fields[name].default))
@@ -315,9 +315,9 @@ class CancelRequest(Value):
     """The input of ``cancel``, which is an update and a signal. The update refuses what the signal has to ignore.
 
     Attributes:
-        turn: The turn to stop: the one that runs, or one whose message waits. None is the one that runs.
-        request_id: The same by the id of its request.
-        drop_queue: Whether all messages that wait now are dropped: each gets its turn, which ends as cancelled.
+        turn: The turn to stop: the running one, or one whose message waits. None is the running one.
+        request_id: The turn to stop, by the id of its request.
+        drop_queue: Whether all waiting messages are dropped: each gets its turn, which ends as cancelled.
     """
 
     reason: str = ""
@@ -326,13 +326,13 @@ class CancelRequest(Value):
     drop_queue: bool = False
 
 
-class CancelReceipt(Value):
+class CancelReceipt(PublicValue):
     """The result of the update ``cancel``.
 
     Attributes:
-        turn: The turn that was meant.
-        stops: False if it was ending already, for another reason.
-        dropped: Numbers of the turns whose messages waited and were dropped.
+        turn: Number of the turn that the request named.
+        stops: False if the turn was ending already, for another reason.
+        dropped: Numbers of the turns whose waiting messages were dropped.
     """
 
     turn: int
@@ -344,7 +344,7 @@ class OpenTurn(Value):
     """The input of the activity ``open_turn``.
 
     Attributes:
-        run_started_at: When this Temporal run began; an older run may not close the turn of a newer one.
+        run_started_at: Start of this Temporal run; an older run may not close the turn of a newer one.
     """
 
     session: str
@@ -353,46 +353,54 @@ class OpenTurn(Value):
     run_started_at: datetime
 
 
-class OpenedTurn(Value):
-    """The result of ``open_turn``: the turn's number and the frozen policy, or the result if it had ended before.
+class StoredOpening(Value):
+    """What the store knows of a turn that has been opened, at this attempt or an earlier one.
 
     Attributes:
         tip: The id of the step that holds the prompt; the first generation's parent.
         definition: The hash of the frozen definition.
-        search_attributes: Whether the cluster knows our search attributes, so that they can be set.
         ended: The recorded result, when the same request was carried out before.
-        last_turn: The number of the session's last turn, when it is a later one than this.
-        asking: Of a turn that a reply starts: the calls that wait for a person; ``call_ids`` are all of that answer.
-        expires_at: Until when the approvals among them can be given.
-        todos: What the agent had on its list when the session's last turn ended.
-        earlier: What the session's earlier turns have spent, their steps among the ``delegated_steps``; of an agent
-            whose budgets count over the session.
-        said: What hooks said in the turn before, which stopped for people; the next generation reads it.
-        store: The id of the store that the turn lives in; a worker that looks at another one leaves its activities.
-        tenant: On whose behalf the turn runs, if the request does not say.
-        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
+        todos: The agent's list when the session's last turn ended, or at the checkpoint.
+        earlier: Spending of the session's earlier turns, their steps among the ``delegated_steps``; for an agent whose
+            budgets count over the session.
+        said: Texts of hooks from the turn before, which stopped for people; the next generation reads them.
+        store: The id of the store that holds the turn; a worker that looks at another one leaves its activities.
     """
 
     turn: int
     tip: str
     definition: str
-    policy: TurnPolicy
-    search_attributes: bool = False
-    fails_workflow: bool = False
     ended: "TurnResult | None" = None
-    last_turn: int = 0
-    asking: tuple[PlannedCall, ...] = ()
-    call_ids: tuple[str, ...] = ()
-    expires_at: datetime | None = None
     todos: tuple[Todo, ...] = ()
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
     store: str = ""
+
+
+class OpenedTurn(StoredOpening):
+    """The result of the activity ``open_turn``: the stored opening with the policy that the workflow decides by.
+
+    Attributes:
+        search_attributes: Whether the cluster knows our search attributes, so that they can be set.
+        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
+        last_turn: The number of the session's last turn, if that turn is a later one.
+        asking: For a turn that a reply starts: the calls that wait for a person; ``call_ids`` names all of the answer.
+        expires_at: Time until which the waiting approvals can be given.
+        tenant: The tenant of the turn, if the request names none.
+    """
+
+    policy: TurnPolicy
+    search_attributes: bool = False
+    fails_workflow: bool = False
+    last_turn: int = 0
+    asking: tuple[PlannedCall, ...] = ()
+    call_ids: tuple[str, ...] = ()
+    expires_at: datetime | None = None
     tenant: str = ""
 
 
 class Refusal(Value):
-    """What stands beside the error of a request that ``open_turn`` refused."""
+    """Second detail of the error of a request that ``open_turn`` refused."""
 
     fails_workflow: bool
 
@@ -402,17 +410,17 @@ class CommitTurn(Value):
 
     Attributes:
         call_ids: The calls of the last generation, in order; those without a result get an error result.
-        failed: Results only the workflow knows, for calls whose activity could not record one.
-        steered: Messages that came too late for a generation; they are kept in the transcript.
-        said: Messages of hooks that came too late; they stand before those.
-        aborted_step: The number of the generation that was cancelled, if one was.
-        history_bytes: Size of the run's history so far; of a turn that rotated, of its last run.
-        requests: What the turn stops for: these calls stay without a result until somebody replies.
-        stopped_by: What ended a finished turn before the model did, if something did.
-        decided: Decisions of the engine that the event log does not have yet.
-        delegated: Whose call the turn carries out, if it is a delegate's.
-        todos: What the agent has on its list.
-        abandoned: Whether the workflow of the turn, a delegate's, is gone: how it ended is what the store has of it.
+        failed: Results that only the workflow knows, for calls whose activity could not record one.
+        steered: Messages that arrived too late for a generation; the transcript keeps them.
+        said: Messages of hooks that came too late; they stand before the steered ones.
+        aborted_step: Number of the generation that was cancelled, if one was.
+        history_bytes: Size of the current run's history so far.
+        requests: Input requests at which the turn stops: their calls stay without a result until somebody replies.
+        stopped_by: Tool, hook or condition that ended a finished turn before the model did.
+        decided: Decisions of the engine that the event log lacks.
+        delegated: The call that a delegate's turn carries out.
+        todos: The agent's list.
+        abandoned: Whether the turn's workflow is gone, for a delegate: the store alone then says how the turn ended.
         store: The id of the store that the turn lives in.
     """
 
@@ -439,26 +447,26 @@ class CommitTurn(Value):
     store: str = ""
 
 
-class TurnResult(Value):
+class TurnResult(PublicValue):
     """The result of a turn: the workflow's result and a row in the store.
 
     Attributes:
-        error: One sentence on what went wrong; None unless something did.
+        error: One sentence on what went wrong; None if nothing did.
         output: The text of the last answer, at most 100,000 characters.
         value: The answer as JSON that fits the agent's output schema; None if there is no schema, the turn did not
             finish, or the output was too long to be whole.
         steps: Generations used.
         cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
-        requests: What a turn that ended ``waiting_for_input`` asks people for.
-        stopped_by: What ended a finished turn before the model did: ``tool: reason``; None if nothing did.
-        delegated_steps: Generations of delegates, which count beside these; their usage and cost are in the others.
-        report: Of a delegate's turn: what its caller is told beside.
-        exhausted_by: Of a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``.
-        exception: ``exception.<Class>`` of a plain exception that ended the turn, of a hook, a tool or a bug: a second
-            code beside ``reason_code``.
-        todos: What the agent has on its list; the session's next turn goes on with it.
-        spent: All that the turn used, delegates included; None of one that was refused.
+        requests: Open input requests of a turn that ended ``waiting_for_input``.
+        stopped_by: Tool, hook or condition that ended a finished turn before the model did, as ``tool: reason``.
+        delegated_steps: Generations of delegates, not counted in ``steps``; usage and cost include them.
+        report: A delegate's report to its caller.
+        exhausted_by: For a turn that ended ``budget_exhausted``: the budget, such as ``cost`` or ``llm_calls``.
+        exception: ``exception.<Class>`` of a plain exception that ended the turn, raised by a hook, a tool or a bug: a
+            second code beside ``reason_code``.
+        todos: The agent's list; the session's next turn goes on with it.
+        spent: The turn's use, delegates included; None for a refused turn.
     """
 
     session: str
@@ -489,7 +497,7 @@ class TurnResult(Value):
     def value_as(self, wanted: TypeAdapter[T]) -> T: ...
 
     def value_as(self, wanted: type[T] | TypeAdapter[T]) -> T:
-        """The value as this type: the one that is the agent's ``output_schema``, or another that the JSON fits.
+        """The value as an instance of a type: that of the agent's ``output_schema``, or another that the JSON fits.
 
         Args:
             wanted: A pydantic class, a dataclass, a type such as ``list[int]``, or a ``TypeAdapter`` of any other.
@@ -506,16 +514,16 @@ class TurnResult(Value):
 
     @property
     def checkpoint_status(self) -> CheckpointStatus:
-        """Where the last checkpoint of the turn stands."""
+        """Status of the turn's last checkpoint."""
         return self.stop_reason.checkpoint_status
 
     @property
     def job_status(self) -> JobStatus:
-        """Where the session stands after the turn."""
+        """Status of the session after the turn."""
         return self.stop_reason.job_status
 
 
-class TurnStatus(Value):
+class TurnStatus(PublicValue):
     """The result of the query ``status``."""
 
     session: str
@@ -526,22 +534,22 @@ class TurnStatus(Value):
     step: int
     max_steps: int
     activity: str
-    """What the turn does right now, for people: ``generate, step 4`` or ``tools: read_file, search``."""
+    """Current activity, for people: ``generate, step 4`` or ``tools: read_file, search``."""
     queued: int
     cancelling: bool
     spent: Spent
     requests: tuple[InputRequest, ...] = ()
-    """What the turn waits for people for."""
+    """Open input requests."""
     todos: tuple[Todo, ...] = ()
-    """What the agent has on its list."""
-    waits_for: TurnWait | None = None
-    """Why the turn stands still, if it does. The client fills it in: the workflow itself cannot know."""
+    """The agent's list."""
+    waits_for: TurnWait | None = Field(default=None, exclude_if=lambda wait: wait is None)
+    """Why the turn stands still, if it does; filled in by the client, because the workflow cannot know."""
 
 
-class BudgetStatus(Value):
-    """The result of the query ``budget`` and of the update ``extend``: the limits and what counts against them.
+class BudgetStatus(PublicValue):
+    """The result of the query ``budget`` and of the update ``extend``: limits, and the use that counts against them.
 
-    With budgets over the whole session that is what its earlier turns have used, too.
+    With budgets over the whole session, the use of its earlier turns counts too.
     """
 
     max_steps: int

@@ -1,8 +1,11 @@
 """The base of every contract value, raw JSON, and the other names that arguments go by elsewhere."""
 
+import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -138,16 +141,32 @@ __all__ = [
     "Authored",
     "Items",
     "JsonValue",
+    "PublicValue",
     "Tagged",
     "Value",
+    "for_code",
     "is_fields",
     "json_object",
     "json_objects",
     "refuse_unknown_fields",
+    "replace",
+    "replace_surrogates",
     "to_json_line",
 ]
 
 T = TypeVar("T")
+Initialiser = TypeVar("Initialiser", bound=Callable[..., None])
+
+if TYPE_CHECKING and sys.version_info >= (3, 13):  # what mypy reads: it checks each name and type
+    from copy import replace
+else:
+
+    def replace(value: T, /, **changes: object) -> T:
+        """The value with other fields, which are not checked again: ``copy.replace``, which Python has since 3.13."""
+        if isinstance(value, BaseModel):
+            return value.model_copy(update=changes)
+        return dataclasses.replace(cast("Any", value), **changes)
+
 
 _STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that JSON leaves as they are and a terminal obeys."""
@@ -157,6 +176,8 @@ _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 
 
 def _refuse_unknown(model: type[BaseModel], fields: Mapping[str, object]) -> None:
+    if fields.keys() <= model.__pydantic_fields__.keys():
+        return  # each value that is made passes here
     unknown = sorted(fields.keys() - model.model_fields.keys() - SYNONYMS.get(model.__name__, {}).keys())
     if unknown and model.model_config.get("extra") != "forbid":  # pydantic refuses it itself, in its own words
         msg = f"{model.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(model.model_fields)}"
@@ -210,9 +231,15 @@ class Value(BaseModel):
         _refuse_unknown(cls, fields)
         return super().__new__(cls)
 
-    def sparse(self) -> Self:
-        """The same value with whatever has its default unset, so that no payload holds it."""
-        return type(self).model_validate(self.model_dump(exclude_defaults=True))
+
+class PublicValue(Value):
+    """A value that services in any language read: a payload holds each of its fields, also at their defaults."""
+
+
+def for_code(initialiser: Initialiser) -> Initialiser:
+    """An initialiser that only code calls: values that are read from JSON do without it."""
+    initialiser.__dict__["__pydantic_base_init__"] = True  # pydantic's own mark
+    return initialiser
 
 
 class Tagged(Value):
@@ -235,16 +262,12 @@ class Authored(Value):
     def _in_our_words(cls, given: object) -> object:
         return translate_names(cls.__name__, given) if cls.__name__ in SYNONYMS and is_fields(given) else given
 
-    if not TYPE_CHECKING:  # else nobody's type checker would know the fields
-
-        def __init__(self, **fields: Any) -> None:  # noqa: ANN401 - pydantic checks each field
-            try:
-                super().__init__(**fields)
-            except ValidationError as error:
-                raise ValueError(_mistake(type(self), error)) from None
-
-        # Pydantic's own mark of an initialiser that it need not call for what it reads.
-        __init__.__pydantic_base_init__ = True
+    @for_code
+    def __init__(self, **fields: Any) -> None:  # noqa: ANN401 - pydantic checks each field
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ValueError(_mistake(type(self), error)) from None
 
 
 def _mistake(model: type[BaseModel], error: ValidationError) -> str:
@@ -258,6 +281,24 @@ def _mistake(model: type[BaseModel], error: ValidationError) -> str:
     shows = kind in _CHOSEN or (kind != "missing" and isinstance(got, int | float | timedelta | Decimal | None))
     parts = [model.__name__, *([field] if field else []), f"{said} (got {got!r})" if shows else said]
     return ": ".join(parts) + (f"; and {len(others)} more" if others else "")
+
+
+def describe_mistake(error: ValidationError, *, at_root: str = "") -> str:
+    """The first mistake as ``field: what is wrong``, in one line and without the value, which may be a secret.
+
+    Args:
+        error: What pydantic found.
+        at_root: Stands in place of the field where the value as a whole is wrong.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"])) or at_root
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {said}" if field else said
+
+
+def find_repeated(names: Iterable[str]) -> str:
+    """The names that stand there twice, in order, joined by commas; empty if none does."""
+    return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))
 
 
 def json_objects(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
@@ -298,3 +339,12 @@ def is_like(name: str, pattern: str) -> bool:
     Takes no longer than the lengths of both suggest, however many stars there are; workflows call it.
     """
     return fnmatchcase(name, pattern.replace("[", "[[]"))  # fnmatch alone knows sets in brackets too
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with halves of characters (lone surrogates) replaced: models and tools send them, no store has them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

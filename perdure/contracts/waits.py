@@ -111,9 +111,9 @@ class TurnWait(Value):
 
     def facts(self, now: datetime) -> str:
         """The sentence without what to do."""
-        return f"{self.brief(now)}{self._next(now)}"
+        return f"{self.to_brief(now)}{self._next(now)}"
 
-    def brief(self, now: datetime) -> str:
+    def to_brief(self, now: datetime) -> str:
         """The wait in a few words, for a line that says more than that."""
         return f"waits{self._since(now)}: {self.text}"
 

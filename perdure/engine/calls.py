@@ -1,7 +1,8 @@
-"""The calls that need no activity: todos, ``done``, and tools that the agent does not have. Pure."""
+"""The calls of an answer: which run next, what their results change, and those that the workflow carries out itself."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,9 +13,10 @@ from perdure.contracts.tools import (
     MAX_TODOS,
     AttemptCompletion,
     BuiltinCall,
+    CallTool,
     ChangeTodos,
     ClearTodos,
-    Finish,
+    FinishCall,
     PlannedCall,
     Todo,
     ToolDeclaration,
@@ -22,10 +24,14 @@ from perdure.contracts.tools import (
     changes_todos,
 )
 from perdure.contracts.turns import StopReason
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue, json_object, replace
 from perdure.engine import delegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates, End
 from perdure.engine.limits import Wanted
-from perdure.engine.state import Ending, TurnState
+from perdure.engine.state import Calls, Ending, TurnState
+
+MAX_TOOL_ERRORS_IN_ROW = 10
+"""With ``on_tool_error: feed_back``, this number of answers in a row whose tool calls all fail ends the turn."""
 
 MAX_RESULTS = 256 * 1024
 """Size of all lists of todos in the results of one answer; earlier ones are left out, the last is always there."""
@@ -40,7 +46,176 @@ class _NotDoneError(ValueError):
     """A call asks for what cannot be done; nothing has changed, and the message is for the model."""
 
 
-def planned(tool: ToolDeclaration, call: PlannedCall, shown: str) -> PlannedCall:
+@dataclass(frozen=True)
+class CallTools:
+    """Run these calls in parallel."""
+
+    calls: tuple[CallTool, ...]
+
+
+@dataclass(frozen=True)
+class ToolResults:
+    """One outcome for each call, in order; ``aborted`` is the failure that ends the turn, if one does."""
+
+    outcomes: tuple[ToolOutcome, ...]
+    aborted: ErrorDetail | None = None
+
+
+def next_calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
+    """The pending calls that run next."""
+    batch, _ = delegates.next_batch(state)
+    if batch[0].builtin is not None:
+        return delegates.await_delegates(state, batch[0])
+    if delegates.settings_of(state.policy, batch[0]) is not None:
+        return delegates.call_delegates(state, batch)
+    return CallTools(tuple(_call_tool(state, call) for call in batch))
+
+
+def _call_tool(state: TurnState, call: PlannedCall) -> CallTool:
+    return CallTool(
+        session=state.origin.session,
+        store=state.origin.store,
+        turn=state.origin.turn,
+        step=state.step,
+        call_id=call.call_id,
+        definition=state.origin.definition,
+        arguments=call.arguments,
+        approval=call.approval,
+    )
+
+
+def failed_outcome(call_id: str, error: ErrorDetail) -> ToolOutcome:
+    """The outcome of a call whose activity could not record one."""
+    return ToolOutcome(call_id=call_id, preview=error.message, error=error, recorded=False)
+
+
+def with_tools(state: TurnState, results: ToolResults) -> TurnState:
+    """The tools of the step have results."""
+    # Calls of one answer count as one: the model has read none of their results before the last.
+    outcomes = results.outcomes
+    in_row = _errors_in_row(state, outcomes, counted=bool(outcomes))
+    state, unknown = _with_lost_queues(state, outcomes), state.calls.unknown_tool
+    state = replace(state, calls=replace(state.calls, unknown_tool=None))
+    return _with_results(state, outcomes, results.aborted or unknown, in_row)
+
+
+def with_delegates(state: TurnState, action: CallDelegates, ended: Sequence[End]) -> TurnState:
+    """The delegates of the step have ended, or work in the background and have their first result.
+
+    Under ``on_child_error: propagate`` the first delegate that did not finish ends the turn. A delegate that did not
+    start is an error for the model, and its limit ends the turn.
+    """
+    came = tuple(delegates.outcome_of(start, end) for start, end in zip(action.starts, ended, strict=True))
+    propagates = state.policy.on_child_error == "propagate"
+    failed = next((outcome.error for outcome in came if outcome.error is not None), None) if propagates else None
+    return _with_results(state, (*came, *action.refused), failed, _delegate_errors_in_row(state, came))
+
+
+def with_awaited(state: TurnState, action: AwaitDelegates, outcome: ToolOutcome) -> TurnState:
+    """The model's call that waited for delegates has its result."""
+    state = delegates.mark_read(state, action.sessions)
+    failed = delegates.error_to_propagate(state)
+    return _with_results(state, (outcome,), failed, _delegate_errors_in_row(state, (outcome,)))
+
+
+ErrorsInRow = tuple[int, ErrorDetail | None]
+"""Answers in a row whose calls all failed, and the last error among the new results."""
+
+
+def _errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome], *, counted: bool) -> ErrorsInRow:
+    helped = any(outcome.error is None for outcome in outcomes)
+    last = next((outcome.error for outcome in reversed(outcomes) if outcome.error), None)
+    return 0 if helped else state.tool_errors_in_row + counted, last
+
+
+def _delegate_errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome]) -> ErrorsInRow:
+    """Delegates of an answer count as one call, which ends with the last of them. Refused ones do not count."""
+    _, later = delegates.next_batch(state)
+    return _errors_in_row(state, outcomes, counted=bool(outcomes) and not later)
+
+
+def _with_results(
+    state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: ErrorsInRow
+) -> TurnState:
+    batch, later = delegates.next_batch(state)
+    unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
+    ending = _ending_of(state, batch, outcomes, aborted, in_row)
+    if ending is not None:
+        later, unrecorded = (), (*unrecorded, *delegates.withdraw(later))
+    return replace(
+        state,
+        calls=replace(state.calls, pending=later).with_outcomes(unrecorded),
+        tool_errors_in_row=in_row[0],
+        tally=state.tally.with_results(batch, outcomes),
+        ending=ending or state.ending,
+    )
+
+
+def _ending_of(
+    state: TurnState,
+    batch: Sequence[PlannedCall],
+    outcomes: Sequence[ToolOutcome],
+    aborted: ErrorDetail | None,
+    in_row: ErrorsInRow,
+) -> Ending | None:
+    """How results end the turn, if they do: by a failure, a tool that asks for it, or too many errors in a row."""
+    aborted = aborted or next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
+    if aborted is not None:
+        return Ending(stop_reason=StopReason.ERROR, error=aborted)
+    results = list(zip(batch, outcomes, strict=True))
+    for call, outcome in results:
+        if outcome.stop is not None:
+            return Ending(stop_reason=StopReason.FINISHED, stopped_by=f"{call.tool}: {outcome.stop}")
+    if any(call.tool == state.policy.finish_tool and outcome.error is None for call, outcome in results):
+        return Ending(stop_reason=StopReason.FINISHED)
+    count, last = in_row
+    if count >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
+        message = f"{count} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
+        error = replace(last, title="agent", message=message)
+        return Ending(stop_reason=StopReason.ERROR, error=error)
+    return None
+
+
+def _with_lost_queues(state: TurnState, outcomes: Sequence[ToolOutcome]) -> TurnState:
+    """The state with the queues of workers that took no calls any more: later calls do not count on them."""
+    lost_calls = {
+        outcome.call_id
+        for outcome in outcomes
+        if outcome.error is not None and outcome.error.code == ReasonCode.TOOL_STATE_LOST and not outcome.recorded
+    }
+    if not lost_calls:
+        return state
+    tools = [state.policy.tools.get(call.tool) for call in state.calls.pending if call.call_id in lost_calls]
+    lost = [tool.task_queue for tool in tools if tool is not None and tool.task_queue is not None]
+    return replace(state, lost_queues=tuple(dict.fromkeys((*state.lost_queues, *lost))))
+
+
+def uses_of(state: TurnState, call: PlannedCall) -> Wanted:
+    """The budgets that a call uses up."""
+    return own_uses_of(call) or delegates.uses_of(state.policy, call)
+
+
+def withdraw(state: TurnState, why: str) -> TurnState:
+    """The state with an error for each call that has not run. They use up no budget.
+
+    Calls that stood open when the turn began were paid for by the turn before.
+    """
+    unrun = (*state.calls.pending, *state.calls.asking, *state.calls.own)
+    spent = state.spent
+    for call in unrun if state.step else ():
+        uses = uses_of(state, call).uses
+        spent = spent.model_copy(update={str(name): getattr(spent, name) - 1 for name in uses})
+    outcomes = [
+        failed_outcome(
+            call.call_id, ErrorDetail(code=ReasonCode.TOOL_DENIED, title=call.tool, message=f"{call.tool}: {why}")
+        )
+        for call in unrun
+    ]
+    none_left = replace(state.calls, pending=(), asking=(), own=(), unknown_tool=None)
+    return replace(state, calls=none_left.with_outcomes(outcomes), spent=spent)
+
+
+def plan(tool: ToolDeclaration, call: PlannedCall, shown: str) -> PlannedCall:
     """The call with its arguments, or rejected if these do not fit; for activities.
 
     Args:
@@ -57,7 +232,7 @@ def planned(tool: ToolDeclaration, call: PlannedCall, shown: str) -> PlannedCall
         return _rejected(call, f"the arguments do not fit the schema: {problems}")
     except ValueError as error:
         return _rejected(call, f"the arguments are no JSON object: {error}")
-    return call.model_copy(update={"builtin": arguments})
+    return replace(call, builtin=arguments)
 
 
 def _problem(place: Sequence[int | str], message: str) -> str:
@@ -67,11 +242,11 @@ def _problem(place: Sequence[int | str], message: str) -> str:
 
 def _rejected(call: PlannedCall, message: str) -> PlannedCall:
     error = ErrorDetail(code=ReasonCode.TOOL_INVALID_INPUT, title=call.tool, message=message[:500])
-    return call.model_copy(update={"rejected": error, "needs": None})
+    return replace(call, rejected=error, needs=None)
 
 
-def wanted(call: PlannedCall) -> Wanted | None:
-    """What such a call uses up; None of any other call."""
+def own_uses_of(call: PlannedCall) -> Wanted | None:
+    """The budgets that a call which the workflow carries out uses up; None for any other call."""
     if call.builtin is None:
         return None
     if changes_todos(call.builtin):
@@ -80,29 +255,46 @@ def wanted(call: PlannedCall) -> Wanted | None:
 
 
 def carry_out(state: TurnState) -> TurnState:
-    """The state after the calls that are the workflow's own, as far as it is time for them."""
-    if state.ending is not None or not state.builtins or state.hooks.boundary == "generation":  # hooks come first
+    """Carry out the workflow's own calls, and end the turn by an unknown tool, as far as it is time for that."""
+    return _end_by_unknown_tool(_carry_out_own(state))
+
+
+def _carry_out_own(state: TurnState) -> TurnState:
+    if state.ending is not None or not state.calls.own:
         return state
     state = _with_todos(state)
-    waits = state.pending or state.asking or state.unknown_tool is not None
-    return state if waits or not state.builtins else _with_completion(state)
+    calls = state.calls
+    waits = calls.pending or calls.asking or calls.unknown_tool is not None
+    return state if waits or not calls.own else _with_completion(state)
+
+
+def _end_by_unknown_tool(state: TurnState) -> TurnState:
+    """End the turn, if the model called an unknown tool and the tools beside it have results. Nothing else starts."""
+    calls = state.calls
+    if calls.unknown_tool is None or state.ending is not None:
+        return state
+    if any(call.builtin is None and delegates.settings_of(state.policy, call) is None for call in calls.pending):
+        return state
+    ending = Ending(stop_reason=StopReason.ERROR, error=calls.unknown_tool)
+    none_left = replace(calls, pending=(), unknown_tool=None).with_outcomes(delegates.withdraw(calls.pending))
+    return replace(state, calls=none_left, ending=ending)
 
 
 def _with_todos(state: TurnState) -> TurnState:
     """The calls about todos, in the model's order."""
     todos, outcomes = state.todos, list[ToolOutcome]()
-    mine = [call for call in state.builtins if isinstance(call.builtin, ChangeTodos | ClearTodos)]
+    mine = [call for call in state.calls.own if isinstance(call.builtin, ChangeTodos | ClearTodos)]
     for call in mine:
         try:
             todos = _changed(todos, call.builtin)
         except _NotDoneError as problem:
             outcomes.append(_error(call, ReasonCode.TOOL_INVALID_INPUT, str(problem)))
         else:
-            outcomes.append(_result(call, listed(todos)))
+            outcomes.append(_result(call, list_todos(todos)))
     events = [TodosChanged(todos=todos)] if todos != state.todos else []
-    others = tuple(call for call in state.builtins if call not in mine)
-    state = state.model_copy(update={"todos": todos, "builtins": others})
-    return _with_outcomes(state, mine, _in_one_payload(outcomes)).with_decided(*events)
+    others = replace(state.calls, own=tuple(call for call in state.calls.own if call not in mine))
+    state = replace(state, todos=todos, calls=others)
+    return _with_own_results(state, mine, _in_one_payload(outcomes)).with_decided(*events)
 
 
 def _changed(todos: tuple[Todo, ...], call: object) -> tuple[Todo, ...]:
@@ -117,7 +309,7 @@ def _changed(todos: tuple[Todo, ...], call: object) -> tuple[Todo, ...]:
             ids = f"the ids are 0 to {len(changed) - 1}" if changed else "there are none"
             msg = f"there is no todo {number}; {ids}; nothing has changed"
             raise _NotDoneError(msg)
-        changed[number] = changed[number].model_copy(update={"completed": True})
+        changed[number] = replace(changed[number], completed=True)
     return tuple(changed)
 
 
@@ -126,11 +318,11 @@ def _in_one_payload(outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
     for outcome in reversed(outcomes):
         left -= len(outcome.preview.encode())
         fits = not kept or left >= 0 or outcome.error is not None
-        kept.append(outcome if fits else outcome.model_copy(update={"preview": LATER}))
+        kept.append(outcome if fits else replace(outcome, preview=LATER))
     return kept[::-1]
 
 
-def listed(todos: Sequence[Todo], *, only_open: bool = False) -> str:
+def list_todos(todos: Sequence[Todo], *, only_open: bool = False) -> str:
     """The list as the model reads it."""
     numbered: list[JsonValue] = [
         {"id": number, "title": todo.title, "completed": todo.completed}
@@ -141,42 +333,42 @@ def listed(todos: Sequence[Todo], *, only_open: bool = False) -> str:
 
 
 def _with_completion(state: TurnState) -> TurnState:
-    """The calls that may end the turn, in the model's order; every other call has its result."""
+    """The calls that may end the turn, in the model's order. Every other call has its result."""
     outcomes: list[ToolOutcome] = []
-    changes: dict[str, object] = {}
+    ending, completing = state.ending, state.completing
     is_open = any(not todo.completed for todo in state.todos)
-    for call in state.builtins:
+    for call in state.calls.own:
         if isinstance(call.builtin, AttemptCompletion) and is_open:
-            outcomes.append(_result(call, listed(state.todos, only_open=True)))
+            outcomes.append(_result(call, list_todos(state.todos, only_open=True)))
             continue
         outcomes.append(_result(call, "finished"))
-        if isinstance(call.builtin, Finish) or state.has_text:
-            changes["ending"] = Ending(stop_reason=StopReason.FINISHED)
+        if isinstance(call.builtin, FinishCall) or state.calls.has_text:
+            ending = Ending(stop_reason=StopReason.FINISHED)
         else:
-            changes["completing"] = True
-    mine = state.builtins
-    return _with_outcomes(state.model_copy(update={"builtins": (), **changes}), mine, outcomes)
+            completing = True
+    mine = state.calls.own
+    state = replace(state, calls=replace(state.calls, own=()), ending=ending, completing=completing)
+    return _with_own_results(state, mine, outcomes)
 
 
-def left(state: TurnState) -> tuple[ToolOutcome, ...]:
-    """The outcomes of such calls in a turn that ends, or stops for people, before it was their time."""
+def outcomes_of_unrun(calls: Calls) -> tuple[ToolOutcome, ...]:
+    """The outcomes of the workflow's own calls in a turn that ends, or stops for people, before it was their time."""
     said = "Operation aborted: the turn ended before {}, call it again when the work is done"
-    return tuple(_error(call, ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in state.builtins)
+    return tuple(_error(call, ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in calls.own)
 
 
-def _with_outcomes(state: TurnState, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> TurnState:
+def _with_own_results(state: TurnState, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> TurnState:
     tally = state.tally.with_results(calls, outcomes)
-    return state.model_copy(update={"failed": (*state.failed, *outcomes), "tally": tally})
+    return replace(state, calls=state.calls.with_outcomes(outcomes), tally=tally)
 
 
 def _result(call: PlannedCall, text: str) -> ToolOutcome:
-    return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=call.approval).sparse()
+    return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=call.approval)
 
 
 def _error(call: PlannedCall, code: ReasonCode, message: str) -> ToolOutcome:
     error = ErrorDetail(code=code, title=call.tool, message=message)
-    outcome = ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=call.approval)
-    return outcome.sparse()
+    return ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=call.approval)
 
 
 def unknown_tool_error(state: TurnState, generation: Generation) -> ErrorDetail | None:
@@ -189,21 +381,4 @@ def unknown_tool_error(state: TurnState, generation: Generation) -> ErrorDetail 
         return None
     why = "it ended the turn, because the agent's on_unknown_tool is 'abort'"
     message = f"step {state.step + 1}, tool {unknown.title}: {unknown.message}; {why}"
-    return unknown.model_copy(update={"message": message})
-
-
-def end_by_unknown_tool(state: TurnState) -> TurnState:
-    """The state after its end by an unknown tool, if the tools beside that have their results; nothing else begins."""
-    error = state.unknown_tool
-    if error is None or state.ending is not None or state.hooks.boundary == "generation":  # hooks come first
-        return state
-    if any(call.builtin is None and delegates.settings_of(state.policy, call) is None for call in state.pending):
-        return state
-    return state.model_copy(
-        update={
-            "pending": (),
-            "failed": (*state.failed, *delegates.withdrawn(state.pending)),
-            "ending": Ending(stop_reason=StopReason.ERROR, error=error),
-            "unknown_tool": None,
-        }
-    )
+    return replace(unknown, message=message)

@@ -1,96 +1,21 @@
-"""Which stop condition holds at the end of a step: pure functions of what the turn has counted so far."""
+"""Which stop condition ends the turn at the end of a step."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.contracts import conditions
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.conditions import AnyCondition, Condition, text_conditions
-from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.values import Value
+from perdure.contracts.hooks import StopConditionMet
+from perdure.contracts.turns import StopReason
+from perdure.contracts.values import replace
+from perdure.engine.state import Ending, Tally, TurnState
 
 
-class Tally(Value):
-    """What stop conditions count, over the turn.
-
-    Attributes:
-        uses: Successful calls of each tool.
-        results: Calls that have a result, errors among them.
-        failed: Tools of which a call failed.
-        errors_in_row: Failed calls since the last successful one.
-        most_errors_in_row: The longest such row.
-        generations: Answers of the turn's own model.
-        retries: Model calls that failed and were sent again.
-        steps_without_call: Steps since the last one with a call.
-        steps_without_new: Steps since the last one that used a tool for the first time.
-        used: Tools that were called, also without success.
-        matched: Places of the text conditions that hold for the step at hand.
-        ended: Calls of the step at hand that have a result: the tool, and whether it succeeded.
-    """
-
-    uses: dict[str, int] = {}
-    results: int = 0
-    failed: tuple[str, ...] = ()
-    errors_in_row: int = 0
-    most_errors_in_row: int = 0
-    generations: int = 0
-    retries: int = 0
-    steps_without_call: int = 0
-    steps_without_new: int = 0
-    used: tuple[str, ...] = ()
-    matched: tuple[int, ...] = ()
-    ended: tuple[tuple[str, bool], ...] = ()
-
-    def with_generation(self, calls: Sequence[PlannedCall], *, matched: tuple[int, ...], retries: int) -> "Tally":
-        """The model has answered, with these calls."""
-        called = {call.tool for call in calls}
-        new = called - set(self.used)
-        rejected = [call for call in calls if call.rejected is not None]
-        return self.model_copy(
-            update={
-                "generations": self.generations + 1,
-                "retries": self.retries + retries,
-                "steps_without_call": 0 if calls else self.steps_without_call + 1,
-                "steps_without_new": 0 if new else self.steps_without_new + 1,
-                "used": (*self.used, *sorted(new)),
-                "matched": matched,
-                "ended": (),
-            }
-        ).with_ended([(call.tool, False) for call in rejected])
-
-    def without_calls(self) -> "Tally":
-        """The step at hand has none: the model call failed, and is made again with what the model is told of it."""
-        return self.model_copy(update={"retries": self.retries + 1, "matched": (), "ended": ()})
-
-    def with_results(self, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> "Tally":
-        """These calls have ended."""
-        results = [(call.tool, outcome.error is None) for call, outcome in zip(calls, outcomes, strict=True)]
-        matched = {*self.matched, *(place for outcome in outcomes for place in outcome.matched)}
-        return self.model_copy(update={"matched": tuple(sorted(matched))}).with_ended(results)
-
-    def with_ended(self, results: Sequence[tuple[str, bool]]) -> "Tally":
-        """Calls of these tools have ended, with success or not."""
-        uses, failed, in_row, most = dict(self.uses), list(self.failed), self.errors_in_row, self.most_errors_in_row
-        for tool, succeeded in results:
-            in_row = 0 if succeeded else in_row + 1
-            most = max(most, in_row)
-            if succeeded:
-                uses[tool] = uses.get(tool, 0) + 1
-            elif tool not in failed:
-                failed.append(tool)
-        update = {
-            "uses": uses,
-            "failed": tuple(failed),
-            "errors_in_row": in_row,
-            "most_errors_in_row": most,
-            "results": self.results + len(results),
-            "ended": (*self.ended, *results),
-        }
-        return self.model_copy(update=update)
-
-
-class Facts(Value):
+@dataclass(frozen=True)
+class Facts:
     """All that a condition may look at."""
 
     tally: Tally
@@ -99,7 +24,40 @@ class Facts(Value):
     elapsed: timedelta
 
 
-def fired(
+def judge_step(state: TurnState, now: datetime) -> TurnState:
+    """End the turn if a stop condition holds. Once for each step, when all of its calls have results.
+
+    A condition that holds also finishes a turn that the model's text has ended. If a tool's error has ended the turn,
+    only a condition on errors of tools does.
+    """
+    if not state.policy.stop_conditions or not state.step:
+        return state
+    met = _first_met(state, facts_of(state, now))
+    if met is None:
+        return state
+    ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=title_of(met))
+    return replace(state, ending=ending).with_decided(StopConditionMet(condition=title_of(met)))
+
+
+def facts_of(state: TurnState, now: datetime) -> Facts:
+    """What conditions may look at."""
+    elapsed = now - state.origin.started_at - state.waited
+    return Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
+
+
+def _first_met(state: TurnState, facts: Facts) -> AnyCondition | None:
+    """The first condition that holds and may finish the turn, whatever stands before it."""
+    known, ending = state.policy.stop_conditions, state.ending
+    if ending is None or ending.is_finish:
+        is_free = ending is None or ending.stopped_by is None
+        return find_holding(known, facts, state.policy.conditions) if is_free else None
+    if ending.error is None or not ending.error.code.startswith("tool."):
+        return None
+    met = (condition for condition in known if holds_by_an_error(condition, facts, state.policy.conditions))
+    return next(met, None)
+
+
+def find_holding(
     conditions: tuple[AnyCondition, ...], facts: Facts, known: tuple[AnyCondition, ...] | None = None
 ) -> AnyCondition | None:
     """The first condition that holds; ``known`` are all that were looked for in texts, if they are more."""
@@ -122,15 +80,15 @@ def holds_by_an_error(condition: AnyCondition, facts: Facts, known: tuple[AnyCon
     return isinstance(condition, conditions.ToolFailed)
 
 
-def title(condition: AnyCondition) -> str:
+def title_of(condition: AnyCondition) -> str:
     """What ``stopped_by`` says of a condition: its name, or its type with what it looks at."""
     if condition.name:
         return condition.name
     if isinstance(condition, conditions.AllOf | conditions.AnyOf):
         word = " & " if isinstance(condition, conditions.AllOf) else " | "
-        return f"({word.join(map(title, condition.conditions))})"
+        return f"({word.join(map(title_of, condition.conditions))})"
     if isinstance(condition, conditions.Not):
-        return f"~{title(condition.condition)}"
+        return f"~{title_of(condition.condition)}"
     settings = condition.model_dump(mode="json", exclude_defaults=True)
     given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name != "type")
     return f"{condition.type}({given})"

@@ -1,6 +1,7 @@
-"""When hooks are called, which of them, and what a reaction changes in a turn. Pure, and part of the workflow."""
+"""Which hooks are called at a boundary of a turn, and what a reaction changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import get_args
 
@@ -12,22 +13,23 @@ from perdure.contracts.hooks import (
     AnyReaction,
     Boundary,
     Continue,
+    Decided,
     Fail,
     Finish,
     HookDeclaration,
+    HookResults,
     HookRule,
-    React,
-    Reacted,
     Reaction,
     ReactStep,
     Retry,
     RetryWithFeedback,
     RuleEvent,
+    RunHooks,
 )
-from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
-from perdure.engine import after, calls, conditions, delegates, limits
-from perdure.engine.state import Ending, HookState, TurnState, WasRead
+from perdure.contracts.values import replace
+from perdure.engine import calls, conditions, delegates, limits
+from perdure.engine.state import Ending, HookState, Request, TurnState
 
 MAX_RETRIES_IN_ROW = 10
 """With so many retries in a row hooks get no other one: the turn ends."""
@@ -38,40 +40,71 @@ GO_ON = "Go on."
 _PRIORITY: dict[type[Reaction], int] = {Finish: 0, Fail: 1, Retry: 2, RetryWithFeedback: 2, Continue: 3}
 
 
+Tools = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A turn has come to a boundary.
+
+    Attributes:
+        happened: The events that the workflow knows of, each with the tools it is about.
+        decided: The decision events that hooks receive here.
+        ended: The calls of background delegates of whose ends hooks hear here.
+    """
+
+    at: Boundary
+    happened: Mapping[str, Tools] = field(default_factory=dict[str, Tools])
+    decided: tuple[Decided, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
 def first_reaction(wanted: Sequence[tuple[str, AnyReaction]]) -> tuple[str, AnyReaction]:
-    """The one that counts: Finish before Fail before a retry before Continue, and of one kind the first."""
-    return min(wanted, key=lambda one: _PRIORITY[type(one[1])])
+    """The reaction that counts: Finish before Fail before a retry before Continue; of one kind the first."""
+    return min(wanted, key=lambda named: _PRIORITY[type(named[1])])
 
 
-def carry_out(state: TurnState, at: Boundary, hook: str, reaction: AnyReaction) -> TurnState:
-    """The state after a hook has had its way; ``boundary`` is None where the step goes no further."""
+def apply_reaction(state: TurnState, at: Boundary, hook: str, reaction: AnyReaction) -> tuple[TurnState, bool]:
+    """The state after a hook's reaction, and whether the step goes on."""
     state = state.with_decided(ReactStep(hook_name=hook, boundary=at, reaction=reaction))
-    count = {**state.hooks.carried_out, hook: state.hooks.carried_out.get(hook, 0) + 1}
-    retries = _retries(state, at, reaction)
-    state = state.with_hooks(carried_out=count, retries_in_row=retries)
+    applied = {**state.hooks.applied, hook: state.hooks.applied.get(hook, 0) + 1}
+    retries = state.hooks.retries_in_row + _asks_again(at, reaction)
+    state = replace(state, hooks=replace(state.hooks, applied=applied, retries_in_row=retries))
+    ending = _ending_by(hook, reaction, retries)
+    if ending is not None:
+        asked = "asked for too many retries" if retries > MAX_RETRIES_IN_ROW else "ended the turn"
+        return end(state, ending, f"hook {hook} has {asked}; it did not run"), False
+    if at == "error":
+        return _ask_again(state, reaction), False
+    if takes_back(state, at, reaction):
+        return _take_back(state, hook, reaction), False
+    if isinstance(reaction, RetryWithFeedback):
+        state = calls.withdraw(state, f"hook {hook} has asked for another answer; it did not run")
+        return _go_on(state, reaction), False
+    return _go_on(state, reaction), True
+
+
+def _asks_again(at: Boundary, reaction: AnyReaction) -> bool:
+    return isinstance(reaction, Retry | RetryWithFeedback) or (at == "error" and isinstance(reaction, Continue))
+
+
+def _ending_by(hook: str, reaction: AnyReaction, retries: int) -> Ending | None:
+    """How a reaction ends the turn, if it does."""
     if retries > MAX_RETRIES_IN_ROW:
         message = f"hook {hook}: {MAX_RETRIES_IN_ROW} retries in a row have not helped, no other one is made"
-        return end(state, _failure(hook, message), f"hook {hook} has asked for too many retries; it did not run")
+        return _failure(hook, message)
     if isinstance(reaction, Finish):
         why = f"{hook}: {reaction.reason}" if reaction.reason else hook
-        ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=why)
-        return end(state, ending, f"hook {hook} has ended the turn; it did not run")
+        return Ending(stop_reason=StopReason.FINISHED, stopped_by=why)
     if isinstance(reaction, Fail):
         message = f"hook {hook}: {reaction.reason}" if reaction.reason else f"hook {hook} has ended the turn"
-        return end(state, _failure(hook, message), f"hook {hook} has ended the turn; it did not run")
-    if at == "error":
-        return _asked_again(state, reaction)
-    read = state.hooks.read
-    if isinstance(reaction, Retry) and read is not None and at != "start":
-        return _taken_back(state, hook, reaction, read)
-    if isinstance(reaction, RetryWithFeedback):
-        state = _withdrawn(state, f"hook {hook} has asked for another answer; it did not run").with_hooks(boundary=None)
-    return _going_on(state, reaction)
+        return _failure(hook, message)
+    return None
 
 
 def end(state: TurnState, ending: Ending, why: str) -> TurnState:
-    """The state of a turn that ends so; calls that have not run do not."""
-    return _withdrawn(state, why).model_copy(update={"ending": ending}).with_hooks(boundary=None)
+    """The state of a turn that ends; calls that have not run do not."""
+    return replace(calls.withdraw(state, why), ending=ending)
 
 
 def _failure(hook: str, message: str) -> Ending:
@@ -79,211 +112,187 @@ def _failure(hook: str, message: str) -> Ending:
     return Ending(stop_reason=StopReason.ERROR, error=error)
 
 
-def _retries(state: TurnState, at: Boundary, reaction: AnyReaction) -> int:
-    """How many retries in a row hooks have asked for, with this reaction."""
-    again = isinstance(reaction, Retry | RetryWithFeedback) or (at == "error" and isinstance(reaction, Continue))
-    return state.hooks.retries_in_row + 1 if again else state.hooks.retries_in_row
+def takes_back(state: TurnState, at: Boundary, reaction: AnyReaction) -> bool:
+    """Whether a reaction takes the last answer out of the conversation."""
+    return isinstance(reaction, Retry) and state.hooks.request is not None and at not in {"start", "error"}
 
 
-def _asked_again(state: TurnState, reaction: AnyReaction) -> TurnState:
+def _ask_again(state: TurnState, reaction: AnyReaction) -> TurnState:
     """The model is asked again after its call has failed. That is another step, so that its limit bounds it."""
     known = state.hooks.said
     said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
-    return state.model_copy(update={"step": state.step + 1, "ending": None}).with_hooks(said=said, boundary=None)
+    return replace(state, step=state.step + 1, ending=None, hooks=replace(state.hooks, said=said))
 
 
-def _taken_back(state: TurnState, hook: str, reaction: Retry, read: WasRead) -> TurnState:
-    """The conversation goes on from before the step; what its calls have done stays done, and in the ledger."""
-    state = _withdrawn(state, f"hook {hook} has taken the answer back; it did not run")
-    unread = tuple(
-        one.model_copy(update={"awaited": None}) if one.awaited == state.step else one for one in state.background
+def _take_back(state: TurnState, hook: str, reaction: AnyReaction) -> TurnState:
+    """The conversation goes on from before the step. What its calls have done stays done, and in the ledger."""
+    request = state.hooks.request
+    assert request is not None, "an answer was given"  # noqa: S101 - narrows the type
+    state = calls.withdraw(state, f"hook {hook} has taken the answer back; it did not run")
+    return replace(
+        delegates.mark_unread(state),
+        tip=request.parent,
+        calls=replace(state.calls, ids=request.call_ids),
+        completing=False,
+        ending=None,
+        hooks=replace(state.hooks, said=reaction.texts or request.said),
     )
-    state = state.model_copy(
-        update={
-            "tip": read.parent,
-            "call_ids": read.call_ids,
-            "judged_step": state.step,
-            "completing": False,
-            "ending": None,
-            "background": unread,
-        }
-    )
-    return state.with_hooks(said=reaction.messages or read.said, boundary=None)
 
 
-def _going_on(state: TurnState, reaction: AnyReaction) -> TurnState:
+def _go_on(state: TurnState, reaction: AnyReaction) -> TurnState:
     said = (*state.hooks.said, *reaction.texts)
-    if not said and state.ending is not None and not state.call_ids:
+    if not said and state.ending is not None and not state.calls.ids:
         said = (GO_ON,)
     completing = state.completing and not reaction.texts
-    return state.model_copy(update={"ending": None, "completing": completing}).with_hooks(said=said)
-
-
-def _withdrawn(state: TurnState, why: str) -> TurnState:
-    """The state with an error for each call that has not run; they use up no budget.
-
-    Calls that stood open when the turn began were paid for by the one before.
-    """
-    unrun: tuple[PlannedCall, ...] = (*state.pending, *state.asking, *state.builtins)
-    spent = state.spent
-    for call in unrun if state.step else ():
-        uses = (calls.wanted(call) or delegates.wanted(state.policy, call)).uses
-        spent = spent.model_copy(update={str(name): getattr(spent, name) - 1 for name in uses})
-    outcomes = tuple(
-        after.not_run(
-            call.call_id, ErrorDetail(code=ReasonCode.TOOL_DENIED, title=call.tool, message=f"{call.tool}: {why}")
-        )
-        for call in unrun
-    )
-    return state.model_copy(
-        update={
-            "pending": (),
-            "asking": (),
-            "builtins": (),
-            "unknown_tool": None,
-            "spent": spent,
-            "failed": (*state.failed, *outcomes),
-        }
-    )
+    return replace(state, ending=None, completing=completing, hooks=replace(state.hooks, said=said))
 
 
 _KNOWN = frozenset(get_args(RuleEvent))
 _OF_TOOLS = frozenset({"tool_end", "tool_error"})
-_FOLLOWING: dict[Boundary, Boundary] = {"start": "step", "generation": "step", "step": "stalled"}
 
 
-def generated(state: TurnState, action: Generate, generation: Generation) -> TurnState:
-    """The state after the model has answered, for hooks to look at."""
-    if not state.policy.hooks:
-        return state
-    answered = generation.retry_seconds is None
-    return state.with_hooks(
-        boundary="generation",
-        said=(),
-        read=WasRead(
-            parent=action.parent,
-            call_ids=action.call_ids,
-            said=(*action.said, *(message.prompt for message in action.steered)),
-        ),
-        calls=tuple((call.call_id, call.tool) for call in generation.calls),
-        happened=(
-            *(["generation_end"] if answered else []),
-            *(["generation_error"] if generation.rejected is not None else []),
-        ),
+def with_answer(state: TurnState, action: Generate, answer: Generation) -> TurnState:
+    """The state after the model has answered: what hooks may look at, and take back."""
+    request = Request(
+        parent=action.parent,
+        call_ids=action.call_ids,
+        said=(*action.said, *(message.prompt for message in action.steered)),
+    )
+    tools = {call.call_id: call.tool for call in answer.calls}
+    known = replace(state.hooks, said=())
+    return replace(state, hooks=replace(known, request=request, tools=tools) if state.has_hooks else known)
+
+
+def arrive(state: TurnState, at: Boundary, answer: Generation | None = None) -> Arrival:
+    """What has happened at a boundary; ``answer`` is the model's, at the boundary ``generation``.
+
+    At ``generation`` and ``step`` each event is looked for; at the other boundaries all of their events have happened.
+    """
+    none = Tools()
+    if at == "generation" and answer is not None:
+        ended = ["generation_end"] if not answer.is_told_failure else []
+        rejected = ["generation_error"] if answer.rejected is not None else []
+        return Arrival(at, dict.fromkeys((*ended, *rejected), none))
+    if at != "step":
+        return Arrival(at, dict.fromkeys(EVENTS_AT[at], none))
+    known, tools = state.hooks, state.hooks.tools
+    failed = {outcome.call_id for outcome in state.calls.outcomes if outcome.error}
+    errors = {tool for call_id, tool in tools.items() if call_id in failed}
+    errors.update(tool for tool, succeeded in state.tally.ended if not succeeded)
+    happened: dict[str, Tools] = {
+        "step_end": none,
+        **dict.fromkeys((decided.event.type for decided in known.unheard), none),
+        **({"tool_end": Tools(tools.values())} if tools else {}),
+        **({"tool_error": Tools(errors)} if errors else {}),
+    }
+    return Arrival(at, happened, known.unheard, known.ended)
+
+
+def names_to_call(state: TurnState, arrival: Arrival, now: datetime) -> tuple[str, ...]:
+    """The hooks written in Python that are to be called here."""
+    return tuple(hook.name for hook in _matching(state, arrival, now) if isinstance(hook, HookDeclaration))
+
+
+def request_calls(state: TurnState, arrival: Arrival, names: tuple[str, ...]) -> RunHooks:
+    """The request to call hooks at a boundary."""
+    limit = state.policy.budgets.behavior_calls
+    at = arrival.at
+    return RunHooks(
+        session=state.origin.session,
+        store=state.origin.store,
+        turn=state.origin.turn,
+        step=state.step + (at == "error"),  # the step that was not made
+        tip=state.tip,
+        definition=state.origin.definition,
+        boundary=at,
+        calling=names,
+        spent=state.spent,
+        left=None if limit is None else max(0, limit - state.taken.behavior_calls),
+        failed=state.calls.outcomes if at == "step" else (),
+        decided=arrival.decided,
+        ended=arrival.ended,
     )
 
 
-def generation_failed(state: TurnState) -> TurnState:
-    """The state after a model call has failed: for hooks to look at, if that is to end the turn."""
-    fails = state.ending is not None and state.ending.stop_reason is StopReason.ERROR
-    if not state.policy.hooks or not fails or state.guidance is not None:
-        return state
-    return state.with_hooks(boundary="error")
-
-
-def interrupted(state: TurnState) -> TurnState:
-    """The state of a turn that was stopped: no hook is called any more.
-
-    An end that hooks might have taken back is none yet, so that the stop is the end. An error stays one.
-    """
-    if state.hooks.boundary is None:
-        return state
-    ending = state.ending
-    undecided = ending is not None and ending.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
-    state = state.model_copy(update={"ending": None if undecided else ending})
-    return state.with_hooks(boundary=None, calling=())
-
-
-def is_due(state: TurnState, at: Boundary) -> bool:
-    """Whether the turn is where hooks of this boundary are called."""
-    if state.hooks.boundary != at:
+def is_short(state: TurnState, outcome: HookResults) -> bool:
+    """Whether a hook could only be called with what running delegates may still spend."""
+    if outcome.refused is None or not state.running:
         return False
-    return at != "stalled" or (state.ending is not None and state.ending.stop_reason is StopReason.STALLED)
+    return _no_more(_charge(state, outcome), outcome.refused) is None
 
 
-def chosen(state: TurnState, now: datetime) -> TurnState:
-    """The state with the hooks written in Python that are to be called here, and what they will hear of."""
-    state = state.with_hooks(told=(len(state.hooks.unheard), len(state.hooks.ended)))
-    names = tuple(hook.name for hook in _matching(state, now) if isinstance(hook, HookDeclaration))
-    return state.with_hooks(calling=names)
-
-
-def reacted(state: TurnState, outcome: Reacted, now: datetime) -> TurnState:
-    """The hooks at this boundary have been called: what comes first among their reactions and the rules' is done."""
-    wanted = _in_order(state, outcome, now)
-    if outcome.refused is not None and state.running and _no_more(_charged(state, outcome), outcome.refused) is None:
-        return state.model_copy(update={"short": True})  # they are called again, and those that have ended are not
-    state = _charged(state.with_hooks(calling=()), outcome)
-    at = state.hooks.boundary
-    assert at is not None, "hooks are called at a boundary"  # noqa: S101 - narrows the type
+def choose(
+    state: TurnState, arrival: Arrival, outcome: HookResults, now: datetime
+) -> tuple[TurnState, tuple[str, AnyReaction] | None]:
+    """The state after the hooks at a boundary were called, and the reaction to apply, with the name of its hook."""
+    wanted = _in_order(state, arrival, outcome, now)
+    state = _charge(state, outcome)
     if outcome.refused is not None:
         # A limit that was raised while the hooks ran comes too late for the one that was refused.
-        error = _no_more(state, outcome.refused) or limits.used_up(
+        error = _no_more(state, outcome.refused) or limits.exhausted_error(
             "behavior_calls", f"hook {outcome.refused} was not called"
         )
-        ended = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
-        state = end(state, ended, "a budget of the turn was used up before it ran")
-    elif wanted:
-        state = carry_out(state, at, *first_reaction(wanted))
-    return _moved_on(state, at)
+        ending = Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
+        return end(state, ending, "a budget of the turn was used up before it ran"), None
+    return state, first_reaction(wanted) if wanted else None
+
+
+def leave(state: TurnState, arrival: Arrival, *, goes_on: bool) -> TurnState:
+    """The state without what hooks have heard at the boundary. What came while they ran is for the next step."""
+    if arrival.at != "step":
+        return state
+    unheard, ended = state.hooks.unheard[len(arrival.decided) :], state.hooks.ended[len(arrival.ended) :]
+    retries = 0 if goes_on else state.hooks.retries_in_row
+    return replace(state, hooks=replace(state.hooks, unheard=unheard, ended=ended, retries_in_row=retries))
 
 
 def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
     """The error of a turn that has no call of a hook left."""
     wanted = limits.Wanted(tool=hook, uses=("behavior_calls",))
-    _, _, ending = limits.admitted(state.policy.budgets, state.spent, [wanted])
+    _, _, ending = limits.admit(state.policy.budgets, state.spent, [wanted])
     return ending
 
 
-def ending(state: TurnState, decided: Ending) -> TurnState:
-    """The state of a turn whose end is decided: no hook is called any more but for those that hear of the end."""
-    return state.model_copy(update={"ending": decided}).with_hooks(boundary=None)
-
-
-def failed(state: TurnState, error: ErrorDetail) -> TurnState:
+def with_failure(state: TurnState, error: ErrorDetail) -> TurnState:
     """A hook has failed, and that ends the turn."""
-    ending = Ending(stop_reason=StopReason.ERROR, error=error)
-    state = end(state, ending, f"the hook {error.title} failed before it ran")
-    return state.with_hooks(boundary=None, calling=())
+    return end(state, Ending(stop_reason=StopReason.ERROR, error=error), f"the hook {error.title} failed before it ran")
 
 
-def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> React | None:
+def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> RunHooks | None:
     """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
     unheard, ended = state.hooks.unheard, state.hooks.ended
-    left = {*(one.event.type for one in unheard), *(OF_DELEGATES if ended else ())}
+    left = {*(decided.event.type for decided in unheard), *(OF_DELEGATES if ended else ())}
     names = tuple(
         hook.name
         for hook in state.policy.hooks
         if isinstance(hook, HookDeclaration)  # a rule could change nothing any more
         and (EVENTS_AT["end"] | left).intersection(hook.events)
-        and _holds(state, hook, after.facts(state, now))
+        and _holds(state, hook, conditions.facts_of(state, now))
     )
     if not names:
         return None
-    return React(
-        session=state.session,
-        store=state.store,
-        turn=state.turn,
+    return RunHooks(
+        session=state.origin.session,
+        store=state.origin.store,
+        turn=state.origin.turn,
         step=result.steps,  # one more than the workflow knows of, where a stop came with an answer
         tip=commit.tip,
-        definition=state.definition,
+        definition=state.origin.definition,
         boundary="end",
         calling=names,
         spent=state.spent,
         decided=unheard,
         ended=ended,
-    ).sparse()
+    )
 
 
-def _matching(state: TurnState, now: datetime) -> list[HookRule | HookDeclaration]:
+def _matching(state: TurnState, arrival: Arrival, now: datetime) -> list[HookRule | HookDeclaration]:
     """The hooks for what has happened at this boundary, in the agent's order."""
-    at, facts = state.hooks.boundary, after.facts(state, now)
-    assert at is not None, "hooks match at a boundary"  # noqa: S101 - narrows the type
-    happened = _happened(state, at)
+    facts = conditions.facts_of(state, now)
     return [
         hook
         for hook in state.policy.hooks
-        if any(_is_for(hook, event, happened) for event in EVENTS_AT[at].intersection(hook.events))
+        if any(_is_for(hook, event, arrival.happened) for event in EVENTS_AT[arrival.at].intersection(hook.events))
         and _holds(state, hook, facts)
         and not _used_up(hook, state.hooks)
     ]
@@ -295,58 +304,27 @@ def _holds(state: TurnState, hook: HookRule | HookDeclaration, facts: conditions
 
 def _used_up(hook: HookRule | HookDeclaration, known: HookState) -> bool:
     times = hook.times if isinstance(hook, HookRule) else None
-    return times is not None and known.carried_out.get(hook.name, 0) >= times
+    return times is not None and known.applied.get(hook.name, 0) >= times
 
 
-def _is_for(hook: HookRule | HookDeclaration, event: str, happened: dict[str, frozenset[str]]) -> bool:
-    """Whether the hook is for the event, which has happened; of some only the event log knows whether they have."""
+def _is_for(hook: HookRule | HookDeclaration, event: str, happened: Mapping[str, Tools]) -> bool:
+    """Whether the hook is for the event, and the event has happened. Of some events only the event log knows."""
     if event not in _KNOWN:
         return True
     return event in happened and (event not in _OF_TOOLS or any(map(hook.is_about, happened[event])))
 
 
-def _happened(state: TurnState, at: Boundary) -> dict[str, frozenset[str]]:
-    """The events that the workflow knows of, each with the tools it is about."""
-    none = frozenset[str]()
-    if at == "generation":
-        return dict.fromkeys(state.hooks.happened, none)
-    if at != "step":
-        return dict.fromkeys(EVENTS_AT[at], none)
-    tools = dict(state.hooks.calls)
-    told = {tools[outcome.call_id] for outcome in state.failed if outcome.error and outcome.call_id in tools}
-    errors = told.union(tool for tool, succeeded in state.tally.ended if not succeeded)
-    return {
-        "step_end": none,
-        **dict.fromkeys((one.event.type for one in state.hooks.unheard[: state.hooks.told[0]]), none),
-        **({"tool_end": frozenset(tools.values())} if tools else {}),
-        **({"tool_error": frozenset(errors)} if errors else {}),
-    }
-
-
-def _in_order(state: TurnState, outcome: Reacted, now: datetime) -> list[tuple[str, AnyReaction]]:
-    """What all hooks want, in the agent's order."""
-    rules = {hook.name: hook.reaction for hook in _matching(state, now) if isinstance(hook, HookRule)}
+def _in_order(state: TurnState, arrival: Arrival, outcome: HookResults, now: datetime) -> list[tuple[str, AnyReaction]]:
+    """The reactions of all hooks, in the agent's order."""
+    rules = {hook.name: hook.reaction for hook in _matching(state, arrival, now) if isinstance(hook, HookRule)}
     wanted: list[tuple[str, AnyReaction]] = []
     for hook in state.policy.hooks:
         if hook.name in rules:
             wanted.append((hook.name, rules[hook.name]))
-        wanted += [(one.hook, one.reaction) for one in outcome.reactions if one.hook == hook.name]
+        wanted += [(reaction.hook, reaction.reaction) for reaction in outcome.reactions if reaction.hook == hook.name]
     return wanted
 
 
-def _charged(state: TurnState, outcome: Reacted) -> TurnState:
-    spent = state.spent.model_copy(update={"behavior_calls": state.spent.behavior_calls + outcome.calls})
-    return after.with_warnings(state.model_copy(update={"spent": spent}), state.spent)
-
-
-def _moved_on(state: TurnState, at: Boundary) -> TurnState:
-    """The state at the boundary after this one: a step that was taken back, and a turn that has ended, have none."""
-    following = _FOLLOWING.get(at) if state.hooks.boundary is not None else None
-    if at == "start" and not state.call_ids:  # else somebody's reply goes on with the calls of the turn before
-        following = None
-    if at == "step":
-        decided, ended = state.hooks.told
-        state = state.with_hooks(unheard=state.hooks.unheard[decided:], ended=state.hooks.ended[ended:], told=(0, 0))
-    if following == "stalled":  # the step stands
-        state = state.with_hooks(retries_in_row=0)
-    return state.with_hooks(boundary=following)
+def _charge(state: TurnState, outcome: HookResults) -> TurnState:
+    calls_made = state.spent.behavior_calls + outcome.calls
+    return limits.charge(state, replace(state.spent, behavior_calls=calls_made))

@@ -1,7 +1,8 @@
-"""What a turn asks people for, what a reply must be, and what it changes. Pure, and part of the workflow."""
+"""What a turn asks people for, what a reply must be, and what it changes."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from referencing.jsonschema import EMPTY_REGISTRY
@@ -21,12 +22,12 @@ from perdure.contracts.input_requests import (
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
-from perdure.contracts.values import JsonValue, Value
-from perdure.engine.conditions import Tally
-from perdure.engine.state import Mailbox, TurnState
+from perdure.contracts.values import JsonValue, replace
+from perdure.engine.state import Mailbox, Tally, TurnState
 
 
-class WaitForPeople(Value):
+@dataclass(frozen=True)
+class WaitForPeople:
     """Wait until somebody replies; ``until`` is when the approvals among the requests expire."""
 
     until: datetime | None = None
@@ -42,7 +43,7 @@ class TooEarlyError(ReplyError):
 
 def input_requests(state: TurnState) -> tuple[InputRequest, ...]:
     """What the turn waits for, as people see it."""
-    return tuple(_request(call, state.expires_at) for call in state.asking)
+    return tuple(_request(call, state.calls.expires_at) for call in state.calls.asking)
 
 
 def _request(call: PlannedCall, expires_at: datetime | None) -> InputRequest:
@@ -59,104 +60,101 @@ def _request(call: PlannedCall, expires_at: datetime | None) -> InputRequest:
 
 
 def ask_or_wait(state: TurnState) -> AskPeople | WaitForPeople:
-    """The requests are told of once; from then on they are waited for."""
-    if not state.asked:
-        asked = input_requests(state)
-        return AskPeople(session=state.session, store=state.store, turn=state.turn, step=state.step, requests=asked)
-    expiring = any(call.needs == "approval" for call in state.asking)
-    return WaitForPeople(until=state.expires_at if expiring else None)
+    """Tell people once what they are asked, then wait."""
+    if not state.calls.asked:
+        return _ask_people(state, requests=input_requests(state))
+    expiring = any(call.needs == "approval" for call in state.calls.asking)
+    return WaitForPeople(until=state.calls.expires_at if expiring else None)
+
+
+def _ask_people(
+    state: TurnState, *, requests: tuple[InputRequest, ...] = (), decided: tuple[DecidedRequest, ...] = ()
+) -> AskPeople:
+    return AskPeople(
+        session=state.origin.session,
+        store=state.origin.store,
+        turn=state.origin.turn,
+        step=state.step,
+        requests=requests,
+        decided=decided,
+    )
 
 
 def tell_decided(before: TurnState, after: TurnState) -> AskPeople | None:
-    """The decisions that :func:`hear` has taken and that readers would not see until a call runs; None without any.
+    """The decisions that :func:`apply_replies` took and that readers would not see until a call runs; None without any.
 
     A call may wait long for a worker that has its tool. The next generation writes what it reads by itself.
     """
-    if not after.pending and not after.asking:
+    if not after.calls.pending and not after.calls.asking:
         return None
-    receipts = {call.call_id: call.approval for call in (*after.pending, *after.builtins)}
-    receipts |= {outcome.call_id: outcome.decided for outcome in after.failed}
-    waiting = {call.call_id for call in after.asking}
+    receipts = {call.call_id: call.approval for call in (*after.calls.pending, *after.calls.own)}
+    receipts |= {outcome.call_id: outcome.decided for outcome in after.calls.outcomes}
+    waiting = {call.call_id for call in after.calls.asking}
     decided = tuple(
         DecidedRequest(tool=call.tool, **dict(receipt))
-        for call in before.asking
+        for call in before.calls.asking
         if call.call_id not in waiting and (receipt := receipts.get(call.call_id)) is not None
     )
-    if not decided:
-        return None
-    return AskPeople(session=after.session, store=after.store, turn=after.turn, step=after.step, decided=decided)
+    return _ask_people(after, decided=decided) if decided else None
 
 
-def hear(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mailbox]:
+def apply_replies(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mailbox]:
     """The state with every reply taken out of the mailbox, and what was not approved in time refused.
 
-    Before the other calls of the answer have run, and once the turn is ending, nothing is heard.
+    Nothing is applied before the other calls of the answer have run, and once the turn is ending.
     """
-    if state.pending or state.ending is not None or not state.asking:
+    if state.calls.pending or state.ending is not None or not state.calls.asking:
         return state, mail
     limit = state.policy.approvals_expire
-    expires_at = state.expires_at or (now + limit if limit is not None else None)
+    expires_at = state.calls.expires_at or (now + limit if limit is not None else None)
     replies = {reply.request: reply for reply in mail.replies}
     asking: list[PlannedCall] = []
     approved: list[PlannedCall] = []
     decided: list[ToolOutcome] = []
-    for call in state.asking:
+    for call in state.calls.asking:
         reply = replies.get(call.call_id)
         if reply is None:
             late = call.needs == "approval" and expires_at is not None and now >= expires_at
             decided.extend([_expired(call, now)] if late else [])
             asking.extend([] if late else [call])
         elif reply.decision == "approved":
-            approved.append(call.model_copy(update={"approval": _receipt(mail, reply)}))
+            approved.append(replace(call, approval=_receipt(mail, reply)))
         else:
             decided.append(_outcome(call, reply, _receipt(mail, reply)))
-    heard = state.model_copy(
-        update={
-            "asking": tuple(asking),
-            **_to_run(state, approved),
-            "failed": (*state.failed, *decided),
-            "tally": _counted(state, decided),
-            "expires_at": expires_at,
-        }
-    )
-    return heard, mail.model_copy(update={"replies": ()})
+    calls = replace(state.calls.to_run(approved), asking=tuple(asking), expires_at=expires_at)
+    state = replace(state, calls=calls.with_outcomes(decided), tally=_counted(state, decided))
+    return state, replace(mail, replies=())
 
 
-def told(state: TurnState, recorded: RecordedDecisions | None) -> TurnState:
-    """The state after people were told of the requests. If they decided when it was recorded, nobody is waited for."""
+def with_people_told(state: TurnState, recorded: RecordedDecisions | None) -> TurnState:
+    """The state after people were told of the requests. Decisions of a recording stand in for people's."""
+    told = replace(state.calls, asked=True)
     if recorded is None:
-        return state.model_copy(update={"asked": True})
+        return replace(state, calls=told)
     outcomes = {outcome.call_id: outcome for outcome in recorded.outcomes}
     approved: list[PlannedCall] = []
     decided: list[ToolOutcome] = []
-    for call in state.asking:
+    for call in state.calls.asking:
         outcome = outcomes[call.call_id]
         if outcome.decided is not None and outcome.decided.decision == "approved":
-            approved.append(call.model_copy(update={"approval": outcome.decided}))
+            approved.append(replace(call, approval=outcome.decided))
         else:
             decided.append(outcome)
-    update = {"failed": (*state.failed, *decided), "tally": _counted(state, decided)}
-    return state.model_copy(update={"asked": True, "asking": (), **_to_run(state, approved), **update})
+    calls = replace(told.to_run(approved), asking=()).with_outcomes(decided)
+    return replace(state, calls=calls, tally=_counted(state, decided))
 
 
 def _counted(state: TurnState, decided: list[ToolOutcome]) -> Tally:
     """The tally with the calls that people decided about in place of their tools."""
-    tools = {call.call_id: call.tool for call in state.asking}
+    tools = {call.call_id: call.tool for call in state.calls.asking}
     return state.tally.with_ended([(tools[outcome.call_id], outcome.error is None) for outcome in decided])
 
 
-def _to_run(state: TurnState, approved: Sequence[PlannedCall]) -> dict[str, object]:
-    """The approved calls as what is to run next, activities and the workflow's own."""
-    own = tuple(call for call in approved if call.is_own)
-    pending = tuple(call for call in approved if not call.is_own)
-    return {"pending": pending, "builtins": (*state.builtins, *own)}
-
-
-def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:
+def withdraw_requests(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:
     """The outcomes of requests in a turn that ends: a reply that was taken counts, the others are withdrawn."""
     replies = {reply.request: reply for reply in mail.replies}
     outcomes: list[ToolOutcome] = []
-    for call in state.asking:
+    for call in state.calls.asking:
         reply = replies.get(call.call_id)
         if reply is not None and reply.decision != "approved":
             outcomes.append(_outcome(call, reply, _receipt(mail, reply)))
@@ -169,7 +167,7 @@ def unfinished(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...]:
     return tuple(outcomes)
 
 
-def settle(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tuple[Mailbox, InputReceipt]:
+def accept_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tuple[Mailbox, InputReceipt]:
     """Take a reply into the mailbox, or find that the same was taken before.
 
     Raises:
@@ -179,26 +177,38 @@ def settle(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tupl
     for settled in mail.settled:
         if settled.receipt.request_id == reply.request:
             return mail, _same(settled, reply)
-    call = next((call for call in state.asking if call.call_id == reply.request), None)
+    call = next((call for call in state.calls.asking if call.call_id == reply.request), None)
     if call is not None and _asks_soon(state):
         msg = f"{reply.request!r} cannot be replied to yet: the turn is just about to ask; try again in a moment"
         raise TooEarlyError(msg)
-    if call is None or not state.asked or state.ending is not None:
-        waiting = ", ".join(call.call_id for call in state.asking) if state.asked and state.ending is None else ""
+    asks = state.calls.asked and state.ending is None
+    if call is None or not asks:
+        waiting = ", ".join(call.call_id for call in state.calls.asking) if asks else ""
         msg = f"nothing waits for {reply.request!r}; " + (f"what waits is {waiting}" if waiting else "nothing waits")
         raise ReplyError(msg)
-    check_time(_request(call, state.expires_at), now)
-    reply = checked(call, reply, _schema(state, call))
+    check_time(_request(call, state.calls.expires_at), now)
+    reply = validate_reply(call, reply, _schema(state, call))
     _need_room_for(state, mail, reply)
     receipt = InputReceipt(request_id=reply.request, decision=reply.decision, by=reply.by, at=now, digest=call.digest)
     return mail.with_reply(reply, Settled(receipt=receipt, said=fingerprint_of(reply))), receipt
+
+
+def accept_first_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> Mailbox:
+    """Take the reply for which the turn was started, which ``open_turn`` has checked.
+
+    A turn that was reset does not take it again: its call has run.
+    """
+    asked = replace(state, calls=replace(state.calls, asked=True))
+    with contextlib.suppress(ReplyError):
+        mail, _ = accept_reply(asked, mail, reply, now)
+    return mail
 
 
 def _asks_soon(state: TurnState) -> bool:
     """Whether people are about to be asked, or the turn is stopping so that a reply starts the next."""
     if state.ending is not None:
         return state.ending.stop_reason is StopReason.WAITING_FOR_INPUT
-    return not state.asked
+    return not state.calls.asked
 
 
 def check_time(request: InputRequest, now: datetime) -> None:
@@ -212,7 +222,7 @@ def check_time(request: InputRequest, now: datetime) -> None:
         raise ReplyError(msg)
 
 
-def checked(call: PlannedCall, reply: Reply, schema: dict[str, JsonValue] | None) -> Reply:
+def validate_reply(call: PlannedCall, reply: Reply, schema: dict[str, JsonValue] | None) -> Reply:
     """The reply with its answer as the call takes it.
 
     Raises:
@@ -228,13 +238,13 @@ def checked(call: PlannedCall, reply: Reply, schema: dict[str, JsonValue] | None
         msg = "by: who decides has to be named"
         raise ReplyError(msg)
     if reply.decision == "approved" and reply.digest and reply.digest != call.digest:
-        raise ReplyError(other_arguments(reply))
+        raise ReplyError(digest_error(reply))
     if reply.decision != "answered":
         return reply
-    return reply.model_copy(update={"value": _fitting(call, reply.value, schema)})
+    return replace(reply, value=_fitting(call, reply.value, schema))
 
 
-def other_arguments(reply: Reply) -> str:
+def digest_error(reply: Reply) -> str:
     """Why an approval that names another digest is refused."""
     return f"the arguments of {reply.request!r} are not those of this approval; look at the request again"
 
@@ -271,11 +281,9 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
 def _same(settled: Settled, reply: Reply) -> InputReceipt:
     """The receipt of the first reply, for one that says the same."""
     receipt = settled.receipt
-    if any(
-        fingerprint_of(reply.model_copy(update={"value": value})) == settled.said for value in readings(reply.value)
-    ):
+    if any(fingerprint_of(replace(reply, value=value)) == settled.said for value in readings(reply.value)):
         if reply.digest and reply.digest != receipt.digest:
-            raise ReplyError(other_arguments(reply))
+            raise ReplyError(digest_error(reply))
         return receipt
     who = receipt.by or "somebody"
     msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
@@ -285,7 +293,7 @@ def _same(settled: Settled, reply: Reply) -> InputReceipt:
 def _need_room_for(state: TurnState, mail: Mailbox, reply: Reply) -> None:
     """Refuse an answer that would not fit into one payload with those before it."""
     waiting = sum(len(other.model_dump_json().encode()) for other in (*mail.replies, reply))
-    waiting += sum(len(outcome.preview.encode()) for outcome in state.failed)
+    waiting += sum(len(outcome.preview.encode()) for outcome in state.calls.outcomes)
     if waiting > MAX_WAITING_BYTES:
         msg = f"the answers of this step are over {MAX_WAITING_BYTES:,} bytes together; give a shorter one"
         raise ReplyError(msg)
@@ -299,7 +307,7 @@ def _receipt(mail: Mailbox, reply: Reply) -> InputReceipt:
 def _outcome(call: PlannedCall, reply: Reply, receipt: InputReceipt) -> ToolOutcome:
     if reply.decision == "answered":
         text = reply.value if isinstance(reply.value, str) else json.dumps(reply.value, ensure_ascii=False)
-        return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=receipt).sparse()
+        return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=receipt)
     what = f"{call.tool} was denied" if call.needs == "approval" else "the question was declined"
     why = f": {reply.reason}" if reply.reason else ""
     return _error(call, ReasonCode.TOOL_DENIED, f"{what} by {reply.by}{why}", receipt)
@@ -313,4 +321,4 @@ def _expired(call: PlannedCall, now: datetime) -> ToolOutcome:
 
 def _error(call: PlannedCall, code: ReasonCode, message: str, receipt: InputReceipt | None) -> ToolOutcome:
     error = ErrorDetail(code=code, title=call.tool, message=message)
-    return ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=receipt).sparse()
+    return ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=receipt)

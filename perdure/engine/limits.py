@@ -1,6 +1,6 @@
-"""What a turn may spend, and what changes that: other limits, another model, a cancel. Pure.
+"""What a turn may spend, and what changes that: other limits, another model, a cancel.
 
-N allows exactly N: what would be the one beyond it is refused, and the turn ends.
+N allows exactly N: the call beyond it is refused, and the turn ends.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,13 +10,13 @@ from decimal import Context, Decimal
 from typing import Literal
 
 from perdure.contracts.agents import ModelPolicy
-from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
+from perdure.contracts.budgets import COUNTED, Budgets, ExtendRequest, Spent
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.hooks import BudgetChanged, ModelFallback
+from perdure.contracts.hooks import BudgetChanged, BudgetWarning, ModelFallback
 from perdure.contracts.retries import HELPED, UNKNOWN_MODEL
-from perdure.contracts.turns import CancelReceipt, CancelRequest
-from perdure.contracts.values import Value
-from perdure.engine.state import Mailbox, TurnState
+from perdure.contracts.turns import CancelReceipt, CancelRequest, StopReason
+from perdure.contracts.values import replace
+from perdure.engine.state import Ending, Mailbox, TurnState
 
 Dimension = Literal["tool_calls", "behavior_calls", "events", "patches"]
 """A budget that single calls use up."""
@@ -46,20 +46,13 @@ _NOUNS = {
 }
 
 
-class Wanted(Value):
-    """A call that is to be made: whose it is, what it uses up, and how deep in the tree it would run."""
+@dataclass(frozen=True)
+class Wanted:
+    """A call that is to be made: its tool, the budgets it uses up, and how deep in the tree it would run."""
 
     tool: str
     uses: tuple[Dimension, ...] = ("tool_calls", "events")
     depth: int = 0
-
-
-class Warned(Value):
-    """A share of a budget has been used; the text says how much."""
-
-    dimension: str
-    share: Decimal
-    used: str
 
 
 def in_usd(amount: Decimal) -> str:
@@ -68,7 +61,7 @@ def in_usd(amount: Decimal) -> str:
     return f"${Context(prec=digits).plus(amount):f}"
 
 
-def used_up(dimension: str, used: str) -> ErrorDetail:
+def exhausted_error(dimension: str, used: str) -> ErrorDetail:
     """The error of a turn that has used up a budget; one that this release does not know has a code of its own."""
     code = CODES.get(dimension, ReasonCode.BUDGET_EXHAUSTED)
     return ErrorDetail(code=code, title="agent", message=f"{REASONS[code].cause}: {used}")
@@ -82,11 +75,11 @@ def is_exhausted(code: str) -> bool:
 def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:
     """The budget that forbids another model call, if one does."""
     if budgets.llm_calls is not None and spent.llm_calls >= budgets.llm_calls:
-        return used_up("llm_calls", _of(budgets, spent, "llm_calls"))
+        return exhausted_error("llm_calls", _of(budgets, spent, "llm_calls"))
     if budgets.events is not None and spent.events >= budgets.events:
-        return used_up("events", _of(budgets, spent, "events"))
+        return exhausted_error("events", _of(budgets, spent, "events"))
     if budgets.cost_usd is not None and spent.cost_usd >= budgets.cost_usd:
-        return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(budgets.cost_usd)}")
+        return exhausted_error("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(budgets.cost_usd)}")
     return None
 
 
@@ -95,14 +88,14 @@ def cost_left(budgets: Budgets, spent: Spent) -> Decimal | None:
     return None if budgets.cost_usd is None else budgets.cost_usd - spent.cost_usd
 
 
-def cut_off(budgets: Budgets, spent: Spent) -> ErrorDetail:
+def cut_off_error(budgets: Budgets, spent: Spent) -> ErrorDetail:
     """The error of a turn whose last answer was cut off where the rest of it would have cost too much."""
     limit = budgets.cost_usd or Decimal(0)
     why = "the last answer was cut off, as more of it was not affordable"
-    return used_up("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(limit)}; {why}")
+    return exhausted_error("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(limit)}; {why}")
 
 
-def admitted(
+def admit(
     budgets: Budgets, spent: Spent, calls: Sequence[Wanted], granted: Spent | None = None
 ) -> tuple[Spent, list[ErrorDetail | None], ErrorDetail | None]:
     """What of these calls may be made.
@@ -126,13 +119,13 @@ def admitted(
             spent = spent.model_copy(update={str(name): getattr(spent, name) + 1 for name in call.uses})
             errors.append(None)
             continue
-        error = used_up(dimension, _of(budgets, taken, dimension))
+        error = exhausted_error(dimension, _of(budgets, taken, dimension))
         message = f"{error.message}; this call did not run"
         if _refusing(budgets, spent, call) is None:
             message = f"{error.message} with those that agents in the background may make; this call did not run"
         else:
             ending = ending or error
-        errors.append(error.model_copy(update={"title": call.tool, "message": message}))
+        errors.append(replace(error, title=call.tool, message=message))
     return spent, errors, ending
 
 
@@ -156,10 +149,9 @@ def share(budgets: Budgets, spent: Spent, children: int) -> Budgets:
     Whole numbers are rounded down, so that all of them together never use more than is left. A share may be nothing:
     ``forbids_generation`` says so, and such a delegate is not to be started.
     """
-    counts = ("llm_calls", "tool_calls", "behavior_calls", "events", "patches")
     left: dict[str, object] = {
         name: max(0, limit - getattr(spent, name)) // children
-        for name in counts
+        for name in COUNTED
         if (limit := getattr(budgets, name)) is not None
     }
     if budgets.cost_usd is not None:
@@ -169,17 +161,66 @@ def share(budgets: Budgets, spent: Spent, children: int) -> Budgets:
     return budgets.model_copy(update=left)
 
 
-def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[Warned]:
-    """The shares of budgets that were passed between the two."""
-    passed: list[Warned] = []
+def charge(state: TurnState, spent: Spent) -> TurnState:
+    """The state with this spent, and a warning for each share of a budget that was passed."""
+    return replace(state, spent=spent).with_decided(*warnings(state.policy.budgets, state.spent, spent))
+
+
+def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[BudgetWarning]:
+    """A warning for each share of a budget that was passed between the two."""
+    passed: list[BudgetWarning] = []
     for name in CODES:
         limit = getattr(budgets, name)
         if limit is None or name in {"seconds", "depth"}:
             continue
         was, now = getattr(before, name), getattr(after, name)
         used = f"{in_usd(now)} of {in_usd(limit)}" if name == "cost_usd" else f"{now} of {limit} {_NOUNS[name]}"
-        passed += [Warned(dimension=name, share=one, used=used) for one in budgets.warn_at if was < one * limit <= now]
+        passed += [
+            BudgetWarning(dimension=name, share=share, used=used)
+            for share in budgets.warn_at
+            if was < share * limit <= now
+        ]
     return passed
+
+
+def limit_reached(state: TurnState) -> Ending | None:
+    """The limit that forbids another generation, if one does. N allows exactly N."""
+    if state.exhausted is not None:
+        return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=state.exhausted)
+    if state.step + state.spent.delegated_steps >= state.policy.max_steps:
+        return Ending(stop_reason=StopReason.MAX_STEPS_REACHED)
+    if tool_turns_used_up(state) and not state.completing:
+        most = state.policy.max_tool_turns
+        message = f"the model has called tools in {most} answers, which is max_tool_turns, and has not finished"
+        error = ErrorDetail(code=ReasonCode.TOOL_MAX_TURNS_EXHAUSTED, title="agent", message=message)
+        return Ending(stop_reason=StopReason.ERROR, error=error)
+    forbidden = forbids_generation(state.policy.budgets, state.spent)
+    return None if forbidden is None else Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=forbidden)
+
+
+def tool_turns_used_up(state: TurnState) -> bool:
+    """Whether the model has called tools in as many answers as it may."""
+    most = state.policy.max_tool_turns
+    return most is not None and state.tool_turns >= most
+
+
+def ending_of_stop(state: TurnState, mail: Mailbox) -> Ending:
+    """The end of a turn that was cancelled, or whose time is used up."""
+    if mail.cancel is None:
+        limit = state.policy.budgets.seconds
+        seconds = limit.total_seconds() if limit else 0
+        error = exhausted_error("seconds", f"{seconds:g} s")
+        return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
+    message = f"Operation aborted: {mail.cancel.reason}" if mail.cancel.reason else "Operation aborted"
+    error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
+    return Ending(stop_reason=StopReason.CANCELLED, error=error)
+
+
+def waits_for_grants(state: TurnState) -> bool:
+    """Whether the turn can only go on with what its running delegates may still spend."""
+    if not state.running:
+        return False
+    return state.short or limit_reached(replace(state, spent=state.taken)) is not None
 
 
 Limit = int | Decimal | timedelta
@@ -198,14 +239,14 @@ def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
     Raises:
         ExtendError: The turn is over, or a limit is used up already and nobody said that it may be.
     """
-    if asked.turn is not None and asked.turn != state.turn:
-        msg = f"turn {state.turn} is the one that runs, and not turn {asked.turn}"
+    if asked.turn is not None and asked.turn != state.origin.turn:
+        msg = f"turn {state.origin.turn} is the one that runs, and not turn {asked.turn}"
         raise ExtendError(msg)
-    if state.delegated is not None:
-        msg = f"the limits of a delegate are its share of its caller's; extend session {state.delegated.session}"
+    if state.origin.delegated is not None:
+        msg = f"the limits of a delegate are its share of its caller's; extend session {state.origin.delegated.session}"
         raise ExtendError(msg)
     if state.ending is not None:
-        msg = f"turn {state.turn} has ended ({state.ending.stop_reason}); the next message begins another one"
+        msg = f"turn {state.origin.turn} has ended ({state.ending.stop_reason}); the next message begins another one"
         raise ExtendError(msg)
     for name, limit in asked.limits.items():
         _check(name, limit, _used(state, name, now), ends=asked.end)
@@ -224,7 +265,7 @@ def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
         if was != asked.limits[name]
     ]
     short = state.short and not changed
-    state = state.model_copy(update={"policy": policy, "exhausted": exhausted, "short": short})
+    state = replace(state, policy=policy, exhausted=exhausted, short=short)
     return state.with_decided(*changed)
 
 
@@ -242,7 +283,7 @@ def _used(state: TurnState, name: str, now: datetime) -> Limit | None:
     if name == "max_steps":
         return state.step + state.spent.delegated_steps
     if name == "seconds":
-        return now - state.started_at - state.waited
+        return now - state.origin.started_at - state.waited
     used: Limit | None = getattr(state.spent, name, None)
     return used
 
@@ -271,13 +312,9 @@ def fall_back(state: TurnState, error: ErrorDetail) -> TurnState | None:
         return None
     policy = state.policy.fallen_back()
     event = ModelFallback(failed=state.policy.model, code=error.code, model=policy.model)
-    changes: dict[str, object] = {
-        "policy": policy,
-        "fallback": state.fallback + 1,
-        "failures_in_row": 0,
-        "compacted_step": min(state.compacted_step, state.step),
-    }
-    return state.model_copy(update=changes).with_decided(event)
+    context = replace(state.context, compacted_step=min(state.context.compacted_step, state.step))
+    state = replace(state, policy=policy, fallback=state.fallback + 1, failures_in_row=0, context=context)
+    return state.with_decided(event)
 
 
 def _helps(model: ModelPolicy, error: ErrorDetail) -> bool:
@@ -323,17 +360,15 @@ def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datet
         raise WrongTurnError(msg)
     ends = {*dropped, turn}
     queued = tuple(
-        message
-        if number not in ends or message.cancelled is not None
-        else message.model_copy(update={"cancelled": asked.reason})
+        message if number not in ends or message.cancelled is not None else replace(message, cancelled=asked.reason)
         for number, message in zip(waiting, mail.queued, strict=True)
     )
-    return mail.model_copy(update={"queued": queued}), CancelReceipt(turn=turn, stops=stops, dropped=tuple(dropped))
+    return replace(mail, queued=queued), CancelReceipt(turn=turn, stops=stops, dropped=tuple(dropped))
 
 
 def stop(mail: Mailbox, asked: CancelRequest, now: datetime) -> Mailbox:
     """The mailbox of a turn that is to stop; of several requests the first one counts."""
-    return mail if mail.cancel is not None else mail.model_copy(update={"cancel": asked, "cancel_at": now})
+    return mail if mail.cancel is not None else replace(mail, cancel=asked, cancel_at=now)
 
 
 def _number_of(mail: Mailbox, asked: CancelRequest, running: RunningTurn) -> int:

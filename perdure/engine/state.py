@@ -1,79 +1,248 @@
-"""The state of a turn: two small values, carried whole when a long turn rotates. The conversation is not in them."""
+"""The state of a turn: what a rotation carries. The conversation is in the store, and not in here."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.hooks import EVENTS_AT, Boundary, Decided, DecidedEvent
+from perdure.contracts.hooks import EVENTS_AT, Decided, DecidedEvent
 from perdure.contracts.input_requests import Reply, Settled
 from perdure.contracts.tools import Delegated, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
-from perdure.contracts.values import Value
-from perdure.engine.conditions import Tally
+from perdure.contracts.values import Value, replace
 
 
-class WasRead(Value):
-    """What the last generation was given: with it, its step can be taken back."""
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a turn was opened with. It never changes.
+
+    Attributes:
+        definition: Hash of the agent's frozen definition.
+        store: Id of the store that holds the session.
+        search_attributes: Whether the namespace has perdure's search attributes.
+        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
+        delegated: The caller's call that the turn carries out, if the turn is a delegate's.
+        guidance: What a summary should keep, in a turn that only compacts the conversation; None in every other turn.
+        earlier: What the session had spent before, if budgets count over the session.
+    """
+
+    session: str
+    turn: int
+    definition: str
+    started_at: datetime
+    store: str = ""
+    tenant: str = ""
+    request_id: str = ""
+    search_attributes: bool = False
+    fails_workflow: bool = False
+    delegated: Delegated | None = None
+    guidance: str | None = None
+    earlier: Spent = Spent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """The calls of the last answer.
+
+    Attributes:
+        ids: Every call, in the model's order. The next generation reads their results.
+        pending: Calls that have not run. Tools come first, then delegates, then calls that wait for delegates.
+        own: Calls that the workflow carries out itself, and has not yet.
+        asking: Calls that wait for a person.
+        asked: Whether people have been told of them.
+        expires_at: When the approvals among them expire.
+        outcomes: Results that no activity has recorded.
+        unknown_tool: A call of a tool that does not exist, if it ends the turn once the pending tools have results.
+        has_text: Whether the answer had text.
+    """
+
+    ids: tuple[str, ...] = ()
+    pending: tuple[PlannedCall, ...] = ()
+    own: tuple[PlannedCall, ...] = ()
+    asking: tuple[PlannedCall, ...] = ()
+    asked: bool = False
+    expires_at: datetime | None = None
+    outcomes: tuple[ToolOutcome, ...] = ()
+    unknown_tool: ErrorDetail | None = None
+    has_text: bool = False
+
+    def with_outcomes(self, outcomes: Sequence[ToolOutcome]) -> "Calls":
+        """The calls with more results that no activity has recorded."""
+        return replace(self, outcomes=(*self.outcomes, *outcomes)) if outcomes else self
+
+    def to_run(self, approved: Sequence[PlannedCall]) -> "Calls":
+        """The calls with approved ones as what runs next."""
+        own = tuple(call for call in approved if call.is_own)
+        pending = tuple(call for call in approved if not call.is_own)
+        return replace(self, pending=pending, own=(*self.own, *own))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the last generation was given. A hook that takes the answer back restores it."""
 
     parent: str
     call_ids: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
 
 
-class HookState(Value):
-    """Where a turn stands with its hooks.
+@dataclass(frozen=True, kw_only=True)
+class HookState:
+    """What a turn remembers for its agent's hooks.
 
     Attributes:
-        boundary: Where they are called next; None until the next generation.
-        calling: The hooks written in Python that are to be called there.
-        said: What the next generation is told by hooks.
-        read: What the last one was given; None before the first.
-        calls: The calls of the last answer, by id and tool.
-        happened: The events of the last generation that a rule can be on.
-        unheard: Decisions that hooks are on, and will hear of when the results of a step are there.
-        ended: The same of delegates in the background: the calls of those that have ended.
-        told: How many of those two hooks hear of at this boundary; what comes while they run is for the next step.
-        retries_in_row: Retries that hooks have asked for since the last step without one.
-        carried_out: In how many steps each hook has had its way.
+        said: Texts of hooks for the next generation.
+        request: The request of the last generation; None before the first.
+        tools: Tool of each call of the last answer, by call id.
+        unheard: Decision events that hooks receive at the next ``step`` boundary.
+        ended: Calls of background delegates that have ended, received at the same boundary.
+        retries_in_row: Retries that hooks asked for since the last step without one.
+        applied: Number of reactions applied, by hook.
     """
 
-    boundary: Boundary | None = None
-    calling: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
-    read: WasRead | None = None
-    calls: tuple[tuple[str, str], ...] = ()
-    happened: tuple[str, ...] = ()
+    request: Request | None = None
+    tools: dict[str, str] = field(default_factory=dict[str, str])
     unheard: tuple[Decided, ...] = ()
     ended: tuple[str, ...] = ()
-    told: tuple[int, int] = (0, 0)
     retries_in_row: int = 0
-    carried_out: dict[str, int] = {}
+    applied: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class Ending(Value):
-    """The decision to end the turn, and why.
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """How full the model's context is.
 
     Attributes:
-        stopped_by: What ends a finished turn before the model does.
+        tokens: Tokens that the last generation read and wrote; 0 until they are known.
+        not_below: Tokens below which no other compaction is due: 10 % more than the last one left.
+        compacted_step: The last generation for which a compaction was tried. Each gets one try.
+        overflow: The provider's refusal of a context that was too long, until a compaction has made room.
+    """
+
+    tokens: int = 0
+    not_below: int = 0
+    compacted_step: int = 0
+    overflow: ErrorDetail | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What stop conditions count, over the turn.
+
+    Attributes:
+        uses: Successful calls of each tool.
+        results: Calls that have a result, errors among them.
+        failed: Tools with a failed call.
+        errors_in_row: Failed calls since the last successful one.
+        most_errors_in_row: The longest such row.
+        generations: Answers of the turn's own model.
+        retries: Model calls that failed and were sent again.
+        steps_without_call: Steps since the last one with a call.
+        steps_without_new: Steps since the last one that used a tool for the first time.
+        used: Tools that were called, also without success.
+        matched: Places of the text conditions that hold for the current step.
+        ended: Calls of the current step that have a result: the tool, and whether it succeeded.
+    """
+
+    uses: dict[str, int] = field(default_factory=dict[str, int])
+    results: int = 0
+    failed: tuple[str, ...] = ()
+    errors_in_row: int = 0
+    most_errors_in_row: int = 0
+    generations: int = 0
+    retries: int = 0
+    steps_without_call: int = 0
+    steps_without_new: int = 0
+    used: tuple[str, ...] = ()
+    matched: tuple[int, ...] = ()
+    ended: tuple[tuple[str, bool], ...] = ()
+
+    def with_generation(self, calls: Sequence[PlannedCall], *, matched: tuple[int, ...], retries: int) -> "Tally":
+        """The tally after an answer with these calls."""
+        called = {call.tool for call in calls}
+        new = called - set(self.used)
+        rejected = [call for call in calls if call.rejected is not None]
+        return replace(
+            self,
+            generations=self.generations + 1,
+            retries=self.retries + retries,
+            steps_without_call=0 if calls else self.steps_without_call + 1,
+            steps_without_new=0 if new else self.steps_without_new + 1,
+            used=(*self.used, *sorted(new)),
+            matched=matched,
+            ended=(),
+        ).with_ended([(call.tool, False) for call in rejected])
+
+    def without_calls(self) -> "Tally":
+        """The tally after a failed model call that the model is told of: its step has no calls."""
+        return replace(self, retries=self.retries + 1, matched=(), ended=())
+
+    def with_results(self, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> "Tally":
+        """The tally after these calls have ended."""
+        results = [(call.tool, outcome.error is None) for call, outcome in zip(calls, outcomes, strict=True)]
+        matched = {*self.matched, *(place for outcome in outcomes for place in outcome.matched)}
+        return replace(self, matched=tuple(sorted(matched))).with_ended(results)
+
+    def with_ended(self, results: Sequence[tuple[str, bool]]) -> "Tally":
+        """The tally after calls of these tools have ended, with success or not."""
+        uses, failed, in_row, most = dict(self.uses), list(self.failed), self.errors_in_row, self.most_errors_in_row
+        for tool, succeeded in results:
+            in_row = 0 if succeeded else in_row + 1
+            most = max(most, in_row)
+            if succeeded:
+                uses[tool] = uses.get(tool, 0) + 1
+            elif tool not in failed:
+                failed.append(tool)
+        return replace(
+            self,
+            uses=uses,
+            failed=tuple(failed),
+            errors_in_row=in_row,
+            most_errors_in_row=most,
+            results=self.results + len(results),
+            ended=(*self.ended, *results),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The decision to end the turn.
+
+    Attributes:
+        stopped_by: The condition, tool or hook that ended a turn whose model would have gone on.
     """
 
     stop_reason: StopReason
     error: ErrorDetail | None = None
     stopped_by: str | None = None
 
+    @property
+    def is_models_own(self) -> bool:
+        """Whether the model ended the turn: with its text, or with a tool that finishes the work."""
+        return self.stopped_by is None and self.is_finish
 
-class BackgroundDelegate(Value):
-    """A delegate that works while its caller goes on, or has.
+    @property
+    def is_finish(self) -> bool:
+        """Whether the turn ends without a failure, a limit or a stop."""
+        return self.stop_reason in {StopReason.FINISHED, StopReason.STALLED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackgroundDelegate:
+    """A delegate that works, or has worked, while its caller goes on.
 
     Attributes:
-        session: Where it works on the call ``call_id`` of the tool ``tool``.
-        granted: What it may spend, in ``steps`` steps at most: nobody else may until it has ended.
-        ended: Whether it has, and is charged for.
-        error: Why it did not finish.
-        lost: Whether that is all there is of it: it has no result of its own.
-        cancelled: Whether its caller ended first, so that its own end changes nothing.
-        awaited: The step in which the caller's model has waited for it, and read what came of it.
+        session: The delegate's session. It works on the call ``call_id`` of the tool ``tool``.
+        granted: What the delegate may spend, in ``steps`` steps at most. Until it ends, nothing else may.
+        ended: Whether the delegate has ended, and its caller is charged for it.
+        error: Why the delegate did not finish.
+        lost: Whether ``error`` is all there is: the delegate has no result of its own.
+        cancelled: Whether the caller ended first, so that the delegate's end changes nothing.
+        awaited: The step in which the caller's model waited for the delegate and read its result.
     """
 
     session: str
@@ -88,7 +257,8 @@ class BackgroundDelegate(Value):
     awaited: int | None = None
 
 
-class Mailbox(Value):
+@dataclass(frozen=True, kw_only=True)
+class Mailbox:
     """What came in from outside while the turn ran.
 
     Attributes:
@@ -96,8 +266,8 @@ class Mailbox(Value):
         steered: Messages for this turn's next generation.
         taken: Request ids of the steered messages that were read, the last hundred: they are not read again.
         cancel: The first request to cancel this turn; ``cancel_at`` is when it came.
-        replies: What people have said to input requests, until the turn has heard it.
-        settled: What was decided about input requests, the last hundred: a second reply is compared with it.
+        replies: Replies to input requests that the turn has not applied yet.
+        settled: Decisions about input requests, the last hundred: a second reply is compared with them.
     """
 
     queued: tuple[QueuedMessage, ...] = ()
@@ -111,20 +281,28 @@ class Mailbox(Value):
     def with_reply(self, reply: Reply, settled: Settled) -> "Mailbox":
         """The mailbox with one more reply."""
         kept = (*self.settled, settled)[-max(MAX_WAITING_MESSAGES, len(self.replies) + 1) :]
-        return self.model_copy(update={"replies": (*self.replies, reply), "settled": kept})
+        return replace(self, replies=(*self.replies, reply), settled=kept)
+
+    def with_queued(self, message: QueuedMessage) -> "Mailbox":
+        """The mailbox with one more message for a later turn."""
+        return replace(self, queued=(*self.queued, message))
+
+    def with_steered(self, message: SendRequest) -> "Mailbox":
+        """The mailbox with one more message for this turn."""
+        return replace(self, steered=(*self.steered, message))
 
     def read(self, count: int) -> "Mailbox":
-        """The mailbox after a generation has read so many of the steered messages."""
+        """The mailbox after a generation has read the first ``count`` steered messages."""
         taken = (*self.taken, *(message.request_id for message in self.steered[:count]))
-        return self.model_copy(update={"steered": self.steered[count:], "taken": taken[-MAX_WAITING_MESSAGES:]})
+        return replace(self, steered=self.steered[count:], taken=taken[-MAX_WAITING_MESSAGES:])
 
     def with_all_queued(self) -> "Mailbox":
-        """The mailbox of a turn that stops before it could read what was steered: the next turn does."""
+        """The mailbox of a turn that stops before it could read what was steered: the next turn reads it."""
         steered = (QueuedMessage.model_validate(message.model_dump(exclude_unset=True)) for message in self.steered)
-        return self.model_copy(update={"queued": (*steered, *self.queued), "steered": ()})
+        return replace(self, queued=(*steered, *self.queued), steered=())
 
     def followed_by(self, later: "Mailbox") -> "Mailbox":
-        """Both mailboxes as one, the later messages after these; the first cancel counts."""
+        """Both mailboxes as one, the later messages last. The first cancel counts."""
         first = self if self.cancel is not None else later
         return Mailbox(
             queued=(*self.queued, *later.queued),
@@ -137,147 +315,127 @@ class Mailbox(Value):
         )
 
 
-class TurnState(Value):
+@dataclass(frozen=True, kw_only=True)
+class TurnState:
     """Where a turn stands.
 
     Attributes:
-        definition: The hash of the agent's frozen definition.
-        tip: The id of the last step: the parent of the next.
-        step: Generations used.
-        pending: Calls of the last generation that have not run yet; tools come first, then delegates.
-        asking: Calls of the last generation that wait for a person; ``asked`` says that people have been told.
-        expires_at: Until when the approvals among them can be given.
-        waited: Time spent waiting for people, which is not taken from the time budget.
-        call_ids: All calls of the last generation, in the model's order: their results are what the next one reads.
-        failed: Results that no activity could record.
-        failures_in_row: Failed model calls of which the model was told, since its last answer.
-        tool_errors_in_row: Tool errors since the last success; bounds ``feed_back``.
-        corrections: Answers that did not fit the output schema.
-        exhausted: A budget that ends the turn once the calls at hand have their results.
-        guidance: Of a turn that compacts the conversation and generates nothing: what to keep in mind.
-        context_tokens: What the last generation read and wrote; 0 until it is known.
-        not_below_tokens: A tenth more than the last compaction has left: no other one is due before.
-        compacted_step: The last generation for which a compaction was tried: once for each.
-        overflow: The refusal of a context that was too long, until a compaction has made room.
-        fallback: How many models have failed for good; ``policy`` is that of the one at work.
-        aborted_step: The number of the generation that a stop interrupted.
-        tally: What stop conditions count.
-        judged_step: The last step at whose end they were looked at.
-        decided: Decisions that the event log does not have yet.
-        decisions: How many have been made, those that it has included: each has a key of its own.
-        delegated: Whose call the turn carries out, if it is a delegate's.
-        hooks: Where the turn stands with its agent's hooks.
-        ending: Set once the turn is over but for its commit.
-        todos: What the agent has on its list.
-        builtins: Calls of the last generation that the workflow carries out itself, and has not yet.
-        has_text: Whether the last answer had any text.
-        completing: Whether the work is done and only the text of the result is missing.
+        policy: The agent's settings, with the limits and the model of now.
+        tip: Id of the last step, the parent of the next.
+        step: Number of generations.
+        calls: The calls of the last answer.
+        spent: What counts against the budgets: the spending of this turn and of ``origin.earlier``.
+        exhausted: The budget that ends the turn once the calls of the last answer have results.
+        short: Whether a call was not affordable beside the shares of background delegates.
+        failures_in_row: Failed model calls that the model was told of since its last answer.
+        tool_errors_in_row: Answers in a row whose tool calls all failed.
         tool_turns: Answers with calls.
-        earlier: The part of ``spent`` that is not of this turn: budgets may count over the whole session.
-        lost_queues: Of workers that alone could take calls of this turn, and did not.
-        background: The delegates of this turn that work, or have worked, in the background.
-        short: Whether a call of a model or a hook was not affordable beside what they may spend.
-        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
-        store: The id of the store that the turn lives in; empty of a turn from before stores had one.
-        unknown_tool: What ends the turn once the tools at hand have their results: the model called one that is none.
+        corrections: Answers that did not fit the output schema.
+        completing: Whether the work is done and only the text of the result is missing.
+        fallback: Number of models that failed for good; ``policy`` names the one at work.
+        waited: Time spent waiting for people. The time budget leaves it out.
+        decided: Decision events that the log does not have yet.
+        decisions: Number of decision events of the turn; each gets a key of its own from it.
+        lost_queues: Task queues of workers that took no calls any more.
+        background: The background delegates of this turn.
+        ending: The decision to end the turn, once it is made.
     """
 
-    session: str
-    turn: int
-    definition: str
+    origin: Origin
     policy: TurnPolicy
     tip: str
-    started_at: datetime
-    search_attributes: bool = False
-    fails_workflow: bool = False
-    store: str = ""
-    tenant: str = ""
-    request_id: str = ""
     step: int = 0
-    pending: tuple[PlannedCall, ...] = ()
-    asking: tuple[PlannedCall, ...] = ()
-    asked: bool = False
-    expires_at: datetime | None = None
-    waited: timedelta = timedelta(0)
-    call_ids: tuple[str, ...] = ()
-    failed: tuple[ToolOutcome, ...] = ()
+    calls: Calls = Calls()
+    hooks: HookState = HookState()
+    context: Context = Context()
+    tally: Tally = Tally()
+    spent: Spent = Spent()
+    exhausted: ErrorDetail | None = None
+    short: bool = False
     failures_in_row: int = 0
     tool_errors_in_row: int = 0
+    tool_turns: int = 0
     corrections: int = 0
-    exhausted: ErrorDetail | None = None
-    guidance: str | None = None
-    context_tokens: int = 0
-    not_below_tokens: int = 0
-    compacted_step: int = 0
-    overflow: ErrorDetail | None = None
-    spent: Spent = Spent()
-    tally: Tally = Tally()
-    judged_step: int = 0
+    completing: bool = False
+    fallback: int = 0
+    waited: timedelta = timedelta(0)
+    todos: tuple[Todo, ...] = ()
     decided: tuple[Decided, ...] = ()
     decisions: int = 0
-    fallback: int = 0
-    aborted_step: int | None = None
-    delegated: Delegated | None = None
-    hooks: HookState = HookState()
-    ending: Ending | None = None
-    todos: tuple[Todo, ...] = ()
-    builtins: tuple[PlannedCall, ...] = ()
-    has_text: bool = False
-    completing: bool = False
-    tool_turns: int = 0
-    earlier: Spent = Spent()
     lost_queues: tuple[str, ...] = ()
     background: tuple[BackgroundDelegate, ...] = ()
-    short: bool = False
-    unknown_tool: ErrorDetail | None = None
+    ending: Ending | None = None
 
     @property
     def running(self) -> tuple[BackgroundDelegate, ...]:
-        """The delegates in the background that have not ended."""
-        return tuple(one for one in self.background if not one.ended)
+        """The background delegates that have not ended."""
+        return tuple(delegate for delegate in self.background if not delegate.ended)
 
     @property
     def granted(self) -> Spent:
-        """What those may still spend, and nobody else may."""
+        """What running delegates may still spend, and nothing else may."""
         granted = Spent()
-        for one in self.running:
-            granted = granted.with_delegate(one.granted, one.steps)
+        for delegate in self.running:
+            granted = granted.with_delegate(delegate.granted, delegate.steps)
         return granted
 
     @property
     def taken(self) -> Spent:
-        """What is spent, and what is granted."""
+        """What is spent or granted."""
         return self.spent.with_delegate(self.granted, 0) if self.running else self.spent
 
     @property
     def own_spent(self) -> Spent:
         """What this turn has spent."""
-        return self.spent.without(self.earlier)
+        return self.spent.without(self.origin.earlier)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether hooks look at the turn's steps; a turn that only compacts has none."""
+        return bool(self.policy.hooks) and self.origin.guidance is None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """The stop reason of the ending, once it is decided."""
+        return None if self.ending is None else self.ending.stop_reason
+
+    @property
+    def takes_steering(self) -> bool:
+        """Whether a message can still steer the turn; otherwise it waits for the next one."""
+        return self.ending is None and self.origin.guidance is None
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether calls of the last answer run next, or wait for people."""
+        return bool(self.calls.pending) or (bool(self.calls.asking) and self.ending is None)
 
     def with_decided(self, *events: DecidedEvent) -> "TurnState":
-        """The state with decisions for the event log, under keys of this step."""
-        known = max(self.decisions, len(self.decided))  # a turn from before these were counted
-        new = [
+        """The state with decision events for the log, under keys of this step."""
+        new = tuple(
             Decided(key=f"{self.step}/decided/{place}/{event.type}", step=self.step, event=event)
-            for place, event in enumerate(events, start=known)
-        ]
+            for place, event in enumerate(events, start=self.decisions)
+        )
         if not new:
             return self
-        state = self.model_copy(update={"decided": (*self.decided, *new), "decisions": known + len(new)})
-        unheard = tuple(one for one in new if self.is_hooked(one.event.type))
-        return state.with_hooks(unheard=(*self.hooks.unheard, *unheard)) if unheard else state
+        unheard = tuple(decided for decided in new if self.is_hooked(decided.event.type))
+        return replace(
+            self,
+            decided=(*self.decided, *new),
+            decisions=self.decisions + len(new),
+            hooks=replace(self.hooks, unheard=(*self.hooks.unheard, *unheard)),
+        )
 
     def is_hooked(self, event: str) -> bool:
-        """Whether a hook hears of such an event when the results of a step are there."""
+        """Whether a hook receives such an event at the ``step`` boundary."""
         return event in EVENTS_AT["step"] and any(event in hook.events for hook in self.policy.hooks)
 
-    def with_hooks(self, **changes: object) -> "TurnState":
-        """The state with this changed of what it remembers of its hooks."""
-        return self.model_copy(update={"hooks": self.hooks.model_copy(update=changes)})
-
     def with_written(self, count: int) -> "TurnState":
-        """The state after an activity has written so many of its decisions."""
-        return self.model_copy(update={"decided": self.decided[count:]}) if count else self
+        """The state after an activity has written the first ``count`` decision events."""
+        return replace(self, decided=self.decided[count:]) if count else self
+
+
+Place = Literal["start", "calls", "model"]
+"""Where a turn goes on: at its start, with open calls of the last answer, or with the next question to the model."""
 
 
 class Carried(Value):
@@ -285,3 +443,4 @@ class Carried(Value):
 
     turn: TurnState
     mail: Mailbox
+    place: Place

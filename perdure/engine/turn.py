@@ -1,27 +1,23 @@
 """One turn, top to bottom: what it asks of the world next, and what the world's answers change.
 
 The story awaits nothing but the world and reads no clock but the world's, so it runs in a Temporal workflow and without
-one. What an answer changes stands in ``after``, what is asked of activities in ``step``.
+one. What an answer changes is decided by pure functions, one module for each subject.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import datetime
 
-from perdure.contracts.budgets import Paid
-from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import Boundary, React, Reacted
+from perdure.contracts.generations import Compact, Generate, Generation
+from perdure.contracts.hooks import Boundary, HookResults
 from perdure.contracts.input_requests import AskPeople
-from perdure.contracts.recordings import RecordedDecisions
-from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import after, delegates, hooks, input_requests, step
-from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.state import Ending, Mailbox, TurnState
-from perdure.engine.step import CallTools
+from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
+from perdure.contracts.values import replace
+from perdure.engine import calls, conditions, delegates, generation, hooks, input_requests, limits
+from perdure.engine.calls import CallTools
+from perdure.engine.delegates import CallDelegates
+from perdure.engine.generation import Failed
+from perdure.engine.state import Calls, Ending, HookState, Mailbox, Origin, Place, TurnState
+from perdure.engine.world import Stopped, World
 
 
 @dataclass
@@ -29,263 +25,297 @@ class Turn:
     """A turn that runs. Message handlers read its state, and may change its limits, while the story awaits."""
 
     state: TurnState
+    place: Place = "start"
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A call that failed for good, and what it has cost."""
-
-    error: ErrorDetail
-    paid: Paid = after.NOTHING_PAID
-
-
-@dataclass(frozen=True)
-class ToolResults:
-    """One outcome for each call, in order; ``aborted`` is the failure that ends the turn, if one does."""
-
-    outcomes: tuple[ToolOutcome, ...]
-    aborted: ErrorDetail | None = None
-
-
-class World(Protocol):
-    """What a turn needs of the world. An answer is None if the turn was stopped before it came."""
-
-    mail: Mailbox
-    """What came in from outside."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the turn was cancelled or its time is used up."""
-        ...
-
-    @property
-    def now(self) -> datetime:
-        """The time."""
-        ...
-
-    def hear_delegates(self) -> None:
-        """Charge the turn for the delegates in the background that have ended."""
-        ...
-
-    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
-        """Go on in a fresh history if one is due. True if the world waited for delegates instead."""
-        ...
-
-    async def generate(self, action: Generate) -> Generation | Failed | None:
-        """Ask the model."""
-        ...
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before the model is told of its failure."""
-        ...
-
-    async def compact(self, action: Compact) -> Compacted | Failed | None:
-        """Have the beginning of the conversation summarised."""
-        ...
-
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
-        """Call the hooks written in Python."""
-        ...
-
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
-        """Run tools in parallel."""
-        ...
-
-    async def delegate(self, action: CallDelegates) -> Sequence[delegates.End]:
-        """Have delegates work in parallel; what those that a stop has ended used is charged all the same."""
-        ...
-
-    async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
-        """Wait for delegates in the background. The outcome is that of the model's call, if one waits for them."""
-        ...
-
-    async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
-        """Tell people what the turn waits for, or readers what was decided. A recording answers in people's place."""
-        ...
-
-    async def wait_for_people(self, action: WaitForPeople) -> timedelta:
-        """Wait for a reply; the time that the turn waited."""
-        ...
-
-
-class Stopped(Exception):  # noqa: N818 - a stop is no error
-    """The turn was cancelled, or its time is used up."""
+def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
+    """The state of a turn that was just opened."""
+    origin = Origin(
+        session=opening.session,
+        turn=opened.turn,
+        definition=opened.definition,
+        started_at=now,
+        store=opened.store,
+        tenant=opening.request.tenant or opened.tenant,
+        request_id=opening.request_id,
+        search_attributes=opened.search_attributes,
+        fails_workflow=opened.fails_workflow,
+        delegated=opening.request.delegated,
+        guidance=opening.request.prompt if opening.request.compact else None,
+        earlier=opened.earlier,
+    )
+    return TurnState(
+        origin=origin,
+        policy=opened.policy,
+        tip=opened.tip,
+        calls=Calls(ids=opened.call_ids, asking=opened.asking, expires_at=opened.expires_at),
+        hooks=HookState(said=opened.said, tools={call.call_id: call.tool for call in opened.asking}),
+        spent=opened.earlier,
+        todos=opened.todos,
+    )
 
 
 async def run_turn(turn: Turn, world: World) -> CommitTurn:
     """Run a turn, from its opening or from where an earlier run left off, to the decision how it ends."""
+    aborted_step: int | None = None
     try:
         _stop_if_asked(world)
-        await call_hooks(turn, world, "start")
-        while (ending := await _settle_calls(turn, world)) is None:
-            await _make_room_or_generate(turn, world)
-    except Stopped:
-        ending = _ending_of_a_stop(turn, world)
+        await _start_turn(turn, world)
+        while (ending := await _look_for_ending(turn, world)) is None:
+            await _take_step(turn, world)
+    except Stopped as stop:
+        ending, aborted_step = _ending_of_a_stop(turn, world), stop.aborted_step
     await _end_background(turn, world, ending)
-    return step.commit(turn.state, world.mail, turn.state.ending or ending)
+    return commit(turn.state, world.mail, ending, aborted_step)
 
 
-async def _settle_calls(turn: Turn, world: World) -> Ending | None:
-    """Have every call of the last answer get its result, then look whether that ends the turn."""
-    while True:
+async def _start_turn(turn: Turn, world: World) -> None:
+    """Let hooks hear of the start, and go on with calls of the last answer that are still open."""
+    if turn.place == "start" and turn.state.has_hooks and not await call_hooks(turn, world, "start"):
+        return
+    if turn.place != "model" and turn.state.calls.ids:
+        await _finish_step(turn, world)
+
+
+async def _look_for_ending(turn: Turn, world: World) -> Ending | None:
+    """See what ends the turn before another generation, when nothing is open any more.
+
+    A call is open here only if an ending was taken back before people were asked about the call.
+    """
+    await _settle_calls(turn, world)
+    await _wait_for_grants(turn, world)
+    return ending_of(turn.state)
+
+
+def ending_of(state: TurnState) -> Ending | None:
+    """What ends the turn before another generation, if anything does: a decision, a failed delegate, a limit.
+
+    Decisions are made by the model's answer or failure (``generation``), results of calls (``calls``), reactions
+    (``hooks``), stop conditions (``conditions``), and here by people who are waited for, and by a stop.
+    """
+    if state.ending is not None:
+        return state.ending
+    failed = delegates.error_to_propagate(state)
+    if failed is not None:
+        return Ending(stop_reason=StopReason.ERROR, error=failed)
+    return limits.limit_reached(state)
+
+
+async def _take_step(turn: Turn, world: World) -> None:
+    """Make room in the context, or ask the model and carry out what it says; or go on in a fresh history."""
+    trigger = generation.compaction_due(turn.state)
+    if trigger is not None:
+        await _compact(turn, world, generation.compact(turn.state, trigger))
+        return
+    action = generation.generate(turn.state, world.mail)
+    if await world.rotate_if_due(action):
+        _stop_if_asked(world)
+        return
+    answer = await _generate(turn, world, action)
+    if answer is not None and await _show_answer_to_hooks(turn, world, answer):
+        await _finish_step(turn, world)
+
+
+async def _compact(turn: Turn, world: World, action: Compact) -> None:
+    """Have the conversation shortened. Hooks look at a failure that ends the turn."""
+    outcome = await world.compact(action)
+    if outcome is None:
+        raise Stopped(action.step)
+    turn.state = generation.with_compaction(turn.state, outcome)
+    await _look_at_failure(turn, world)
+
+
+async def _generate(turn: Turn, world: World, action: Generate) -> Generation | None:
+    """Ask the model. None if it failed for good: hooks look at a failure that ends the turn."""
+    outcome = await world.generate(action)
+    if outcome is None:
+        raise Stopped(action.step)
+    if isinstance(outcome, Failed):
+        turn.state = generation.with_failure(turn.state, outcome)
+        await _look_at_failure(turn, world)
+        return None
+    state = generation.with_answer(turn.state.with_written(len(action.decided)), outcome)
+    turn.state = hooks.with_answer(state, action, outcome)
+    world.mail = world.mail.read(len(action.steered))
+    if outcome.retry_seconds:
+        await world.pause(outcome.retry_seconds)
+    return outcome
+
+
+async def _show_answer_to_hooks(turn: Turn, world: World, answer: Generation) -> bool:
+    """Have hooks look at an answer before its calls run. False if the step goes no further."""
+    return not turn.state.has_hooks or await call_hooks(turn, world, "generation", answer)
+
+
+async def _look_at_failure(turn: Turn, world: World) -> None:
+    """Let hooks take back the error that would end the turn."""
+    _stop_if_asked(world)
+    if turn.state.has_hooks and turn.state.stop_reason is StopReason.ERROR:
+        await call_hooks(turn, world, "error")
+
+
+async def _finish_step(turn: Turn, world: World) -> None:
+    """Have every call of the answer get its result; then hooks and stop conditions look at the step."""
+    await _settle_calls(turn, world)
+    if turn.state.stop_reason is StopReason.WAITING_FOR_INPUT:
+        return
+    if not turn.state.has_hooks:
+        _judge_step(turn, world)
+        return
+    await _wait_for_grants(turn, world)
+    if await call_hooks(turn, world, "step"):
+        _judge_step(turn, world)
+    if turn.state.stop_reason is StopReason.STALLED:
+        await call_hooks(turn, world, "stalled")
+
+
+def _judge_step(turn: Turn, world: World) -> None:
+    """Look whether a stop condition ends the turn."""
+    turn.state = conditions.judge_step(turn.state, world.now)
+    _reopen_if_steered(turn, world)
+    _stop_if_asked(world)
+
+
+async def _settle_calls(turn: Turn, world: World) -> None:
+    """Have every open call get its result: tools, delegates, what waits for them, then people."""
+    turn.state = calls.carry_out(turn.state)
+    while turn.state.has_open_calls:
+        _reopen_if_steered(turn, world)
+        _stop_if_asked(world)
         await _catch_up(turn, world)
-        state = turn.state
-        if state.pending:
+        turn.state = calls.carry_out(turn.state)
+        if turn.state.calls.pending:
             await _run_calls(turn, world)
-        elif state.asking and state.ending is None:
-            if state.asked and state.policy.interactive == "stop":
-                return Ending(stop_reason=StopReason.WAITING_FOR_INPUT)
+        elif turn.state.has_open_calls:
             await _ask_people(turn, world)
-        elif (ending := step.ending_of(state)) is None and step.waits_for_grants(state):
-            await world.await_delegates(step.await_one(state))
-            _take_stock(turn, world)
-        elif state.hooks.boundary == "step":
-            await call_hooks(turn, world, "step")
-            await call_hooks(turn, world, "stalled")
-        else:
-            return ending
+        turn.state = calls.carry_out(turn.state)
+    _reopen_if_steered(turn, world)
+    _stop_if_asked(world)
 
 
 async def _run_calls(turn: Turn, world: World) -> None:
     """Run the pending calls that are next: tools, then delegates, then the calls that wait for delegates."""
-    action = step.next_calls(turn.state)
+    action = calls.next_calls(turn.state)
     if isinstance(action, CallTools):
         results = await world.call_tools(action)
         if results is not None:
-            turn.state = after.tools(turn.state, results.outcomes, results.aborted)
+            turn.state = calls.with_tools(turn.state, results)
     elif isinstance(action, CallDelegates):
         ended = await world.delegate(action)
-        turn.state = after.charged(turn.state, action, ended)
+        turn.state = delegates.charge(turn.state, action, ended)
         _stop_if_asked(world)
-        turn.state = after.delegated(turn.state, action, ended)
+        turn.state = calls.with_delegates(turn.state, action, ended)
     else:
         outcome = action.refused or await world.await_delegates(action)
         if outcome is not None:
-            turn.state = after.awaited(turn.state, action, outcome)
-    _take_stock(turn, world)
+            turn.state = calls.with_awaited(turn.state, action, outcome)
+    _stop_if_asked(world)
 
 
 async def _ask_people(turn: Turn, world: World) -> None:
-    """Tell people once what they are asked, then wait for a reply."""
+    """Tell people once what they are asked, then wait for a reply, or end the turn until one starts the next."""
     action = input_requests.ask_or_wait(turn.state)
-    if isinstance(action, WaitForPeople):
-        if not await world.may_rotate(action):
-            waited = await world.wait_for_people(action)
-            turn.state = after.waiting(turn.state, waited)
-        _take_stock(turn, world)
-    else:
+    if isinstance(action, AskPeople):
         await _tell(turn, world, action)
+    elif turn.state.policy.interactive == "stop":
+        turn.state = replace(turn.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
+    elif not await world.rotate_if_due(action):
+        waited = await world.wait_for_people(action)
+        turn.state = replace(turn.state, waited=turn.state.waited + waited)
+    _stop_if_asked(world)
 
 
 async def _tell(turn: Turn, world: World, action: AskPeople) -> None:
     """Tell people what the turn waits for, or readers what was decided."""
     recorded = await world.ask(action)
     if isinstance(recorded, Failed):  # of a replay that parts from its recording, or of a store that refuses
-        turn.state = after.failure(turn.state, recorded.error)
+        turn.state = generation.with_failure(turn.state, recorded)
     elif action.requests:
-        turn.state = input_requests.told(turn.state, recorded)
-    _take_stock(turn, world)
+        turn.state = input_requests.with_people_told(turn.state, recorded)
+    _stop_if_asked(world)
 
 
-async def _make_room_or_generate(turn: Turn, world: World) -> None:
-    trigger = step.compaction_due(turn.state)
-    if trigger is not None:
-        await _compact(turn, world, step.compact(turn.state, trigger))
-    elif not await world.may_rotate(action := step.generate(turn.state, world.mail)):
-        await _generate(turn, world, action)
-    else:
-        _take_stock(turn, world)
-
-
-async def _generate(turn: Turn, world: World, action: Generate) -> None:
-    """Ask the model, and let hooks look at its answer or its failure."""
-    outcome = await world.generate(action)
-    if isinstance(outcome, Generation):
-        written = turn.state.with_written(len(action.decided))
-        turn.state = hooks.generated(after.generation(written, outcome), action, outcome)
-        world.mail = world.mail.read(len(action.steered))
-        if outcome.retry_seconds:
-            await world.pause(outcome.retry_seconds)
-    elif isinstance(outcome, Failed):
-        turn.state = hooks.generation_failed(after.failure(turn.state, outcome.error, outcome.paid))
-    else:
-        turn.state = after.aborted_generation(turn.state)
-    _take_stock(turn, world)
-    await call_hooks(turn, world, "generation")
-    await call_hooks(turn, world, "error")
-
-
-async def _compact(turn: Turn, world: World, action: Compact) -> None:
-    """Have the conversation shortened; hooks may look at a failure that ends the turn."""
-    outcome = await world.compact(action)
-    if isinstance(outcome, Compacted):
-        turn.state = after.compaction(turn.state, outcome)
-    elif isinstance(outcome, Failed):
-        turn.state = after.compaction(turn.state, outcome.error, outcome.paid)
-    else:
-        turn.state = after.aborted_generation(turn.state)
-    turn.state = hooks.generation_failed(turn.state)
-    _take_stock(turn, world)
-    await call_hooks(turn, world, "error")
-
-
-async def call_hooks(turn: Turn, world: World, at: Boundary) -> None:
-    """Go by the rules for what has happened, and call the hooks written in Python, if the turn is at this boundary."""
+async def call_hooks(turn: Turn, world: World, at: Boundary, answer: Generation | None = None) -> bool:
+    """Call the hooks for what has happened at a boundary, and apply the first reaction. False ends the step."""
+    _reopen_if_steered(turn, world)
+    _stop_if_asked(world)
     await _catch_up(turn, world)
-    if not hooks.is_due(turn.state, at):
-        return
-    turn.state = hooks.chosen(turn.state, world.now)
-    while True:
-        reacted: Reacted | Failed | None = Reacted()
-        if turn.state.hooks.calling:
-            reacted = await world.run_hooks(step.react(turn.state, at))
-        if isinstance(reacted, Reacted):
-            turn.state = hooks.reacted(turn.state, reacted, world.now)
-        elif reacted is not None:
-            turn.state = hooks.failed(turn.state, reacted.error)
-        _take_stock(turn, world)
-        if not turn.state.hooks.calling:
-            return
+    arrival = hooks.arrive(turn.state, at, answer)
+    outcome = await _run_hooks(turn, world, arrival)
+    if isinstance(outcome, Failed):
+        turn.state = hooks.with_failure(turn.state, outcome.error)
+        return False
+    turn.state, chosen = hooks.choose(turn.state, arrival, outcome, world.now)
+    goes_on = outcome.refused is None
+    if chosen is not None:
+        hook, reaction = chosen
+        taken_back = hooks.takes_back(turn.state, at, reaction)
+        turn.state, goes_on = hooks.apply_reaction(turn.state, at, hook, reaction)
+        if not goes_on and not taken_back and at != "stalled":
+            turn.state = conditions.judge_step(turn.state, world.now)
+    turn.state = hooks.leave(turn.state, arrival, goes_on=goes_on)
+    return goes_on
+
+
+async def _run_hooks(turn: Turn, world: World, arrival: hooks.Arrival) -> HookResults | Failed:
+    """Call the hooks written in Python; wait for delegates first if one needs what they may still spend."""
+    names = hooks.names_to_call(turn.state, arrival, world.now)
+    while names:
+        outcome = await world.run_hooks(hooks.request_calls(turn.state, arrival, names))
+        if outcome is None:
+            raise Stopped
+        if isinstance(outcome, Failed) or not hooks.is_short(turn.state, outcome):
+            return outcome
+        turn.state = replace(turn.state, short=True)
         while turn.state.short and turn.state.running:
-            await world.await_delegates(step.await_one(turn.state))
-            _take_stock(turn, world)
+            await world.await_delegates(delegates.await_one(turn.state))
+            _stop_if_asked(world)
+    return HookResults()
+
+
+async def _wait_for_grants(turn: Turn, world: World) -> None:
+    """Wait for background delegates while the turn can only go on with what they may still spend."""
+    while True:
+        await _catch_up(turn, world)
+        if ending_of(turn.state) is not None or not limits.waits_for_grants(turn.state):
+            return
+        await world.await_delegates(delegates.await_one(turn.state))
+        _stop_if_asked(world)
 
 
 async def _end_background(turn: Turn, world: World, ending: Ending) -> None:
-    """End the delegates in the background with the turn.
+    """End the background delegates with the turn.
 
     The ending is decided before: a reply, another limit or a stop that comes while they end is too late.
     """
-    if not turn.state.running:
-        return
-    turn.state = hooks.ending(turn.state, ending)
-    action = delegates.at_the_end(turn.state)
-    turn.state = after.background_cancelled(turn.state)
-    await world.await_delegates(action)
-    await _catch_up(turn, world)
+    if turn.state.running:
+        turn.state = replace(turn.state, ending=ending)
+        action = delegates.await_all(turn.state)
+        turn.state = delegates.mark_cancelled(turn.state)
+        await world.await_delegates(action)
 
 
 async def _catch_up(turn: Turn, world: World) -> None:
-    """Hear of the delegates that have ended and of what people have said. The log has decisions before calls run."""
+    """Hear of delegates that have ended and of what people have said.
+
+    People's decisions are written to the log before the approved calls run.
+    """
     while True:
         world.hear_delegates()
         before = turn.state
-        turn.state, world.mail = input_requests.hear(before, world.mail, world.now)
+        turn.state, world.mail = input_requests.apply_replies(before, world.mail, world.now)
         decided = input_requests.tell_decided(before, turn.state)
         if decided is None:
-            turn.state = after.step_ended(turn.state, world.mail, world.now)
             return
         await _tell(turn, world, decided)
 
 
-def _take_stock(turn: Turn, world: World) -> None:
-    """See what follows from what has just come.
-
-    Raises:
-        Stopped: The turn was stopped meanwhile.
-    """
-    turn.state = after.step_ended(turn.state, world.mail, world.now)
-    _stop_if_asked(world)
+def _reopen_if_steered(turn: Turn, world: World) -> None:
+    """Take back an ending by the model when messages were steered in: it has to read them first."""
+    state = turn.state
+    ends = state.ending is not None and state.ending.is_models_own
+    if ends and world.mail.steered and limits.limit_reached(state) is None:
+        turn.state = replace(state, ending=None)
 
 
 def _stop_if_asked(world: World) -> None:
@@ -294,19 +324,46 @@ def _stop_if_asked(world: World) -> None:
 
 
 def _ending_of_a_stop(turn: Turn, world: World) -> Ending:
-    """The end of a turn that was stopped; an end that hooks might have taken back gives way, an error stays."""
+    """The end of a turn that was stopped. An end that hooks might have taken back gives way, an error stays."""
     world.hear_delegates()
-    state = hooks.interrupted(turn.state)
-    if state.ending is None:
-        state = after.cancel(state, world.mail) if world.mail.cancel is not None else after.deadline(state)
-    turn.state = after.step_ended(state, world.mail, world.now)
-    assert turn.state.ending is not None, "a stopped turn ends"  # noqa: S101 - narrows the type
-    return turn.state.ending
+    state, ending = turn.state, turn.state.ending
+    if ending is None or (state.has_hooks and ending.is_finish):
+        ending = limits.ending_of_stop(state, world.mail)
+        turn.state = replace(state, ending=ending, calls=replace(state.calls, pending=()))
+    return ending
 
 
-def close_turn(turn: Turn, world: World, action: CommitTurn) -> None:
+def commit(state: TurnState, mail: Mailbox, ending: Ending, aborted_step: int | None = None) -> CommitTurn:
+    """Record the end of a turn; whatever has no result yet gets its error result there."""
+    stops = ending.stop_reason is StopReason.WAITING_FOR_INPUT
+    withdrawn = () if stops else input_requests.withdraw_requests(state, mail)
+    return CommitTurn(
+        session=state.origin.session,
+        store=state.origin.store,
+        turn=state.origin.turn,
+        tip=state.tip,
+        stop_reason=ending.stop_reason,
+        error=ending.error,
+        steps=state.step,
+        spent=state.own_spent,
+        call_ids=state.calls.ids,
+        failed=(*state.calls.outcomes, *withdrawn, *calls.outcomes_of_unrun(state.calls)),
+        # A message that the model has not read begins the next turn, in place of an answer.
+        steered=() if stops else mail.steered,
+        said=() if stops else state.hooks.said,
+        requests=input_requests.input_requests(state) if stops else (),
+        aborted_step=aborted_step,
+        cancel_requested_at=mail.cancel_at,
+        stopped_by=ending.stopped_by,
+        decided=state.decided,
+        delegated=state.origin.delegated,
+        todos=state.todos,
+    )
+
+
+def note_end(turn: Turn, world: World, action: CommitTurn) -> None:
     """Note that the turn is about to be recorded as ended: from here on a message is for the next one."""
-    # Also when a limit ends this one, of which the state does not know yet.
-    turn.state = hooks.ending(turn.state, Ending(stop_reason=action.stop_reason, error=action.error))
+    # A limit that ends the turn does not stand in the state yet.
+    turn.state = replace(turn.state, ending=Ending(stop_reason=action.stop_reason, error=action.error))
     mail = world.mail.read(len(action.steered))
     world.mail = mail.with_all_queued() if action.stop_reason is StopReason.WAITING_FOR_INPUT else mail

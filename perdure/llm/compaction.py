@@ -58,7 +58,7 @@ def characters_of_one_summary(compaction: Compaction, window: int | None) -> int
 def find_boundary(messages: Sequence[Message], *, keep: int, max_characters: int | None = None) -> int:
     """How many messages at the beginning may be summarised: the most that is safe; 0 if nothing is.
 
-    It is safe to cut behind an answer without calls, or behind the last result of an answer with calls.
+    It is safe to cut after an answer without calls, or after the last result of an answer with calls.
 
     Args:
         messages: The conversation, the system prompt excepted.

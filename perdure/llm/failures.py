@@ -21,13 +21,13 @@ class Evidence(StrEnum):
     NAME = "class, whatever the status"
     """The class that was raised or one of its bases, when it is raised for one reason only."""
     CODE = "status and code"
-    """The provider's own name for the failure, behind a status that refusals of several kinds share."""
+    """The provider's own name for the failure, with a status that refusals of several kinds share."""
     WORDS = "status and words"
-    """What the provider writes, behind such a status, when it has no name for the failure or too wide a one."""
+    """The provider's words with such a status, when it has no name for the failure or too wide a name."""
     STATUS = "status"
     """The HTTP status of the reply."""
     CAUSE = "cause"
-    """A class in the cause chain: the real httpx, aiohttp or OS error behind a class that says less."""
+    """A class in the cause chain: the real httpx, aiohttp or OS error, under a class that says less."""
     CLASS = "class"
     """The class that was raised or one of its bases, the most derived first."""
     MESSAGE = "words"
@@ -43,7 +43,7 @@ class Row(Value):
         match: The class, the status or its range, the provider's code in lower case, or a pattern that is searched
             whatever the case.
         code: The reason it stands for.
-        statuses: The statuses behind which the provider's code or words count; None is an error without one.
+        statuses: The statuses with which the provider's code or words count; None is an error without a status.
         never_sent: Whether the cause proves that the connection was never made.
         example: Words that fit the pattern and no other row.
         kind: The class that says what the failure is, where litellm raises a wider one.
@@ -69,7 +69,7 @@ class Row(Value):
         return status is not None and int(low) <= status <= int(high or low)
 
     def has_words(self, status: int | None, text: str) -> bool:
-        """Whether the pattern is found in the text, and the words count behind this status if the row names any."""
+        """True if the text matches, and the words count with this status (rows without statuses take any)."""
         return (not self.statuses or status in self.statuses) and re.search(self.match, text, re.IGNORECASE) is not None
 
 
@@ -194,15 +194,15 @@ def _rows() -> Iterator[Row]:
     for code, names in _FOR_ONE_REASON.items():
         yield from (Row(seen=Evidence.NAME, match=name, code=code) for name in names.split())
     for seen, refusals in ((Evidence.CODE, CODES), (Evidence.WORDS, WORDS)):
-        for one in refusals:
+        for refusal in refusals:
             yield Row(
                 seen=seen,
-                match=one.match,
-                code=one.code,
-                statuses=one.statuses,
-                example=one.example,
-                kind=one.kind,
-                source=one.source,
+                match=refusal.match,
+                code=refusal.code,
+                statuses=refusal.statuses,
+                example=refusal.example,
+                kind=refusal.kind,
+                source=refusal.source,
             )
     for status, code, openai, anthropic in _STATUSES:
         yield Row(seen=Evidence.STATUS, match=status, code=code, openai=openai, anthropic=anthropic)
@@ -323,27 +323,27 @@ class Table:
         self._by_kind = {seen: [row for row in rows if row.seen is seen] for seen in Evidence}
         self._by_match = {seen: {row.match: row for row in kind} for seen, kind in self._by_kind.items()}
 
-    def by_class(self, seen: Evidence, names: Iterable[str]) -> Row | None:
+    def find_by_class(self, seen: Evidence, names: Iterable[str]) -> Row | None:
         """The row of the first of these classes that has one."""
         known = self._by_match[seen]
         return next((known[name] for name in names if name in known), None)
 
-    def by_code(self, status: int | None, names: Iterable[str]) -> Row | None:
+    def find_by_code(self, status: int | None, names: Iterable[str]) -> Row | None:
         """The first row of one of the provider's codes."""
         known = frozenset(names)
         return next(
             (row for row in self._by_kind[Evidence.CODE] if row.match in known and status in row.statuses), None
         )
 
-    def by_words(self, seen: Evidence, status: int | None, text: str) -> Row | None:
+    def find_by_words(self, seen: Evidence, status: int | None, text: str) -> Row | None:
         """The first row whose pattern is found."""
         return next((row for row in self._by_kind[seen] if row.has_words(status, text)), None)
 
-    def by_status(self, status: int | None) -> Row | None:
+    def find_by_status(self, status: int | None) -> Row | None:
         """The row of this status."""
         return next((row for row in self._by_kind[Evidence.STATUS] if row.has_status(status)), None)
 
-    def otherwise(self) -> Row:
+    def get_default(self) -> Row:
         """The row of what no other row is for."""
         return self._by_kind[Evidence.NONE][0]
 
@@ -360,7 +360,7 @@ EXCEPTION = "exception."
 """What the code of a failure begins with that nobody foresaw; its class follows."""
 
 UNKEPT = Reason(transient=True, text="the model's answer could not be kept", model=TOLD, most_retries=4)
-"""Such a failure behind an answer, which is paid: another one may do, and five are enough."""
+"""The answer is paid for: another try may do, and five tries are enough."""
 
 
 def classify(facts: FailureFacts) -> str:
@@ -392,14 +392,14 @@ def reason_of(facts: FailureFacts) -> Reason:
 def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
     """The row that decides, by the first kind of evidence that has one for these facts."""
     return (
-        table.by_class(Evidence.NAME, facts.classes)
-        or table.by_code(facts.status, facts.names)
-        or table.by_words(Evidence.WORDS, facts.status, facts.text)
-        or table.by_status(facts.status)
-        or table.by_class(Evidence.CAUSE, facts.causes)
-        or table.by_class(Evidence.CLASS, facts.classes)
-        or table.by_words(Evidence.MESSAGE, facts.status, facts.text)
-        or table.otherwise()
+        table.find_by_class(Evidence.NAME, facts.classes)
+        or table.find_by_code(facts.status, facts.names)
+        or table.find_by_words(Evidence.WORDS, facts.status, facts.text)
+        or table.find_by_status(facts.status)
+        or table.find_by_class(Evidence.CAUSE, facts.causes)
+        or table.find_by_class(Evidence.CLASS, facts.classes)
+        or table.find_by_words(Evidence.MESSAGE, facts.status, facts.text)
+        or table.get_default()
     )
 
 

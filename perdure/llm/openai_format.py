@@ -57,7 +57,7 @@ def wire(message: Message) -> WireMessage:
 
 
 def order_messages(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages with every result right behind its call; a result whose call is not there is left out."""
+    """The messages with every result right after its call; a result without its call is left out."""
     results = {message.call_id: message for message in messages if isinstance(message, ToolMessage)}
     for message in messages:
         if not isinstance(message, ToolMessage):

@@ -15,7 +15,7 @@ LEAST = 1 / 30
 """The slowest pace, in calls a second: there are keys for three calls a minute, and who was away may be back."""
 
 MOST = 1_000.0
-"""A faster pace is none: no worker sends so many calls a second."""
+"""A faster pace counts as no limit: no worker sends more calls a second."""
 
 RAISE = 0.05
 """Calls a second that a served call adds, so that the pace doubles in 14 s; at least a hundredth of it.
@@ -72,8 +72,8 @@ class Pace:
         self._is_limited = False
         self._refused_since: float | None = None
 
-    def opens_at(self, now: float, waiting: int) -> float:
-        """When the next of so many waiting calls may be sent; not later than ``now`` if it may at once."""
+    def compute_opening(self, now: float, waiting: int) -> float:
+        """When the next of ``waiting`` calls may be sent; at most ``now`` if it may at once."""
         if self.rate is None:
             return now
         opens = max(self._closed_until, self._slot + 1 / self.rate)

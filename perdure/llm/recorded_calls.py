@@ -14,9 +14,8 @@ from functools import cached_property
 
 from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.messages import AssistantMessage, Message
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue, json_object, replace_surrogates
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.tool_output import replace_surrogates
 from perdure.security.redaction import mask_arguments, redact_text, without_known
 
 CanonicalRequest = dict[str, JsonValue]
@@ -102,7 +101,7 @@ class Asked:
     Attributes:
         request: What is hashed.
         numbers: The ids that stand in its session's conversation.
-        occurrence: The how manieth it is of the calls with this request in its session, from 1.
+        occurrence: Ordinal of this call among identical calls of the session, from 1.
     """
 
     request: CanonicalRequest
@@ -201,7 +200,7 @@ def _texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 
 def find_nearest(asked: CanonicalRequest, recorded: Iterable[CanonicalRequest]) -> CanonicalRequest | None:
-    """The recorded request that has most in common with this one; None if there is none."""
+    """The recorded request that has most in common with this one; None without recorded requests."""
 
     def likeness(other: CanonicalRequest) -> tuple[int, bool, int]:
         ours, theirs = _list(asked.get("messages")), _list(other.get("messages"))
@@ -235,7 +234,7 @@ def _messages(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
     for number, (mine, yours) in enumerate(zip(ours, theirs, strict=False), start=first):
         if mine != yours:
             role = _object(mine).get("role")
-            said, recorded = (_object(one).get("content") or "" for one in (mine, yours))
+            said, recorded = (_object(message).get("content") or "" for message in (mine, yours))
             parting = _describe_difference(said, recorded) if said != recorded else _describe_difference(mine, yours)
             return f"message {number} ({role}) {parting}"
     return f"the conversation has {len(ours) + first - 1} messages, recorded were {len(theirs) + first - 1}"
@@ -270,7 +269,7 @@ def _field(part: str, ours: JsonValue, theirs: JsonValue) -> str:
 
 def _describe_difference(ours: JsonValue, theirs: JsonValue) -> str:
     """Both texts from shortly before the place where they part."""
-    mine, yours = (one if isinstance(one, str) else canonical(one) for one in (ours, theirs))
+    mine, yours = (value if isinstance(value, str) else canonical(value) for value in (ours, theirs))
     same = next((at for at, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), min(len(mine), len(yours)))
     begin = max(0, same - SHOWN_CHARACTERS // 3)
     return f"has {_format_value(mine[begin:])} at character {same + 1}, recorded was {_format_value(yours[begin:])}"

@@ -1,4 +1,4 @@
-"""What providers call their refusals: codes and words behind a status that refusals of several kinds share.
+"""What providers call their refusals: codes and words with a status that refusals of several kinds share.
 
 Long, because a line stands for each code and each pattern, with the page or the public report where it was read (an
 issue of GitHub without its host; a repository where its tests or lists have it). The codes are asked first. A pattern
@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         code: The reason it stands for.
-        statuses: The statuses behind which it counts; None is an error without one.
+        statuses: The statuses with which the row counts; None is an error without a status.
         match: The provider's code in lower case, or a pattern that is searched whatever the case.
         source: Where it was read.
         example: Words that fit the pattern and no other one.

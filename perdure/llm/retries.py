@@ -114,7 +114,7 @@ _WHOLE = frozenset(
 """Exceptions of perdure whose own text says the cause."""
 
 _WITH_ADVICE = frozenset({"PromptAssemblyError", "RedirectedError"})
-"""Those that say what to do as well."""
+"""Exceptions of perdure whose own text says what to do as well."""
 
 
 class Chain(Value):
@@ -147,7 +147,9 @@ def failure_text(place: str, facts: FailureFacts, reason: Reason, *, longest: in
     return start + head_and_tail(said, max(200, longest - len(start)))
 
 
-def final_text(place: str, facts: FailureFacts, reason: Reason, rule: str, session: str, *, choice: str = "") -> str:
+def compose_final_text(
+    place: str, facts: FailureFacts, reason: Reason, rule: str, session: str, *, choice: str = ""
+) -> str:
     """The failure that ends a step: with the rule that ended its chain, what to do, and the author's own choice."""
     advice = "" if facts.class_name in _WITH_ADVICE else reason.advice.replace("SESSION", session)
     end = "".join(f"; {part}" for part in (rule, advice, choice) if part)

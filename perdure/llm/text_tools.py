@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from perdure.contracts.agents import ToolMode
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import RawCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
 from perdure.llm.openai_format import WireMessage
 from perdure.llm.text_tools_pythonic import Pythonic
-from perdure.llm.text_tools_syntax import Found, Objects, Syntax, Tagged, TextCall, Tools, read_value, skip, types_of
+from perdure.llm.text_tools_syntax import Found, Objects, Syntax, Tagged, Tools, read_value, skip, types_of
 
 _TICKS = re.compile(r"`*")
 _FENCE_END = re.compile(r"^[ \t]*```+[ \t]*$\n?", re.MULTILINE)
 
 
-def calls_of(mode: ToolMode, text: str, tools: Tools) -> tuple[str, tuple[TextCall, ...]]:
+def calls_of(mode: ToolMode, text: str, tools: Tools) -> tuple[str, tuple[RawCall, ...]]:
     """The text without its calls, and these."""
     return _Reader(text, _syntax(mode, tools)).read()
 
@@ -46,14 +46,14 @@ class _Reader:
         self._counted, self._ticks = 0, 0
         self._blocks_end = True
 
-    def read(self) -> tuple[str, tuple[TextCall, ...]]:
-        text, kept, calls = self._text, list[str](), list[TextCall]()
+    def read(self) -> tuple[str, tuple[RawCall, ...]]:
+        text, kept, calls = self._text, list[str](), list[RawCall]()
         begin = at = 0
         while (marker := self._marker.search(text, at)) is not None:
             if marker["result"] and calls:
                 text = text[: marker.start()]
                 break
-            found = self._found(marker)
+            found = self._read_call(marker)
             if found.calls:
                 kept.append(text[begin : marker.start()])
                 calls += found.calls
@@ -65,7 +65,7 @@ class _Reader:
         kept.append(text[begin:])
         return "\n\n".join(part.strip() for part in kept if part.strip("[], \t\r\n")), tuple(calls)
 
-    def _found(self, marker: re.Match[str]) -> Found:
+    def _read_call(self, marker: re.Match[str]) -> Found:
         if marker["fence"] is not None:
             return self._block(marker)
         if marker["result"]:
@@ -75,7 +75,7 @@ class _Reader:
 
     def _block(self, fence: re.Match[str]) -> Found:
         """A code block: its calls if it holds nothing else, otherwise a quotation."""
-        text, calls = self._text, list[TextCall]()
+        text, calls = self._text, list[RawCall]()
         at = skip(self._syntax.between, text, fence.end())
         while self._start.match(text, at) is not None:
             found = self._syntax.read(text, at)
@@ -109,7 +109,7 @@ class _Reader:
         return self._next[character]
 
 
-__all__ = ["TextCall", "as_text", "calls_in", "describe_tools", "write_calls"]
+__all__ = ["calls_in", "describe_tools", "to_text", "write_calls"]
 
 _FORMS: dict[ToolMode, str] = {
     "xml": '<tool-call name="TOOL">\n<parameter name="FIRST">a text</parameter>\n<parameter name="SECOND">[1, true]'
@@ -161,7 +161,7 @@ def describe_tools(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
     return _OFFER.format(tools="\n".join(lines), form=_FORMS[mode], rule=_RULES[mode])
 
 
-def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tuple[str, tuple[TextCall, ...]]:
+def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tuple[str, tuple[RawCall, ...]]:
     """What is left of an answer without its calls, and the calls in their order.
 
     A call that was begun and is broken is one too: its arguments are then what the model wrote, and no JSON object.
@@ -180,7 +180,7 @@ def write_calls(mode: ToolMode, calls: Sequence[tuple[str, Mapping[str, JsonValu
     return "\n".join(_write_call(mode, name, arguments, tools.get(name, {})) for name, arguments in calls)
 
 
-def as_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[ToolDeclaration]) -> list[WireMessage]:
+def to_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[ToolDeclaration]) -> list[WireMessage]:
     """A conversation with its calls and results in plain text, for a provider that is told of no tools."""
     known: Tools = {tool.name: tool.parameters for tool in tools}
     names: dict[str, str] = {}

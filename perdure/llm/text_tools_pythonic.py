@@ -5,8 +5,9 @@ import json
 import re
 from collections.abc import Sequence
 
+from perdure.contracts.tools import RawCall
 from perdure.contracts.values import JsonValue
-from perdure.llm.text_tools_syntax import SPACE, Found, TextCall, Tools, paragraph_end, skip
+from perdure.llm.text_tools_syntax import SPACE, Found, Tools, paragraph_end, skip
 
 _PYTHON_TEXT = (
     r"[rR]?(?:"
@@ -40,7 +41,7 @@ class Pythonic:
     def read(self, text: str, at: int) -> Found:
         """The list, or the call on a line of its own."""
         is_list = text.startswith("[", at)
-        calls, end = self._listed(text, at + 1) if is_list else self._single(text, at)
+        calls, end = self._read_list(text, at + 1) if is_list else self._read_single(text, at)
         if calls and end > 0:
             return Found(end, calls if self._is_meant(text, at, end, calls) else ())
         begun = _PYTHON_CALL.match(text, at + is_list)
@@ -48,9 +49,9 @@ class Pythonic:
         if begun is None or begun["name"] not in self._tools or is_sentence:
             return Found(max(-end, at + 1))
         stop = paragraph_end(text, max(-end, begun.end()))
-        return Found(stop, (TextCall(begun["name"], text[at:stop].strip()),))
+        return Found(stop, (RawCall(begun["name"], text[at:stop].strip()),))
 
-    def _is_meant(self, text: str, at: int, end: int, calls: tuple[TextCall, ...]) -> bool:
+    def _is_meant(self, text: str, at: int, end: int, calls: tuple[RawCall, ...]) -> bool:
         """A list of unknown tools must stand alone on its lines, and hold good arguments: else it is a mere text."""
         if any(call.name in self._tools for call in calls):
             return True
@@ -58,15 +59,15 @@ class Pythonic:
         alone = not before.strip() and _LINE_END.match(text, end) is not None
         return alone and all(call.arguments.startswith("{") for call in calls)
 
-    def _single(self, text: str, at: int) -> tuple[tuple[TextCall, ...], int]:
+    def _read_single(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
         calls, end = self._call(text, at)
         if end > 0 and _LINE_END.match(text, end) is None:
             return calls, -end
         return calls, end
 
-    def _listed(self, text: str, at: int) -> tuple[tuple[TextCall, ...], int]:
+    def _read_list(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
         """The calls of a list and its end; below 0 is the place where it stops to be one."""
-        calls: list[TextCall] = []
+        calls: list[RawCall] = []
         while True:
             found, at = self._call(text, at)
             calls += found
@@ -80,11 +81,11 @@ class Pythonic:
             if text.startswith("]", at):
                 return tuple(calls), at + 1
 
-    def _call(self, text: str, at: int) -> tuple[tuple[TextCall, ...], int]:
+    def _call(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
         opened = _PYTHON_CALL.match(text, at)
         if opened is None:
             return (), -at
-        closing = self._closing(text, opened.end(), known=opened["name"] in self._tools)
+        closing = self._find_closing(text, opened.end(), known=opened["name"] in self._tools)
         if closing < 0:
             return (), closing
         raw = text[opened.start() : closing + 1].strip()
@@ -94,10 +95,10 @@ class Pythonic:
             arguments = json.dumps(read_arguments(text[opened.end() : closing], order), ensure_ascii=False)
         except (ValueError, RecursionError):
             arguments = raw
-        return (TextCall(opened["name"], arguments),), closing + 1
+        return (RawCall(opened["name"], arguments),), closing + 1
 
-    def _closing(self, text: str, at: int, *, known: bool) -> int:
-        """The bracket that closes one before this place; below 0 if there is none, which is looked for only once."""
+    def _find_closing(self, text: str, at: int, *, known: bool) -> int:
+        """Place of the bracket that closes an open one; below 0 without one, which is searched for only once."""
         if self._walked and not known:
             return -at
         depth = 0

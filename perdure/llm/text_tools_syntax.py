@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from perdure.contracts.tools import RawCall
 from perdure.contracts.values import JsonValue
 
 _ENTITY = re.compile(r"&(?:(?P<name>lt|gt|amp|quot|apos)|#(?P<decimal>\d{1,7})|#x(?P<hex>[0-9a-fA-F]{1,6}));")
@@ -46,7 +47,7 @@ def _types(schema: JsonValue) -> frozenset[str]:
         return frozenset([kind] if isinstance(kind, str) else map(str, kind))
     if isinstance(choices, list):
         each = [_types(choice) for choice in choices]
-        return frozenset(kind for one in each for kind in one) if all(each) else frozenset()
+        return frozenset(kind for kinds in each for kind in kinds) if all(each) else frozenset()
     values = schema.get("enum")
     return frozenset(map(_type, values)) if isinstance(values, list) else frozenset()
 
@@ -82,19 +83,11 @@ Tools = Mapping[str, Mapping[str, JsonValue]]
 
 
 @dataclass(frozen=True)
-class TextCall:
-    """A call out of a text; of a broken one the arguments are what the model wrote, and no JSON object."""
-
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True)
 class Found:
     """What stands at a place: calls, or none; ``end`` is where reading goes on."""
 
     end: int
-    calls: tuple[TextCall, ...] = ()
+    calls: tuple[RawCall, ...] = ()
 
 
 class Syntax(Protocol):
@@ -115,7 +108,7 @@ _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|\n[ \t]*```|\n(?=\{)|\Z")
 
 
 def skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """The place behind what the pattern finds here."""
+    """The place after the pattern's match here."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
@@ -181,16 +174,16 @@ def _text_of(value: JsonValue, raw: str) -> str:
 _CALL_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
 
 
-def _call_of(value: JsonValue, raw: str) -> TextCall | None:
+def _call_of(value: JsonValue, raw: str) -> RawCall | None:
     """The call that an object with ``name`` and ``arguments`` is."""
-    call = _inner(value)
+    call = _inner_of(value)
     name = call.get("name")
     return (
-        TextCall(name, _text_of(call.get("arguments", call.get("parameters")), raw)) if isinstance(name, str) else None
+        RawCall(name, _text_of(call.get("arguments", call.get("parameters")), raw)) if isinstance(name, str) else None
     )
 
 
-def _inner(value: JsonValue) -> dict[str, JsonValue]:
+def _inner_of(value: JsonValue) -> dict[str, JsonValue]:
     """The object that holds the name: OpenAI has one more around it."""
     if not isinstance(value, dict):
         return {}
@@ -217,21 +210,21 @@ class Objects:
         try:
             value, end = _decode_at(text, at)
         except _BrokenError as error:
-            return self._broken(text, at, error.at)
+            return self._read_broken(text, at, error.at)
         return Found(end, self._calls(value, text[at:end]))
 
-    def _calls(self, value: JsonValue, raw: str) -> tuple[TextCall, ...]:
-        call, keys = _call_of(value, raw), _inner(value).keys()
+    def _calls(self, value: JsonValue, raw: str) -> tuple[RawCall, ...]:
+        call, keys = _call_of(value, raw), _inner_of(value).keys()
         if call is None or not keys <= _CALL_KEYS:
             return ()
         return (call,) if call.name in self._tools or not keys.isdisjoint({"arguments", "parameters"}) else ()
 
-    def _broken(self, text: str, at: int, stopped: int) -> Found:
+    def _read_broken(self, text: str, at: int, stopped: int) -> Found:
         begun = _NAME_IN_JSON.match(text, at)
         if begun is None or not (begun["more"] or begun["name"] in self._tools):
             return Found(max(stopped, at + 1))
         stop = paragraph_end(text, max(stopped, begun.end()))
-        return Found(stop, (TextCall(begun["name"], text[at:stop].strip()),))
+        return Found(stop, (RawCall(begun["name"], text[at:stop].strip()),))
 
 
 _OPEN = re.compile(r"<tool[-_]?call(?P<attributes>\s[^<>]*|/)?>", re.IGNORECASE)
@@ -258,17 +251,17 @@ class Tagged:
         self._next_end = self._next_cdata_end = 0
 
     def read(self, text: str, at: int) -> Found:
-        """A call if it names a tool or has an object right behind its tag; else the tag is only spoken of."""
+        """A call if it names a tool or has an object right after its tag; otherwise the tag is only mentioned."""
         tag = _OPEN.match(text, at)
         if tag is None:
             stop, end = _rest_of(text, at + 1)
             named = _NAME.search(text, at, stop)
-            return Found(at + 1) if named is None else Found(end, (TextCall(_first(named), text[at:stop].strip()),))
+            return Found(at + 1) if named is None else Found(end, (RawCall(_first_of(named), text[at:stop].strip()),))
         attributes = tag["attributes"] or ""
         named = _NAME.search(attributes)
-        name = "" if named is None else unescape(_first(named))
+        name = "" if named is None else unescape(_first_of(named))
         if attributes.endswith("/"):
-            return Found(tag.end(), (TextCall(name, "{}"),) if name else ())
+            return Found(tag.end(), (RawCall(name, "{}"),) if name else ())
         body = skip(_BODY, text, tag.end())
         if text.startswith("{", body):
             return self._with_json(text, body, name)
@@ -282,7 +275,7 @@ class Tagged:
         except _BrokenError:
             return _read_broken(text, body, name)
         raw = text[body:end]
-        call = TextCall(name, _text_of(value, raw)) if name else _call_of(value, raw)
+        call = RawCall(name, _text_of(value, raw)) if name else _call_of(value, raw)
         closing = _CLOSE.match(text, end)
         if closing is None:
             following = _ANY_TAG.search(text, end)
@@ -300,12 +293,12 @@ class Tagged:
             if element is None:
                 return _read_broken(text, body, name, read=at)
             named = _NAME.search(element["attributes"] or "") if element["tag"].startswith("param") else None
-            key = element["tag"] if named is None else unescape(_first(named))
+            key = element["tag"] if named is None else unescape(_first_of(named))
             value, at = self._content(text, element)
             if value is None:
                 return _read_broken(text, body, name, read=at)
             arguments[key] = read_value(value, types_of(schema, key))
-        return Found(closing.end(), (TextCall(name, json.dumps(arguments, ensure_ascii=False)),))
+        return Found(closing.end(), (RawCall(name, json.dumps(arguments, ensure_ascii=False)),))
 
     def _content(self, text: str, element: re.Match[str]) -> tuple[str | None, int]:
         """The text of an element, and where it ends; None if it does not end within its call."""
@@ -323,7 +316,7 @@ class Tagged:
         return (None, limit) if end < 0 else (unescape(text[at:end]), end + len(closer))
 
     def _call_end(self, text: str, at: int) -> int:
-        """Where the next closing tag of a call begins, looked for once; this place if there is none."""
+        """Where the next closing tag of a call begins, searched for once; this place without one."""
         if 0 <= self._next_end < at:
             found = _ANY_END.search(text, at)
             self._next_end = -1 if found is None else found.start()
@@ -335,7 +328,7 @@ class Tagged:
         return self._next_cdata_end
 
 
-def _first(found: re.Match[str]) -> str:
+def _first_of(found: re.Match[str]) -> str:
     return next(part for part in found.groups() if part is not None)
 
 
@@ -352,4 +345,4 @@ def _read_broken(text: str, at: int, name: str, read: int = 0) -> Found:
     stop, end = _rest_of(text, max(at, read))
     raw = text[at:stop].strip()
     named = None if name else _NAME_IN_JSON.match(raw)
-    return Found(end, (TextCall(named["name"] if named else name, raw),))
+    return Found(end, (RawCall(named["name"] if named else name, raw),))

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
 from perdure.agents.parameters import ReturnValue
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace_surrogates
 
 OFFLOAD_CHARACTERS = 30_000
 """A longer output is stored as an artifact; the model reads its head, its tail and a handle."""
@@ -22,13 +22,8 @@ OFFLOAD_CHARACTERS = 30_000
 _KEPT_AT_EACH_END = 15_000
 
 
-def replace_surrogates(text: str) -> str:
-    """The text with halves of characters (lone surrogates) replaced: models and tools send them, no store has them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+class ToolTimeoutError(TimeoutError):
+    """The body ran longer than the tool's time-out."""
 
 
 def head_and_tail(text: str, limit: int) -> str:
@@ -104,25 +99,26 @@ class Attachments:
         """How many there are."""
         return len(self._all)
 
-    def since(self, count: int) -> tuple[Attachment, ...]:
-        """Those that came after so many."""
+    def take_since(self, count: int) -> tuple[Attachment, ...]:
+        """The attachments after the first ``count``."""
         return tuple(self._all[count:])
 
     def forget(self, beyond: int) -> None:
-        """Go back to so many."""
+        """Keep the first ``count`` attachments only."""
         del self._all[beyond:]
 
-    def checked(self) -> tuple[Attachment, ...]:
+    def check(self) -> tuple[Attachment, ...]:
         """All of them.
 
         Raises:
             InvalidOutputError: One of them or all together are too large.
         """
-        for one in self._all:
-            if len(one.data) > MAX_BYTES:
-                msg = f"{one.what} has more than {MAX_BYTES:,} bytes, the most an artifact may have; store it elsewhere"
+        for attachment in self._all:
+            if len(attachment.data) > MAX_BYTES:
+                too_large = f"has more than {MAX_BYTES:,} bytes, the most an artifact may have"
+                msg = f"{attachment.what} {too_large}; store it elsewhere"
                 raise InvalidOutputError(msg)
-        size = sum(len(one.data) for one in self._all)
+        size = sum(len(attachment.data) for attachment in self._all)
         if size > MAX_ALL_BYTES:
             msg = f"the images and files of one call are {size:,} bytes, at most {MAX_ALL_BYTES:,} may be; return fewer"
             raise InvalidOutputError(msg)
@@ -137,12 +133,12 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
     """
     _refuse_unawaited(value)
     if annotated is not None:
-        value = annotated.checked(value)
+        value = annotated.check(value)
     values = [value]
     if isinstance(value, list | tuple):
         listed = list(cast("Collection[object]", value))
-        values = listed if any(isinstance(one, Image | File) for one in listed) else values
-    return [_to_part(one, attachments) for one in values]
+        values = listed if any(isinstance(item, Image | File) for item in listed) else values
+    return [_to_part(item, attachments) for item in values]
 
 
 def _refuse_unawaited(value: object) -> None:
@@ -170,9 +166,9 @@ def _to_part(value: object, attachments: Attachments) -> Part:
     before = attachments.count
     if isinstance(value, Image | File):
         line = _attach(value, attachments)
-        return Part("attachment", line, attachments.since(before))
+        return Part("attachment", line, attachments.take_since(before))
     text = _json(value, attachments)
-    return Part("json", text, attachments.since(before))
+    return Part("json", text, attachments.take_since(before))
 
 
 def _json(value: object, attachments: Attachments) -> str:
@@ -184,12 +180,12 @@ def _json(value: object, attachments: Attachments) -> str:
     before = attachments.count
     try:
         try:
-            text = to_json(value, inf_nan_mode="constants", fallback=lambda one: _attach(one, attachments)).decode()
+            text = to_json(value, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)).decode()
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             if "surrogates not allowed" not in str(error):
                 raise
             attachments.forget(before)
-            text = json.dumps(value, ensure_ascii=False, default=lambda one: _to_plain(one, attachments))
+            text = json.dumps(value, ensure_ascii=False, default=lambda inner: _to_plain(inner, attachments))
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {_cause(error)}"
         raise InvalidOutputError(msg) from error
@@ -198,7 +194,7 @@ def _json(value: object, attachments: Attachments) -> str:
 
 def _to_plain(value: object, attachments: Attachments) -> JsonValue:
     plain: JsonValue = to_jsonable_python(
-        value, inf_nan_mode="constants", fallback=lambda one: _attach(one, attachments)
+        value, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)
     )
     return plain
 

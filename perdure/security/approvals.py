@@ -21,7 +21,7 @@ from perdure.contracts.input_requests import (
     digest_of,
 )
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue, json_object, replace
 from perdure.security.redaction import mask_arguments
 
 _ABOUT = {
@@ -40,7 +40,7 @@ class _SaysNothingError(Exception):
     """A bound met a value that it is not about, such as a text in place of a number."""
 
 
-def fits(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> bool:
+def is_fitting(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> bool:
     """Whether the rule holds for the arguments.
 
     One that allows does only if the tool has the arguments that it names, and each of its bounds met a value of the
@@ -74,15 +74,17 @@ def _require_kind(kind: str, keyword: str) -> Keyword:
         if not validator.is_type(instance, kind):
             types = schema.get("type", [])
             allowed = [types] if isinstance(types, str) else types
-            if not allowed or any(validator.is_type(instance, one) for one in allowed):
+            if not allowed or any(validator.is_type(instance, type_name) for type_name in allowed):
                 raise _SaysNothingError
             return
-        yield from plain(validator, _exact(value) if keyword == "pattern" else value, instance, schema) or ()
+        yield from (
+            plain(validator, _to_json_schema_pattern(value) if keyword == "pattern" else value, instance, schema) or ()
+        )
 
     return check
 
 
-def _exact(pattern: str) -> str:
+def _to_json_schema_pattern(pattern: str) -> str:
     r"""The pattern as JSON schema means it: Python's ``$`` also fits before a line break at the end."""
     return _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
 
@@ -104,10 +106,10 @@ MAX_ASKED_BYTES = 256 * 1024
 """Size of all questions of one answer, as JSON in UTF-8; one payload holds them, and the turn's state."""
 
 
-def verdict(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) -> Verdict:
+def decide(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) -> Verdict:
     """What the first rule that fits says, or else the tool itself."""
     for rule in policy.rules:
-        if rule.matches(tool.name) and fits(rule, tool, arguments):
+        if rule.matches(tool.name) and is_fitting(rule, tool, arguments):
             return rule.decision
     return "ask" if tool.requires_approval else "allow"
 
@@ -156,18 +158,18 @@ def apply_policy(
         problem = None
     if problem is not None:
         return _refuse(call, f"the arguments do not fit the schema: {problem}")
-    decided = verdict(definition.approvals, tool, arguments)
+    decided = decide(definition.approvals, tool, arguments)
     if decided == "deny":
-        return call.model_copy(update={"rejected": _error_of_denial(tool, f"a rule denies this call of {tool.name}")})
+        return replace(call, rejected=_error_of_denial(tool, f"a rule denies this call of {tool.name}"))
     if (tool.interactive or decided == "ask") and definition.interactive == "refuse":
         what = "answer this" if tool.interactive else "approve this call"
         message = f"nobody can be asked to {what}: the agent runs without people; go on without {tool.name}"
-        return call.model_copy(update={"rejected": _error_of_denial(tool, message)})
+        return replace(call, rejected=_error_of_denial(tool, message))
     if tool.interactive:
-        return call.model_copy(update={"needs": "answer", **_question(tool, shown)})
+        return _ask(call, tool, shown)
     if decided == "ask":
         digest = digest_of(tool.name, _approvable(tool, arguments))
-        return call.model_copy(update={"needs": "approval", "digest": digest, "arguments": _format_for_people(shown)})
+        return replace(call, needs="approval", digest=digest, arguments=_format_for_people(shown))
     return call
 
 
@@ -180,8 +182,7 @@ def reject_oversized(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         left -= len(call.model_dump_json().encode()) if is_large else 0
         if is_large and left < 0:
             refused = _refuse(call, "too much is asked at once; ask the rest when these are answered")
-            nothing = {"needs": None, "question": "", "options": (), "digest": "", "builtin": None}
-            kept.append(refused.model_copy(update=nothing))
+            kept.append(replace(refused, needs=None, question="", options=(), digest="", builtin=None))
         else:
             kept.append(call)
     return kept
@@ -204,7 +205,7 @@ def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, di
         arguments = json_object(raw or "{}")
     except ValueError:  # the body's own check refuses them
         return True
-    decided = verdict(definition.approvals, tool, cast("JsonValue", arguments))
+    decided = decide(definition.approvals, tool, cast("JsonValue", arguments))
     if decided == "ask":
         return _find_duplicate(raw) is None and digest == digest_of(tool.name, _approvable(tool, arguments))
     return decided == "allow"
@@ -233,7 +234,7 @@ def _find_duplicate(raw: str) -> str | None:
 def _format_for_people(shown: str) -> str:
     """The arguments on one line as they are read, with every character to be seen; of long ones head and tail."""
     text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
-    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    text = "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
     if len(text) <= MAX_SHOWN:
         return text
     head, tail = text[: MAX_SHOWN // 2], text[-MAX_SHOWN // 2 :]
@@ -242,11 +243,11 @@ def _format_for_people(shown: str) -> str:
 
 def _refuse(call: PlannedCall, message: str) -> PlannedCall:
     error = ErrorDetail(code=ReasonCode.TOOL_INVALID_INPUT, title=call.tool, message=message[:MAX_PROBLEM])
-    return call.model_copy(update={"rejected": error})
+    return replace(call, rejected=error)
 
 
-def _question(tool: ToolDeclaration, shown: str) -> dict[str, object]:
-    """Question and options as people may see them: of the masked arguments, or else of the tool."""
+def _ask(call: PlannedCall, tool: ToolDeclaration, shown: str) -> PlannedCall:
+    """The call with question and options as people may see them: of the masked arguments, or else of the tool."""
     try:
         arguments = json_object(shown)
     except ValueError:
@@ -256,10 +257,8 @@ def _question(tool: ToolDeclaration, shown: str) -> dict[str, object]:
         options = tool.answer.get("enum")
     texts = tuple(map(str, options)) if isinstance(options, list) and all(isinstance(o, str) for o in options) else ()
     usable = len(texts) <= MAX_OPTIONS and all(len(text) <= MAX_OPTION_CHARACTERS for text in texts)
-    return {
-        "question": (question if isinstance(question, str) else tool.description)[:MAX_QUESTION],
-        "options": texts if usable else (),
-    }
+    text = (question if isinstance(question, str) else tool.description)[:MAX_QUESTION]
+    return replace(call, needs="answer", question=text, options=texts if usable else ())
 
 
 def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:

@@ -1,4 +1,10 @@
-"""Secrets out of texts and arguments, before anything reaches an event, a log, a trace or the Temporal history."""
+"""Secrets out of texts and arguments, before anything reaches an event, a log, a trace or the Temporal history.
+
+Two kinds of text need two kinds of masking. ``redact_text`` is for diagnostics (errors, logs): it masks known secrets
+and whatever looks like a credential. ``without_known`` is for content (answers, results): it masks known secrets only,
+as the model has to read the rest as it is. Whoever writes a text masks it: the store keeps what it is given. Raw
+arguments stand in one place, the ledger, while a call can still run; the commit of the turn removes them.
+"""
 
 import contextlib
 import itertools
@@ -206,7 +212,7 @@ _NAMED = (
 """``name=value`` in messages of errors and logs. Too unsure for arguments: source code is full of it."""
 
 _STARRED = re.compile(r"(?<![\w*\-])(?=[\w*\-]*\*{4})(?=[\w*\-]*\w)[\w*\-]+")
-"""A key of which a provider shows the ends; what a person writes may have as many stars."""
+"""A key whose ends a provider shows; a person may write the same number of stars."""
 
 _AROUND = " \t\n:@\\\"'"
 """What may stand between a credential and what tells it."""
@@ -254,13 +260,13 @@ def mask_arguments(
         names: Further arguments to mask, at the top.
         secrets: Values known to be secret, which no text may hold.
     """
-    return _Masking(secrets).of_object(arguments, names, DEEPEST_ARGUMENTS)
+    return _Masking(secrets).mask_object(arguments, names, DEEPEST_ARGUMENTS)
 
 
 def hidden_values_of(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:
     """The texts that masking takes out of the arguments; of numbers those with four digits or more."""
     masking = _Masking(collects=True)
-    masking.of_object(arguments, names, DEEPEST_ARGUMENTS)
+    masking.mask_object(arguments, names, DEEPEST_ARGUMENTS)
     return Hidden(named=frozenset(masking.named), guessed=frozenset(masking.guessed))
 
 
@@ -273,52 +279,52 @@ class _Masking:
         self._secrets = secrets
         self._collects = collects
 
-    def of_object(self, value: dict[str, JsonValue], names: Collection[str], depth: int) -> dict[str, JsonValue]:
+    def mask_object(self, value: dict[str, JsonValue], names: Collection[str], depth: int) -> dict[str, JsonValue]:
         named = {*names, *_credentials(value)}
         shown: dict[str, JsonValue] = {}
         for name, inner in value.items():
-            free = _free(self._of_text(name), shown)
-            shown[free] = self._hide(inner) if name in named else self._of(inner, depth - 1)
+            free = _make_free_name(self._mask_text(name), shown)
+            shown[free] = self._hide(inner) if name in named else self._mask(inner, depth - 1)
         return shown
 
-    def _of(self, value: JsonValue, depth: int) -> JsonValue:
+    def _mask(self, value: JsonValue, depth: int) -> JsonValue:
         if isinstance(value, str):
-            return self._of_text(value)
+            return self._mask_text(value)
         if depth <= 0 and isinstance(value, dict | list):
             if self._collects:
                 self.guessed |= set(_leaves(value))
             return MASK
         if isinstance(value, dict):
-            return self.of_object(value, (), depth)
+            return self.mask_object(value, (), depth)
         if isinstance(value, list):
             before: list[JsonValue] = [None, *value]
-            return [self._of_item(*pair, depth - 1) for pair in zip(before, value, strict=False)]
+            return [self._mask_item(*pair, depth - 1) for pair in zip(before, value, strict=False)]
         return value
 
-    def _of_item(self, before: JsonValue, value: JsonValue, depth: int) -> JsonValue:
+    def _mask_item(self, before: JsonValue, value: JsonValue, depth: int) -> JsonValue:
         """A part of a list, to which the one before may give a meaning."""
         if not isinstance(before, str):
-            return self._of(value, depth)
+            return self._mask(value, depth)
         if _BEFORE_VALUE.fullmatch(before) and not (_BEFORE_COUNT.fullmatch(before) and _COUNT.fullmatch(str(value))):
             return self._hide(value)
         if before in _BEFORE_USER and isinstance(value, str):
-            return self._of_text(f"-u {value}").removeprefix("-u ")
-        return self._of(value, depth)
+            return self._mask_text(f"-u {value}").removeprefix("-u ")
+        return self._mask(value, depth)
 
     def _hide(self, value: JsonValue) -> str:
         if self._collects:
             self.named |= set(_leaves(value))
         return MASK
 
-    def _of_text(self, text: str) -> str:
+    def _mask_text(self, text: str) -> str:
         shown = _change_until_stable(text, lambda some: _without_keys(some, self._secrets))
         if self._collects and shown != text:
             self.guessed |= set(_cut_out(text))
         return shown
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """The name, or if it is taken, because two are the same without their secrets, one with a number behind."""
+def _make_free_name(name: str, taken: Collection[str]) -> str:
+    """The name; a number follows it if two names are the same without their secrets."""
     numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
     return next(free for free in numbered if free not in taken)
 

@@ -21,6 +21,7 @@ from perdure.contracts.hooks import Continue, ModelFallback, ReactStep, TodosCha
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.tools import DELEGATED, PlannedCall, Todo, changes_todos
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
+from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.records import StepRecord
 from perdure.store.schema import load_tool_message, step_record
@@ -50,7 +51,7 @@ def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spen
     Every model call counts, also where a hook took its answer back, and of one that failed for good also the last try.
     """
     steps = _steps(connection, session, turn)
-    not_run = _not_run(connection, session, turn)
+    not_run = _find_not_run(connection, session, turn)
     spent = Spent()
     for step in steps:
         spent = spent.with_call(step.usage, step.cost_usd)
@@ -58,9 +59,9 @@ def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spen
             if call.rejected is None and call.call_id not in not_run:
                 spent = _with_call_of_tool(spent, call)
     spent = spent.with_failed(_sum_paid(_retries(connection, session, turn), told=_steps_with_told_failures_of(steps)))
-    spent = spent.with_failed(_last_tries(connection, session, turn))
+    spent = spent.with_failed(_sum_last_tries(connection, session, turn))
     hooks = len(_events(connection, session, turn, "hook_end"))
-    spent = spent.model_copy(update={"behavior_calls": hooks})
+    spent = replace(spent, behavior_calls=hooks)
     own = max((step.step for step in steps if step.summarised is None), default=0)
     return _with_delegates(connection, session, turn, spent), own
 
@@ -74,14 +75,14 @@ def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
     if step is None:
         return Paid()
     fallback = _fallback(locked.connection, commit)
-    retries = [one for one in _retries(locked.connection, session, turn) if one[0] == step]
+    retries = [retry for retry in _retries(locked.connection, session, turn) if retry[0] == step]
     mine = [(number, retry) for number, retry in retries if retry.fallback == fallback]
     if not mine:
         return Paid()
     steps = _steps(locked.connection, session, turn)
-    written = any(one.id == commit.tip and one.step == step and one.summarised is not None for one in steps)
+    written = any(record.id == commit.tip and record.step == step and record.summarised is not None for record in steps)
     model = f"fallback{fallback}/" if fallback else ""
-    heard = written or locked.has_event(f"{turn}/{step}/{model}compaction/failed")
+    heard = written or locked.count_events(f"{turn}/{step}/{model}compaction/failed") > 0
     return _sum_paid(
         ((number, retry) for number, retry in mine if not (heard and retry.compaction)),
         told=_steps_with_told_failures_of(steps),
@@ -107,7 +108,7 @@ def _retries(connection: Connection, session: str, turn: int) -> list[tuple[int,
     return [(step, event) for step, event in events if isinstance(event, GenerationRetry)]
 
 
-def _last_tries(connection: Connection, session: str, turn: int) -> Paid:
+def _sum_last_tries(connection: Connection, session: str, turn: int) -> Paid:
     """What the last tries of calls that failed for good have cost."""
     paid = Paid()
     for row in _events(connection, session, turn, "generation_error", "compaction_event"):
@@ -129,11 +130,13 @@ def _sum_paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset
 def _fallback(connection: Connection, commit: CommitTurn) -> int:
     """Which of the agent's fallbacks was at work when the turn was stopped; 0 is its own model."""
     stored = {row.key for row in _events(connection, commit.session, commit.turn, "model_fallback")}
-    decided = {f"{commit.turn}/{one.key}" for one in commit.decided if isinstance(one.event, ModelFallback)}
+    decided = {
+        f"{commit.turn}/{decision.key}" for decision in commit.decided if isinstance(decision.event, ModelFallback)
+    }
     return len(stored | decided)
 
 
-def _not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
+def _find_not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
     """The calls that use up no budget: one of them was used up before, or a hook withdrew the call."""
     found: set[str] = set()
     for row in connection.execute(_UNCLAIMED, {"session": session, "turn": turn}):
@@ -146,8 +149,7 @@ def _not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
 
 def _with_call_of_tool(spent: Spent, call: PlannedCall) -> Spent:
     patches = spent.patches + changes_todos(call.builtin)
-    counted = {"tool_calls": spent.tool_calls + 1, "events": spent.events + 1, "patches": patches}
-    return spent.model_copy(update=counted)
+    return replace(spent, tool_calls=spent.tool_calls + 1, events=spent.events + 1, patches=patches)
 
 
 def _with_delegates(connection: Connection, session: str, turn: int, spent: Spent) -> Spent:
@@ -160,13 +162,15 @@ def _with_delegates(connection: Connection, session: str, turn: int, spent: Spen
             sessions[event.call_id] = event.delegate
             ends[event.call_id] = event if isinstance(event, DelegateEnd) else ends.get(event.call_id)
     for call_id, delegate in sessions.items():
-        used, steps = _of_delegate(connection, delegate, call_id, ends[call_id])
+        used, steps = _spent_of_delegate(connection, delegate, call_id, ends[call_id])
         spent = spent.with_delegate(used, steps)
-        spent = spent.model_copy(update={"behavior_calls": spent.behavior_calls + 1})
+        spent = replace(spent, behavior_calls=spent.behavior_calls + 1)
     return spent
 
 
-def _of_delegate(connection: Connection, session: str, call_id: str, end: DelegateEnd | None) -> tuple[Spent, int]:
+def _spent_of_delegate(
+    connection: Connection, session: str, call_id: str, end: DelegateEnd | None
+) -> tuple[Spent, int]:
     """What a delegate has spent: by its result, by what its caller was told, or by what it has stored so far."""
     keys = {"session": session, "request_id": f"{DELEGATED}{call_id}"}
     row = connection.execute(_DELEGATE, keys).one_or_none()
@@ -216,19 +220,19 @@ _ANY_STEP = 2**31 - 1
 def todos_before(connection: Connection, session: str, turn: int, origin: ResumeFrom | None) -> tuple[Todo, ...]:
     """The todos with which a turn begins: those of the last one, or as they were at the checkpoint it resumes from."""
     if origin is None:
-        return _at_end(connection, session, turn - 1)
+        return _todos_at_end_of(connection, session, turn - 1)
     session, last = origin.session or session, turn - 1
     if origin.session is not None and origin.turn is None:
         last = connection.scalar(select(schema.sessions.c.turn).where(schema.sessions.c.session == session)) or 0
     number = last if origin.turn is None else origin.turn
     return (
-        _at_end(connection, session, number)
+        _todos_at_end_of(connection, session, number)
         if origin.step is None
         else todos_in(connection, session, number, origin.step)
     )
 
 
-def _at_end(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
+def _todos_at_end_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
     recorded = connection.scalar(_RESULT, {"session": session, "turn": turn})
     return () if recorded is None else TurnResult.model_validate_json(recorded).todos
 
@@ -238,15 +242,15 @@ def todos_in(connection: Connection, session: str, turn: int, step: int = _ANY_S
     body = connection.scalar(_CHANGED, {"session": session, "turn": turn, "step": step})
     if body is not None:
         return TodosChanged.model_validate(json.loads(body)).todos
-    return _at_beginning(connection, session, turn)
+    return _todos_at_beginning_of(connection, session, turn)
 
 
-def _at_beginning(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
+def _todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
     """The todos of the turn before, or of the checkpoint that the turn went on from."""
     body = connection.scalar(_START, {"session": session, "key": f"{turn}/agent_start"})
     origin = None if body is None else AgentStart.model_validate(json.loads(body)).resumed_from
     if origin is None:
-        return _at_end(connection, session, turn - 1)
+        return _todos_at_end_of(connection, session, turn - 1)
     if not origin.turn:
         return ()
     return todos_in(
@@ -263,7 +267,7 @@ def read_unread_feedback(connection: Connection, session: str, turn: int) -> tup
     earlier = () if result.steps else read_unread_feedback(connection, session, turn - 1)
     last = connection.scalars(_REACTIONS, {"session": session, "turn": turn - 1, "step": result.steps})
     reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
-    return (*earlier, *(text for one in reactions if isinstance(one, Continue) for text in one.texts))
+    return (*earlier, *(text for reaction in reactions if isinstance(reaction, Continue) for text in reaction.texts))
 
 
 def spent_of_earlier_turns(connection: Connection, session: str, turn: int) -> Spent:

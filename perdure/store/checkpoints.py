@@ -119,7 +119,7 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
     return tuple(
         checkpoint
         for turn, steps in by_turn.items()
-        for checkpoint in _of_turn(connection, turns[turn], steps, log, sizes)
+        for checkpoint in _checkpoints_of_turn(connection, turns[turn], steps, log, sizes)
     )
 
 
@@ -131,7 +131,7 @@ def _messages_before(connection: Connection, step: StepRecord, sizes: dict[str, 
     return sizes[step.parent]
 
 
-def _of_turn(
+def _checkpoints_of_turn(
     connection: Connection, turn: TurnRecord, steps: list[StepRecord], log: _Log, sizes: dict[str, int]
 ) -> Iterator[Checkpoint]:
     usage, cost = Usage(), Decimal(0)

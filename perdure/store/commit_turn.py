@@ -11,12 +11,12 @@ from perdure.contracts.events import (
     GenerationError,
     NewEvent,
     UserMessageReceived,
-    decided_events,
+    to_events,
 )
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
-from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, Finish
+from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, FinishCall
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
 from perdure.store import schema
 from perdure.store.accounting import paid_of_interrupted, spent_of_turn, todos_in
 from perdure.store.errors import NotFoundError
@@ -72,7 +72,7 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
         try:
             result = close_turn(locked, row, commit)
         except NotFoundError as error:  # which comes before anything is written
-            locked = LockedSession.for_turn(connection, commit.session, commit.turn)
+            locked = LockedSession.lock_for_turn(connection, commit.session, commit.turn)
             result = close_turn(locked, row, _from_what_is_left(locked, commit, error))
     locked.save()
     return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now)
@@ -85,21 +85,19 @@ def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFound
     """
     tip = _need_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_STORE_BEHIND
-    left: dict[str, object] = {
-        "tip": tip.id,
-        "call_ids": tuple(call.call_id for call in tip.calls),
-        "failed": (),
-        "requests": (),
-        "aborted_step": None,
-        "stopped_by": None,
-    }
-    if commit.stop_reason is not StopReason.CANCELLED:
-        message = f"{REASONS[code].text} ({lost})"
-        left |= {
-            "stop_reason": StopReason.ERROR,
-            "error": ErrorDetail(code=code, title="runtime", message=message),
-        }
-    return commit.model_copy(update=left)
+    left = replace(
+        commit,
+        tip=tip.id,
+        call_ids=tuple(call.call_id for call in tip.calls),
+        failed=(),
+        requests=(),
+        aborted_step=None,
+        stopped_by=None,
+    )
+    if commit.stop_reason is StopReason.CANCELLED:
+        return left
+    error = ErrorDetail(code=code, title="runtime", message=f"{REASONS[code].text} ({lost})")
+    return replace(left, stop_reason=StopReason.ERROR, error=error)
 
 
 def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None:
@@ -135,7 +133,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | 
 
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
     """Write all that ends a turn; the caller saves the session."""
-    commit = commit.model_copy(update={"spent": commit.spent.with_failed(paid_of_interrupted(locked, commit))})
+    commit = replace(commit, spent=commit.spent.with_failed(paid_of_interrupted(locked, commit)))
     commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
@@ -191,20 +189,19 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
         return commit
     spent = commit.spent.with_call(step.usage, step.cost_usd)
     if step.summarised is not None:
-        return commit.model_copy(update={"tip": step.id, "spent": spent})
+        return replace(commit, tip=step.id, spent=spent)
     said = [message.content for message in step.messages if isinstance(message, UserMessage)][len(commit.said) :]
     read = sum(content == message.prompt for content, message in zip(said, commit.steered, strict=False))
-    return commit.model_copy(
-        update={
-            "tip": step.id,
-            "steps": commit.steps + 1,
-            "spent": spent,
-            "call_ids": tuple(call.call_id for call in step.calls),
-            "failed": (),
-            "steered": commit.steered[read:],
-            "said": (),
-            "aborted_step": None,
-        }
+    return replace(
+        commit,
+        tip=step.id,
+        steps=commit.steps + 1,
+        spent=spent,
+        call_ids=tuple(call.call_id for call in step.calls),
+        failed=(),
+        steered=commit.steered[read:],
+        said=(),
+        aborted_step=None,
     )
 
 
@@ -265,7 +262,7 @@ def _summary(tip: StepRecord, commit: CommitTurn) -> str:
     """What the model said as it called ``finish``, maybe in the turn before, for a person to approve."""
     done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
     calls = (call for call in tip.calls if commit.steps or call.call_id in done)
-    said = (call.builtin.summary for call in calls if isinstance(call.builtin, Finish) and not call.rejected)
+    said = (call.builtin.summary for call in calls if isinstance(call.builtin, FinishCall) and not call.rejected)
     return next((summary for summary in said if summary), "")
 
 
@@ -304,7 +301,7 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     def append(name: str, event: Event, step: int = commit.steps) -> None:
         locked.append(NewEvent(key=f"{turn}/{name}", turn=turn, step=step, event=event))
 
-    locked.append(*decided_events(turn, commit.decided))
+    locked.append(*to_events(turn, commit.decided))
     # The generation that should have read these may have written their events before it failed: under these keys.
     reader = commit.aborted_step or commit.steps + 1
     for place, text in enumerate(commit.said):

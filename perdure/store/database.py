@@ -32,9 +32,6 @@ POSTGRESQL_CONNECTIONS = 8
 SQLITE_READERS = 3
 """Threads that read SQLite beside the one that writes."""
 
-WRITES = "perdure_writes"
-"""The execution option that marks a connection whose transaction writes."""
-
 _SECRETS = ("password", "sslpassword", "passfile")
 
 _PASSING = frozenset(
@@ -140,7 +137,6 @@ def connect(address: Address) -> Engine:
             hide_parameters=True,
         )
     event.listen(engine, "connect", _set_pragmas)
-    event.listen(engine, "begin", _begin)
     return engine
 
 
@@ -161,10 +157,14 @@ def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> No
     cursor.close()
 
 
-def _begin(connection: Connection) -> None:
-    # A reader that becomes a writer fails at once when another one writes; one that begins as a writer waits.
-    if connection.get_execution_options().get(WRITES):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+@contextmanager
+def begin_writing(engine: Engine) -> Generator[Connection]:
+    """A transaction that writes. No listener begins it: SQLAlchemy would then look for listeners at each statement."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            # A reader that becomes a writer fails at once when another one writes; one that begins as a writer waits.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, Select, Text, column, inspect, select, table
 from sqlalchemy.exc import OperationalError
 
-from perdure.store.database import BUSY_TIMEOUT, WRITES, Address, create_file
+from perdure.store.database import BUSY_TIMEOUT, Address, begin_writing, create_file
 from perdure.store.errors import StoreUnavailableError, StoreVersionError
 from perdure.store.schema import KNOWN_REVISIONS, REVISION, REVISION_TABLE
 
@@ -54,7 +54,7 @@ def _upgrade(engine: Engine, address: Address) -> None:
         _write_ahead(engine)
     with (
         _upgrading,
-        engine.execution_options(**{WRITES: True}).begin() as connection,
+        begin_writing(engine) as connection,
         _without_timeout(connection, address),
     ):
         if not address.sqlite:

@@ -19,12 +19,13 @@ from perdure.contracts.events import AgentStart, NewEvent, load_event
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, check_history
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
+from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.accounting import read_unread_feedback, spent_of_earlier_turns, todos_before
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
-from perdure.store.records import Opened, SessionBefore, StepRecord, TurnBefore
+from perdure.store.records import ClaimedTurn, SessionBefore, StepRecord, TurnBefore
 from perdure.store.schema import insert_into, load_tool_message, step_id, step_record
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, insert_step
@@ -144,7 +145,7 @@ def _step(connection: Connection, turn: TurnRow, number: int | None) -> StepReco
         if turn.last_step is None:
             msg = f"turn {turn.turn} of session {turn.session!r} still runs; name one of its steps, or cancel it first"
             raise ResumeRefusedError(msg)
-        return _required(find_step(connection, turn.last_step), turn.last_step)
+        return _require_step(find_step(connection, turn.last_step), turn.last_step)
     found = [step_record(row) for row in connection.execute(_NUMBERED, {**where, "step": number})]
     if len(found) == 1:
         return found[0]
@@ -158,7 +159,7 @@ def _step(connection: Connection, turn: TurnRow, number: int | None) -> StepReco
     return next((step for step in found if step.id == reached), found[-1])
 
 
-def _required(step: StepRecord | None, name: str) -> StepRecord:
+def _require_step(step: StepRecord | None, name: str) -> StepRecord:
     if step is None:
         msg = f"there is no step {name!r}"
         raise NotFoundError(msg)
@@ -182,7 +183,7 @@ def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -
             "wait for them, name an earlier step, or cancel the turn first"
         )
         raise ResumeRefusedError(msg)
-    return tuple(ended.get(call.call_id) or _withdrawn_result(call) for call in step.calls)
+    return tuple(ended.get(call.call_id) or _withdrawn_result_of(call) for call in step.calls)
 
 
 def _ledger(connection: Connection, keys: dict[str, object]) -> tuple[dict[str, ToolMessage], dict[str, int]]:
@@ -200,7 +201,7 @@ def _ledger(connection: Connection, keys: dict[str, object]) -> tuple[dict[str, 
     return ended, pending
 
 
-def _withdrawn_result(call: PlannedCall) -> ToolMessage:
+def _withdrawn_result_of(call: PlannedCall) -> ToolMessage:
     """The result of a call that nobody decided about, for the model that goes on here: as if it were withdrawn."""
     message = f"Operation aborted: nobody decided about {call.tool}, the session was resumed without; it did not run"
     error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
@@ -209,16 +210,16 @@ def _withdrawn_result(call: PlannedCall) -> ToolMessage:
 
 def _need_something_to_answer(connection: Connection, beginning: Beginning, session: str) -> None:
     """Refuse to have a model answer its own answer."""
-    last = _last_message(connection, beginning.messages, beginning.parent)
+    last = _find_last_message(connection, beginning.messages, beginning.parent)
     if last is None or isinstance(last, AssistantMessage):
         said = "an answer of the model" if last is not None else "nothing yet"
         msg = f"the conversation of session {session!r} ends there with {said}; give a prompt to go on with"
         raise ResumeRefusedError(msg)
 
 
-def _last_message(connection: Connection, messages: Sequence[Message], parent: str | None) -> Message | None:
+def _find_last_message(connection: Connection, messages: Sequence[Message], parent: str | None) -> Message | None:
     while not messages and parent is not None:
-        step = _required(find_step(connection, parent), parent)
+        step = _require_step(find_step(connection, parent), parent)
         messages, parent = step.messages, step.parent
     return messages[-1] if messages else None
 
@@ -254,7 +255,7 @@ def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
     keys: dict[str, object] = {"session": session, "call_ids": [call.call_id for call in calls]}
     ended, _ = _ledger(connection, {**keys, "turn": (begun or stopped).turn})
     waiting = frozenset(call.call_id for call in calls if call.needs is not None and call.call_id not in ended)
-    return before.model_copy(update={"calls": calls, "waiting": waiting, "requests": result.requests})
+    return replace(before, calls=calls, waiting=waiting, requests=result.requests)
 
 
 def _turn_before(row: TurnRow | None) -> TurnBefore | None:
@@ -265,7 +266,7 @@ def _turn_before(row: TurnRow | None) -> TurnBefore | None:
 
 def open_turn(
     connection: Connection, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None
-) -> Opened:
+) -> ClaimedTurn:
     """Begin the session's next turn; the same request id gives the turn it has begun before.
 
     A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
@@ -294,21 +295,20 @@ def open_turn(
 
 
 def _with_earlier_turns(
-    connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: Opened
-) -> Opened:
+    connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: ClaimedTurn
+) -> ClaimedTurn:
     """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
     session, turn = opening.session, opened.turn
     todos = todos_before(connection, session, turn, opening.request.resume_from)
     counts = definition.budgets.scope == "session"
     earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
     said = read_unread_feedback(connection, session, turn) if opening.request.resume_from is None else ()
-    taken = {"todos": todos, "earlier": earlier, "said": said, "store": store_id(connection)}
-    return opened.model_copy(update=taken)
+    return replace(opened, todos=todos, earlier=earlier, said=said, store=store_id(connection))
 
 
-def _read_opened(connection: Connection, row: TurnRow) -> Opened:
+def _read_opened(connection: Connection, row: TurnRow) -> ClaimedTurn:
     prompt = connection.execute(_PROMPT_STEP, {"session": row.session, "turn": row.turn}).scalar_one()
-    return Opened(
+    return ClaimedTurn(
         turn=row.turn,
         tip=prompt,
         definition=row.definition,
@@ -333,7 +333,9 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
     close_abandoned(locked, row)
 
 
-def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None) -> Opened:
+def _begin(
+    locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None
+) -> ClaimedTurn:
     request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
     digest = definition.digest()
     checkpoint = None if request.resume_from is None else resume_checkpoint(locked, request.resume_from, prompt=prompt)
@@ -354,7 +356,9 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
     beginning = checkpoint or _read_beginning(locked, request, turn)
     said = prompt and request.reply is None and not request.compact
     step = StepRecord(
-        id=step_id("prompt", opening.session, turn, beginning.parent, prompt, *(one.artifact for one in request.parts)),
+        id=step_id(
+            "prompt", opening.session, turn, beginning.parent, prompt, *(part.artifact for part in request.parts)
+        ),
         session=opening.session,
         turn=turn,
         step=0,
@@ -375,7 +379,7 @@ def _begin(locked: LockedSession, opening: OpenTurn, definition: AgentDefinition
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
     locked.save()
-    return Opened(turn=turn, tip=step.id, definition=digest, first=True)
+    return ClaimedTurn(turn=turn, tip=step.id, definition=digest, first=True)
 
 
 def _read_beginning(locked: LockedSession, request: TurnRequest, turn: int) -> Beginning:

@@ -12,6 +12,7 @@ from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
 from perdure.contracts.tools import DELEGATED
 from perdure.contracts.turns import RunState, StopReason
+from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.commit_turn import find_turn
 from perdure.store.errors import NotFoundError
@@ -91,7 +92,7 @@ def sessions(
 ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
     """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
     # The start of the last turn and not the last write orders them: that index is written once a turn.
-    kept = _last_turns().where(*_conditions(wanted), *_kin(connection, wanted))
+    kept = _select_last_turns().where(*_conditions(wanted), *_delegate_clauses_of(connection, wanted))
     if only is not None:
         kept = kept.where(schema.turns.c.session.in_(only))
     statement = kept.order_by(schema.turns.c.started_at.desc()).limit(limit)
@@ -99,7 +100,7 @@ def sessions(
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
     waits = find_waiting(connection, ids)
-    records = {row.session: session_record(row).model_copy(update={"waiting": row.session in waits}) for row in found}
+    records = {row.session: replace(session_record(row), waiting=row.session in waits) for row in found}
     return tuple((records[row.session], turn_record(row)) for row in listed)
 
 
@@ -126,7 +127,7 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         yield turns.started_at >= since
 
 
-def _kin(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
+def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     """Which of a caller's delegates, or no delegates at all."""
     if (caller := wanted.get("caller")) is not None:
         bodies = connection.scalars(_DELEGATES, {"session": caller})
@@ -213,7 +214,7 @@ def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, 
     for row in connection.execute(starts):
         event = envelope(row).event
         if turns[row.session] == row.turn and isinstance(event, AgentStart):
-            found[row.session] = found[row.session].model_copy(update={"prompt": event.prompt[:GLANCE]})
+            found[row.session] = replace(found[row.session], prompt=event.prompt[:GLANCE])
     return found
 
 
@@ -243,7 +244,7 @@ def open_requests(
             waiting[row.session, event.request_id] = OpenRequest.model_validate(request, extra="ignore")
         elif isinstance(event, UserInputReceived):
             waiting.pop((row.session, event.request_id), None)
-    stopped = _last_turns().where(
+    stopped = _select_last_turns().where(
         turns.stop_reason == StopReason.WAITING_FOR_INPUT.value, sessions.open_turn.is_(None), *chosen
     )
     for ended in connection.execute(stopped):
@@ -254,7 +255,7 @@ def open_requests(
     return tuple(sorted(waiting.values(), key=lambda request: request.asked_at))
 
 
-def _last_turns() -> Select[*tuple[object, ...]]:
+def _select_last_turns() -> Select[*tuple[object, ...]]:
     last = (schema.sessions.c.session == schema.turns.c.session) & (schema.sessions.c.turn == schema.turns.c.turn)
     return select(*schema.turns.c).join_from(schema.turns, schema.sessions, last)
 
@@ -267,7 +268,7 @@ def turn(connection: Connection, session: str, number: int) -> TurnRecord:
     """
     row = find_turn(connection, session, number)
     if row is None:
-        raise NotFoundError(_no_turn(session, number))
+        raise NotFoundError(_describe_missing_turn(session, number))
     return turn_record(row)
 
 
@@ -307,7 +308,7 @@ def transcript(connection: Connection, name: str, *, turn: int | None = None) ->
     if number is not None and number != record.open_turn:
         row = find_turn(connection, name, number)
         if row is None:
-            raise NotFoundError(_no_turn(name, number))
+            raise NotFoundError(_describe_missing_turn(name, number))
         end = row.last_step or end
     return () if end is None else history(connection, end)
 
@@ -335,7 +336,7 @@ def _is_forked_from(connection: Connection, session: str | None, other: str) -> 
     return connection.scalar(_ORIGIN, {"session": session, "other": other}) is not None
 
 
-def _no_turn(session: str, number: int) -> str:
+def _describe_missing_turn(session: str, number: int) -> str:
     return f"session {session!r} has no turn {number}"
 
 

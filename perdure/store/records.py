@@ -1,35 +1,35 @@
-"""What the store takes and gives: frozen values, one for each kind of row."""
+"""Values of the store: frozen, one for each kind of row."""
 
 import base64
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypedDict
 
-from perdure.contracts.budgets import Spent, Usage
+from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.files import TEXT, FilePart
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
-from perdure.contracts.tools import PlannedCall, Todo
-from perdure.contracts.turns import RunState, StopReason, TurnResult
+from perdure.contracts.tools import PlannedCall
+from perdure.contracts.turns import RunState, StopReason, StoredOpening, TurnResult
 from perdure.contracts.values import Value
 
 BASE64 = ";base64"
-"""The end of the media type of bytes; their text is written so."""
+"""Suffix of the media type of an artifact whose text is bytes in base64."""
 
 
 class StepRecord(Value):
-    """An immutable step: what is new in the conversation since its parent.
+    """An immutable step: the new part of a conversation since its parent.
 
     Attributes:
-        id: Given by ``Generate.step_id``; for step 0 (the prompt) and closing steps by the store.
-        step: The number of the generation in its turn; 0 holds the prompt.
-        parent: None at the root of a conversation.
-        messages: Tool results and user messages that are new, then the model's answer.
-        calls: The calls of the answer, as the workflow sees them.
-        summarised: Of a compaction: its messages are the whole conversation, a summary of so many in place of them.
-            What came before is reached by the parent, for those who want every message.
+        id: Made by ``Generate.step_id``; for step 0 (the prompt) and closing steps, by the store.
+        step: Number of the generation in its turn; 0 holds the prompt.
+        parent: Id of the step before; None at the root of a conversation.
+        messages: New tool results and user messages, then the model's answer.
+        calls: The calls of the answer, with masked arguments.
+        summarised: For a compaction: number of messages that its summary replaces; ``messages`` then holds the whole
+            conversation, and the parents hold the replaced messages.
     """
 
     id: str
@@ -46,12 +46,12 @@ class StepRecord(Value):
 
     @property
     def added(self) -> tuple[Message, ...]:
-        """What the step adds to the transcript; a compaction, which holds what is there already, adds nothing."""
+        """Messages that the step adds to the transcript; a compaction adds none."""
         return self.messages if self.summarised is None else ()
 
     @property
     def is_checkpoint(self) -> bool:
-        """False of the step that closes a turn: with the results of the calls before it, it ends their checkpoint."""
+        """Whether a turn can resume from the step; False for the step that closes a turn with the last results."""
         answers = any(isinstance(message, AssistantMessage) for message in self.messages)
         return self.step == 0 or answers or self.finish_reason != "" or self.summarised is not None
 
@@ -61,7 +61,7 @@ class LedgerCall(Value):
 
     Attributes:
         arguments: The raw JSON text; wiped when the call ends if ``masked``.
-        rejected: The error of a call that never runs; its row is born ended.
+        rejected: Error of a call that never runs; its row begins as ended.
     """
 
     call_id: str
@@ -72,26 +72,26 @@ class LedgerCall(Value):
 
 
 class Begun(Value):
-    """What ``begin_generation`` found: the stored answer, or the results the model has not read yet."""
+    """Result of ``begin_generation``: the stored answer, or the results that the model has not read yet."""
 
     answer: StepRecord | None
     results: tuple[ToolMessage, ...] = ()
 
 
 RERUN = "tool_rerun/"
-"""Keys of the events that tell of a call's further runs begin with it; the ledger counts them."""
+"""Prefix of the keys of events about a call's further runs; the ledger counts these events."""
 
 
 class Claim(Value):
-    """What an attempt finds when it asks for a call.
+    """Answer of the ledger to an attempt that claims a call.
 
     Attributes:
         state: ``free``: the attempt holds the call now, and its body may run, with ``arguments``. ``committed``: the
             call has its result, ``message``. ``uncertain``: another attempt holds it, so the body may have run.
-        aborted: The call ended in a way that ends the turn: ``tool_error`` stands in the log.
-        held_by: Of an uncertain call: the claimant. Whoever takes the call over names it, and gets the call only while
-            that still is so.
-        runs: Of an uncertain call: how often its body was begun.
+        aborted: Whether the call ended in a way that ends the turn: ``tool_error`` stands in the log.
+        held_by: For an uncertain call: the claimant. An attempt that takes the call over names the claimant, and gets
+            the call only while that claimant holds it.
+        runs: For an uncertain call: number of times that its body began.
     """
 
     state: Literal["free", "committed", "uncertain"]
@@ -102,29 +102,14 @@ class Claim(Value):
     runs: int = 0
 
 
-class Opened(Value):
-    """What ``open_turn`` recorded, now or at an earlier attempt; ``first`` tells which.
+class ClaimedTurn(StoredOpening):
+    """A turn that ``open_turn`` has claimed; ``first`` is False if an earlier attempt had done so."""
 
-    Attributes:
-        todos: Those of the turn before, or of the checkpoint.
-        earlier: What the session's turns before have spent, if the agent's budgets count over the session.
-        said: What hooks have said before the turn stopped for people.
-        store: The id of the store that holds it.
-    """
-
-    turn: int
-    tip: str
-    definition: str
     first: bool
-    ended: TurnResult | None = None
-    todos: tuple[Todo, ...] = ()
-    earlier: Spent = Spent()
-    said: tuple[str, ...] = ()
-    store: str = ""
 
 
 class TurnBefore(Value):
-    """A turn by which another one is opened; ``definition`` is the hash of what it froze."""
+    """An earlier turn that a new one goes on from; ``definition`` is the hash of its frozen agent."""
 
     session: str
     turn: int
@@ -133,15 +118,15 @@ class TurnBefore(Value):
 
 
 class SessionBefore(Value):
-    """Where a session stands when a turn is about to open, and what that turn goes on from.
+    """State of a session when a turn is about to open.
 
     Attributes:
-        last: The session's last turn; None of a new session.
-        begun: The turn that the same request has begun at an earlier attempt.
-        source: The turn whose agent and context the new one goes on with: the last one, or that of a checkpoint.
-        calls: Of a turn that a reply starts: the calls of the answer at which the turn before stopped for people.
-        waiting: The ids of those that still wait for a person.
-        requests: What people were asked there.
+        last: The session's last turn; None for a new session.
+        begun: The turn that the same request began at an earlier attempt.
+        source: The turn whose agent and context the new turn keeps: the last one, or that of a checkpoint.
+        calls: For a turn that a reply starts: the calls of the answer at which the turn before stopped for people.
+        waiting: Ids of the calls that still wait for a person.
+        requests: Input requests of those calls.
     """
 
     last: TurnBefore | None = None
@@ -153,14 +138,14 @@ class SessionBefore(Value):
 
     @property
     def number(self) -> int:
-        """The number that the turn has, or is about to get."""
+        """Number of the turn that is about to open."""
         if self.begun is not None:
             return self.begun.turn
         return 1 if self.last is None else self.last.turn + 1
 
 
 class Committed(Value):
-    """The recorded result, and whether this commit recorded it."""
+    """A recorded result; ``first`` tells whether this commit recorded it."""
 
     result: TurnResult
     first: bool
@@ -180,14 +165,14 @@ class RegisteredAgent(Value):
 
 
 class SessionRecord(Value):
-    """A session and where it stands.
+    """A session and its state.
 
     Attributes:
-        turn: The number of the last turn; 0 before the first.
-        open_turn: The turn that runs, if one does.
-        head: The last step of the last ended turn.
-        tip: The last step of the open turn.
-        waiting: Of a listed session: whether its open turn waits for a person.
+        turn: Number of the last turn; 0 before the first.
+        open_turn: Number of the running turn, if any.
+        head: Last step of the last ended turn.
+        tip: Last step of the open turn.
+        waiting: For a listed session: whether its open turn waits for a person.
     """
 
     session: str
@@ -203,18 +188,18 @@ class SessionRecord(Value):
 
 
 class PeopleWaitedFor(Value):
-    """How many turns wait for a person now, and since when the first of them does."""
+    """Number of turns that wait for a person now, and the start of the longest wait."""
 
     turns: int
     since: datetime | None
 
 
 class Closure(Value):
-    """How Temporal has ended the workflow of an open turn, which could not end the turn.
+    """End of an open turn's workflow by Temporal, which could not end the turn itself.
 
     Attributes:
         how: ``terminated``, ``failed`` or ``timed out``.
-        text: The same as one sentence, with what goes on.
+        text: One sentence about the end, and how the session goes on.
     """
 
     at: datetime
@@ -226,8 +211,8 @@ class TurnRecord(Value):
     """A turn: open while ``result`` is None.
 
     Attributes:
-        last_step: The step at its end; None while it is open, and if it had none.
-        closure: Of a listed turn that is open: how Temporal has ended its workflow, if it has.
+        last_step: The turn's last step; None while the turn is open, and if it had no step.
+        closure: For a listed open turn: the end of its workflow by Temporal, if it has ended.
     """
 
     session: str
@@ -243,23 +228,23 @@ class TurnRecord(Value):
 
     @property
     def job_status(self) -> JobStatus:
-        """Where the session stands if this is its last turn."""
+        """Status of the session, if this is its last turn."""
         if self.closure is not None:
             return StopReason.ERROR.job_status
         return JobStatus.RUNNING if self.result is None else self.result.job_status
 
 
 class TurnGlance(Value):
-    """What a list shows of a turn beside its row: the beginning of its prompt, and the last step that is stored."""
+    """A turn in a list: the beginning of its prompt, and the number of its last stored step."""
 
     prompt: str = ""
     steps: int = 0
 
 
 class SessionFilter(TypedDict, total=False):
-    """Which sessions are listed, by their last turns; ``since`` leaves out those that began before.
+    """Filter of a list of sessions, by their last turns; ``since`` leaves out turns that began earlier.
 
-    ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out those of any.
+    ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates.
     """
 
     agent: str | None
@@ -275,7 +260,7 @@ class Artifact(Value):
     """A large output, an image or a file, kept out of the conversation.
 
     Attributes:
-        media_type: That of the text; it ends with ``;base64`` if the text is that of bytes.
+        media_type: Media type of the content, with the suffix ``;base64`` if ``text`` holds bytes.
     """
 
     id: str
@@ -290,7 +275,7 @@ class Artifact(Value):
 
     @property
     def is_binary(self) -> bool:
-        """Whether it holds bytes that are no text."""
+        """Whether the content is bytes that are no text."""
         return self.media_type.endswith(BASE64)
 
     @property
@@ -300,7 +285,7 @@ class Artifact(Value):
 
 
 def artifact_of(session: str, part: FilePart, data: bytes) -> Artifact:
-    """The artifact that has the bytes of a prompt's image or file."""
+    """The artifact with the bytes of a prompt's image or file."""
     if part.media_type == TEXT:
         return Artifact(id=part.artifact, session=session, media_type=TEXT, text=data.decode())
     text = base64.b64encode(data).decode()

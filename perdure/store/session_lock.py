@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Self
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.store import schema
@@ -22,7 +23,14 @@ _SAVE = update(schema.sessions).where(schema.sessions.c.session == bindparam("th
 _STORED_KEYS = select(schema.events.c.key).where(
     schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
 )
-_INSERT_EVENTS = insert(schema.events)
+_KEY = [schema.events.c.session, schema.events.c.key]
+_INSERT_NEW = {
+    name: statement.on_conflict_do_nothing(index_elements=_KEY).execution_options(preserve_rowcount=True)
+    for name, statement in (("sqlite", sqlite.insert(schema.events)), ("postgresql", postgresql.insert(schema.events)))
+}
+_TAKE_BACK = delete(schema.events).where(
+    schema.events.c.session == bindparam("this_session"), schema.events.c.seq > bindparam("after")
+)
 
 WRITTEN = "perdure_written"
 """Where a transaction collects the events that it writes, in the connection's ``info``."""
@@ -76,11 +84,11 @@ class LockedSession:
         connection.execute(insert_into(connection, schema.sessions).on_conflict_do_nothing(), values)
         locked = cls.find(connection, session)
         if locked is None:
-            raise NotFoundError(_no_session(session))
+            raise NotFoundError(_describe_missing_session(session))
         return locked
 
     @classmethod
-    def for_turn(cls, connection: Connection, session: str, turn: int) -> Self:
+    def lock_for_turn(cls, connection: Connection, session: str, turn: int) -> Self:
         """The lock, to write for a turn that is open.
 
         Raises:
@@ -89,7 +97,7 @@ class LockedSession:
         """
         locked = cls.find(connection, session)
         if locked is None:
-            raise NotFoundError(_no_session(session))
+            raise NotFoundError(_describe_missing_session(session))
         locked.require_open(turn)
         return locked
 
@@ -129,13 +137,20 @@ class LockedSession:
             self.connection.execute(_SAVE, {"this_session": self.session, **changed})
 
     def _insert_events(self) -> None:
-        if not self._events:
-            return
-        keys = {"session": self.session, "keys": list(self._events)}
-        stored = set(self.connection.scalars(_STORED_KEYS, keys))
-        new = [event for key, event in self._events.items() if key not in stored]
-        if not new:
-            return
+        """Number the events and insert them. If some are there already, which is rare, the others are numbered anew."""
+        events = list(self._events.values())
+        if events and not self._insert_new(events):
+            after = {"this_session": self.session, "after": self.last_seq}
+            self.connection.execute(_TAKE_BACK, after)
+            keys = {"session": self.session, "keys": list(self._events)}
+            stored = set(self.connection.scalars(_STORED_KEYS, keys))
+            events = [event for event in events if event.key not in stored]
+            self._insert_new(events)
+        self.last_seq += len(events)
+        self.connection.info.setdefault(WRITTEN, []).extend((self.session, event.event) for event in events)
+
+    def _insert_new(self, events: Sequence[NewEvent]) -> bool:
+        """Whether none of the events was there: those that were are left out, and leave a gap."""
         rows = [
             {
                 "session": self.session,
@@ -147,14 +162,13 @@ class LockedSession:
                 "key": event.key,
                 "body": event.event.model_dump_json(),
             }
-            for seq, event in enumerate(new, start=self.last_seq + 1)
+            for seq, event in enumerate(events, start=self.last_seq + 1)
         ]
-        self.connection.execute(_INSERT_EVENTS, rows)
-        self.last_seq += len(rows)
-        self.connection.info.setdefault(WRITTEN, []).extend((self.session, event.event) for event in new)
+        statement = _INSERT_NEW[self.connection.dialect.name]
+        return not rows or self.connection.execute(statement, rows).rowcount == len(rows)
 
 
-def _no_session(session: str) -> str:
+def _describe_missing_session(session: str) -> str:
     return f"there is no session {session!r}"
 
 
@@ -162,7 +176,7 @@ def append_events(connection: Connection, session: str, events: Sequence[NewEven
     """Write events of the open turn."""
     if not events:
         return
-    locked = LockedSession.for_turn(connection, session, events[0].turn)
+    locked = LockedSession.lock_for_turn(connection, session, events[0].turn)
     for turn in {event.turn for event in events}:
         locked.require_open(turn)
     locked.append(*events)

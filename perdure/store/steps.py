@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, insert, literal, sele
 from perdure.contracts.events import NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message
+from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.records import Begun, LedgerCall, StepRecord
@@ -21,7 +22,7 @@ _INSERT = insert(_S)
 
 def begin_generation(connection: Connection, request: Generate, events: Sequence[NewEvent]) -> Begun:
     """The answer that is stored under the request's key, or the results that the model has not read."""
-    locked = LockedSession.for_turn(connection, request.session, request.turn)
+    locked = LockedSession.lock_for_turn(connection, request.session, request.turn)
     answer = find_step(connection, request.step_id())
     if answer is not None:
         return Begun(answer=answer)
@@ -40,7 +41,7 @@ def finish_generation(
     connection: Connection, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
 ) -> StepRecord:
     """Store an answer and enter its calls; the answer that another attempt stored wins."""
-    locked = LockedSession.for_turn(connection, step.session, step.turn)
+    locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
     stored = find_step(connection, step.id)
     if stored is not None:
         return stored
@@ -58,13 +59,13 @@ def finish_compaction(connection: Connection, step: StepRecord, events: Sequence
 
     The calls of the step before keep waiting for their results: they are in the messages that were kept.
     """
-    locked = LockedSession.for_turn(connection, step.session, step.turn)
+    locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
     stored = find_step(connection, step.id)
     if stored is not None:
         return stored
     _need_parent(locked, step.parent)
     before = None if step.parent is None else find_step(connection, step.parent)
-    insert_step(locked, step.model_copy(update={"calls": before.calls if before is not None else ()}))
+    insert_step(locked, replace(step, calls=before.calls if before is not None else ()))
     locked.tip = step.id
     locked.append(*events)
     locked.save()
@@ -77,7 +78,7 @@ def _need_parent(locked: LockedSession, parent: str | None) -> None:
     It is the tip, unless the turn was reset; only then is it looked for.
     """
     if parent is not None and parent != locked.tip and find_step(locked.connection, parent) is None:
-        raise NotFoundError(_no_step(parent))
+        raise NotFoundError(_describe_missing_step(parent))
 
 
 def find_step(connection: Connection, step: str) -> StepRecord | None:
@@ -121,10 +122,10 @@ def history(connection: Connection, tip: str) -> tuple[Message, ...]:
 def _steps_to(connection: Connection, chain: Select[*tuple[object, ...]], tip: str) -> list[Row[*tuple[object, ...]]]:
     rows = connection.execute(chain, {"tip": tip}).all()
     if not rows:
-        raise NotFoundError(_no_step(tip))
+        raise NotFoundError(_describe_missing_step(tip))
     # Sorted here: the database would move every message through its sorter.
     return sorted(rows, key=lambda row: row.distance, reverse=True)
 
 
-def _no_step(step: str) -> str:
+def _describe_missing_step(step: str) -> str:
     return f"there is no step {step!r}"

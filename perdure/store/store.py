@@ -21,9 +21,9 @@ from perdure.store import checkpoints, commit_turn, open_turn, queries, session_
 from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
-    WRITES,
     Address,
     SqliteFile,
+    begin_writing,
     connect,
     translate_errors,
 )
@@ -86,7 +86,6 @@ class Store:
         self._address = Address(url)
         self._engine = connect(self._address)
         self._file = SqliteFile(self._address.file) if self._address.file and self._address.has_plain_file else None
-        self._writing = self._engine.execution_options(**{WRITES: True})
         self._reading = self._engine
         if self._address.sqlite:
             # One thread writes, so writers of this process queue in order instead of polling for the file's lock.
@@ -112,7 +111,7 @@ class Store:
         """
         store = cls(url, observe)
         try:
-            await store._on(store._writers, lambda: store._prepare(upgrade=upgrade))
+            await store._run_on(store._writers, lambda: store._prepare(upgrade=upgrade))
         except BaseException:
             await store.close()
             raise
@@ -176,7 +175,7 @@ class Store:
         """Close it."""
         await self.close()
 
-    async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _run_on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         def translating() -> T:
             with translate_errors(self._address):
                 return work()
@@ -187,11 +186,11 @@ class Store:
 
     async def write(self, operation: str, work: Callable[[Connection], T]) -> T:
         """Do the work in one transaction that writes."""
-        with self._timed(operation):
-            return await self._on(self._writers, lambda: self._transaction(work))
+        with self._measure(operation):
+            return await self._run_on(self._writers, lambda: self._transaction(work))
 
     @contextmanager
-    def _timed(self, operation: str) -> Iterator[None]:
+    def _measure(self, operation: str) -> Iterator[None]:
         began = time.monotonic()
         try:
             yield
@@ -210,8 +209,8 @@ class Store:
                     raise
                 return self._read_once(work)
 
-        with self._timed(operation):
-            return await self._on(self._readers, reading)
+        with self._measure(operation):
+            return await self._run_on(self._readers, reading)
 
     def _read_once(self, work: Callable[[Connection], T]) -> T:
         with self._reading.connect() as connection:
@@ -223,7 +222,7 @@ class Store:
         def once() -> T:
             nonlocal committing
             written: list[tuple[str, Event]] = []
-            with self._writing.begin() as connection:
+            with begin_writing(self._engine) as connection:
                 connection.info[session_lock.WRITTEN] = (
                     written  # of a connection that lives on: an aborted one left its own
                 )

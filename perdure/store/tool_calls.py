@@ -77,7 +77,7 @@ class OpenCalls:
             self._rows = {row.call_id: row for row in locked.connection.execute(_FIND_MANY, keys)}
         for call_id in wanted:
             if call_id not in self._rows:
-                raise NotFoundError(_no_call(self._key(call_id)))
+                raise NotFoundError(_describe_missing_call(self._key(call_id)))
         self._messages = {
             call_id: load_tool_message(row.message) for call_id, row in self._rows.items() if row.state == "ended"
         }
@@ -233,10 +233,10 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
             frozen asks for it.
     """
     call = CallKey(session=session, turn=turn, call_id=call_id)
-    locked = LockedSession.for_turn(connection, call.session, call.turn)
+    locked = LockedSession.lock_for_turn(connection, call.session, call.turn)
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
-        raise NotFoundError(_no_call(call))
+        raise NotFoundError(_describe_missing_call(call))
     if row.state == "ended" and _is_delegate_of(row, claimant):
         connection.execute(_CLAIM_ENDED, {**call.parameters(), "by": claimant, "at": locked.now})
         locked.append(*events)
@@ -364,5 +364,5 @@ def _end_columns_of(call: CallKey, message: ToolMessage, now: datetime) -> dict[
     return {**call.parameters(), "result": message.model_dump_json(), "at": now}
 
 
-def _no_call(call: CallKey) -> str:
+def _describe_missing_call(call: CallKey) -> str:
     return f"turn {call.turn} of session {call.session!r} has no tool call {call.call_id!r}"

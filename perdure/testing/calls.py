@@ -77,13 +77,13 @@ class Call:
                 if not self._cancelled:
                     raise
             except Exception as error:  # noqa: BLE001 - the edge: as Temporal takes whatever an activity raises
-                failure = error if isinstance(error, ApplicationError) else _of(error)
+                failure = error if isinstance(error, ApplicationError) else _to_application_error(error)
                 if failure.non_retryable or attempt >= most:
-                    return self._failed(failure)
+                    return self._to_activity_error(failure)
                 until = self._clock.now + (failure.next_retry_delay or self._wait(attempt))
                 await self._clock.wait(lambda: self._cancelled, until)
             if self._cancelled:
-                return self._failed(CancelledError("Cancelled"))
+                return self._to_activity_error(CancelledError("Cancelled"))
         return None
 
     def _wait(self, attempt: int) -> timedelta:
@@ -91,7 +91,7 @@ class Call:
         wait = policy.initial_interval * policy.backoff_coefficient ** min(attempt - 1, 50)
         return min(wait, policy.maximum_interval or wait)
 
-    def _failed(self, cause: ApplicationError | CancelledError) -> ActivityError:
+    def _to_activity_error(self, cause: ApplicationError | CancelledError) -> ActivityError:
         error = ActivityError(
             "Activity task failed",
             scheduled_event_id=0,
@@ -105,7 +105,7 @@ class Call:
         return error
 
 
-def _of(error: Exception) -> ApplicationError:
+def _to_application_error(error: Exception) -> ApplicationError:
     failure = ApplicationError(str(error), type=type(error).__name__)
     failure.__cause__ = error
     return failure

@@ -41,7 +41,7 @@ class Clock:
         """Start a task."""
         self._awake += 1
         task = asyncio.create_task(work)
-        task.add_done_callback(self._rest)
+        task.add_done_callback(self._let_time_pass)
         return task
 
     async def wait(self, condition: Callable[[], bool], until: datetime | None = None) -> None:
@@ -54,7 +54,7 @@ class Clock:
             return
         waiting = _Wait(condition, until, asyncio.get_running_loop().create_future())
         self._waits.append(waiting)
-        self._rest()
+        self._let_time_pass()
         try:
             await waiting.over
         except asyncio.CancelledError:
@@ -72,7 +72,7 @@ class Clock:
         for waiting in [waiting for waiting in self._waits if waiting.over.done() or waiting.condition()]:
             self._wake(waiting)
 
-    def _rest(self, _: object = None) -> None:
+    def _let_time_pass(self, _: object = None) -> None:
         """One task less works: wake those that it has brought something; if nobody works, let time pass."""
         self._awake -= 1
         self.look()
@@ -81,7 +81,7 @@ class Clock:
         moments = [waiting.until for waiting in self._waits if waiting.until is not None]
         if moments:
             self.now = max(self.now, min(moments))
-            for waiting in [one for one in self._waits if one.until is not None and one.until <= self.now]:
+            for waiting in [wait for wait in self._waits if wait.until is not None and wait.until <= self.now]:
                 self._wake(waiting)
             return
         for waiting in list(self._waits):

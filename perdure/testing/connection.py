@@ -75,10 +75,10 @@ class Connection:
         fault = response.fault
         match fault and fault.kind:
             case "hang":
-                await self._unless_gone(asyncio.Event().wait())
+                await self._wait_unless_gone(asyncio.Event().wait())
             case "hang_in_body":
                 await self._send_half(response)
-                await self._unless_gone(asyncio.Event().wait())
+                await self._wait_unless_gone(asyncio.Event().wait())
             case "close":
                 pass
             case "cut":
@@ -91,7 +91,7 @@ class Connection:
             case "drip":
                 return await self._drip(response, fault.seconds if fault else 0)
             case "delay":
-                if not await self._unless_gone(asyncio.sleep(fault.seconds if fault else 0)):
+                if not await self._wait_unless_gone(asyncio.sleep(fault.seconds if fault else 0)):
                     return False
                 return await self._send(response)
             case _:
@@ -114,7 +114,7 @@ class Connection:
         self._begin(response)
         for index in range(len(response.body)):
             # Before each byte: after the last one the client may already send its next request.
-            if not await self._unless_gone(asyncio.sleep(seconds)):
+            if not await self._wait_unless_gone(asyncio.sleep(seconds)):
                 return False
             self._write(h11.Data(data=response.body[index : index + 1]))
         self._write(h11.EndOfMessage())
@@ -125,7 +125,7 @@ class Connection:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOW)
         self._writer.transport.abort()
 
-    async def _unless_gone(self, waiting: Coroutine[object, object, object]) -> bool:
+    async def _wait_unless_gone(self, waiting: Coroutine[object, object, object]) -> bool:
         """Wait, but notice a client that closes its connection meanwhile."""
         done, gone = asyncio.create_task(waiting), asyncio.create_task(self._reader.read(1))
         try:

@@ -16,7 +16,7 @@ import temporalio.client
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.cli.errors import CliError
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary, find_free_port
 from perdure.client import Client, PerdureError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.settings import Settings
@@ -92,7 +92,7 @@ async def environment(
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-test-")))
             provider = await stack.enter_async_context(ScriptedProvider(script, models=models))
-            stack.enter_context(_variables(_of_provider(provider)))
+            stack.enter_context(_variables(_variables_of(provider)))
             ui_url = None
             if address is None:
                 server = await stack.enter_async_context(make_server(folder, ui=ui))
@@ -124,7 +124,7 @@ async def environment(
         _open.clear()
 
 
-def _of_provider(provider: ScriptedProvider) -> dict[str, str]:
+def _variables_of(provider: ScriptedProvider) -> dict[str, str]:
     """What leads litellm to the scripted model, also past a proxy."""
     direct = ",".join(name for name in (os.environ.get("NO_PROXY", ""), "127.0.0.1") if name)
     return {
@@ -163,9 +163,9 @@ def make_server(folder: Path, *, ui: bool = False) -> EmbeddedServer:
         find_binary()
     except CliError as error:
         raise EnvironmentUnavailableError(error.message) from None
-    ui_port = free_port() if ui else None
+    ui_port = find_free_port() if ui else None
     return EmbeddedServer(
-        ServerOptions(port=free_port(), ui_port=ui_port, log=folder / "server.log", dynamic_config=_FAST)
+        ServerOptions(port=find_free_port(), ui_port=ui_port, log=folder / "server.log", dynamic_config=_FAST)
     )
 
 

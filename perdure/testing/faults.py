@@ -5,7 +5,7 @@ Each fits the wire it is met on: OpenAI's and Anthropic's errors have their own 
 
 from collections.abc import Mapping
 
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
 from perdure.testing.script import ErrorText, Fault, KnownError, Reply
 
 
@@ -61,7 +61,7 @@ def unknown_model() -> Fault:
 
 def in_a_200(fault: Fault) -> Fault:
     """The same error reply with status 200, as some gateways send it."""
-    return fault.model_copy(update={"sent_as": 200})
+    return replace(fault, sent_as=200)
 
 
 def page(code: int = 502) -> Fault:

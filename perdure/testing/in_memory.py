@@ -12,9 +12,9 @@ from typing import Literal, Unpack
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.pace import Gate, Gates
+from perdure.activities.provider_http import stand_in
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
-from perdure.activities.stand_in import answer_with
 from perdure.activities.tool_runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.client.read import read_events, read_trajectory
@@ -124,6 +124,7 @@ class InMemoryOptions(TaskOptions, total=False):
         agents: Further agents, such as delegates that the agent names.
         models: Scripts of single models, by the name after the provider's prefix.
         window: Tokens that a prompt may have; a longer one is refused as context overflow.
+        max_tools: Tools that a request may have; more are refused.
         people: What people say to questions and approvals.
         on_event: What is to happen meanwhile.
         after: The run whose session goes on.
@@ -135,6 +136,7 @@ class InMemoryOptions(TaskOptions, total=False):
     agents: Sequence[Agent]
     models: Mapping[str, Answers]
     window: int
+    max_tools: int
     people: People
     on_event: OnEvent
     after: InMemoryRun
@@ -180,18 +182,24 @@ async def run_in_memory(
     if reply is not None:
         more["reply"] = reply
     clock = Clock(datetime.now(UTC))
-    model = ScriptedProvider(script, models=options.get("models"), window=options.get("window"))
+    window, max_tools = options.get("window"), options.get("max_tools")
+    model = ScriptedProvider(script, models=options.get("models"), window=window, max_tools=max_tools)
     async with _make_parts((agent, *options.get("agents", ())), store) as parts:
         watching = _Watching(options.get("on_event"))
         around = Around(
-            activities=make_activities(parts, _no_recordings(parts), _OpenGates(parts.metrics, room=1), clock.seconds),
+            activities=make_activities(
+                parts, _make_no_recordings(parts), _OpenGates(parts.metrics, room=1), clock.seconds
+            ),
             clock=clock,
             ask=_ask_with(options.get("people", ())),
             on_event=watching.hear,
         )
         started = request.model_copy(update=more)
-        with answer_with(stand_in_of(model, clock)):
+        token = stand_in.set(stand_in_of(model, clock))
+        try:
             results = await _run_turns(around, session, Continuation.model_validate(dict(started)))
+        finally:
+            stand_in.reset(token)
     if watching.error is not None:
         raise watching.error
     return InMemoryRun(
@@ -239,7 +247,7 @@ class _Watching:
 class _OpenGates(Gates):
     """Gates that never hold a call: what a script refuses says nothing of a pace."""
 
-    def of(self, definition: AgentDefinition) -> Gate:
+    def gate_of(self, definition: AgentDefinition) -> Gate:
         """A gate that is open."""
         return Gate(definition.model, lambda: 1_000, lambda: None)
 
@@ -326,5 +334,5 @@ def _prepare(given: tuple[Agent, ...]) -> _Prepared:
     return prepared
 
 
-def _no_recordings(parts: Parts) -> Recordings:
+def _make_no_recordings(parts: Parts) -> Recordings:
     return Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)

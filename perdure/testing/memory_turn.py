@@ -9,32 +9,33 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError
 
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.budgets import ExtendRequest, Limits
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Event
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople, InputRequest, Reply
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, QueuedMessage, TurnResult
-from perdure.engine import after, delegates, hooks, input_requests, limits
-from perdure.engine import step as engine
+from perdure.engine import delegates, hooks, input_requests, limits
+from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
+from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.limits import extend
+from perdure.engine.limits import extend, waits_for_grants
 from perdure.engine.state import Mailbox, TurnState
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn, run_turn
+from perdure.engine.turn import Turn, note_end, run_turn, state_of
+from perdure.engine.world import World
 from perdure.testing.calls import Call
 from perdure.testing.clock import Clock
 from perdure.worker.app import Activities
 from perdure.workflows import failures, options
-from perdure.workflows.delegates import read
+from perdure.workflows.delegates import read_outcome
 from perdure.workflows.options import ActivityOptions
 
 Ask = Callable[[InputRequest], tuple[Reply, float] | None]
@@ -96,7 +97,7 @@ class MemoryTurn(World):
     def __init__(self, around: Around, session: str, request: Continuation) -> None:
         self.around = around
         self.session = session
-        self.mail = Mailbox()
+        self.mail: Mailbox = Mailbox()
         self.turn: Turn | None = None
         self._clock = around.clock
         self._request = request
@@ -110,36 +111,34 @@ class MemoryTurn(World):
     async def run(self) -> list[TurnResult]:
         """Carry out the turn, and those of messages that were sent for later; their results."""
         _around.set(self.around)
-        results = [await self._carried_out(self._request)]
+        results = [await self._carry_out(self._request)]
         while self.mail.queued:
             message, *rest = self.mail.queued
             self.mail = Mailbox(queued=tuple(rest))
-            store = self._state.store
+            store = self._state.origin.store
             request = Continuation(prompt=message.prompt, request_id=message.request_id, store=store)
-            results.append(await self._carried_out(request))
+            results.append(await self._carry_out(request))
         return results
 
-    async def _carried_out(self, request: Continuation) -> TurnResult:
+    async def _carry_out(self, request: Continuation) -> TurnResult:
         opened = await self._open(request)
         if isinstance(opened, TurnResult):
             return opened
         self.turn = Turn(opened)
         self._past, self._counts = False, True
-        if request.reply is not None and opened.asking:
-            waiting = opened.model_copy(update={"asked": True})
-            with contextlib.suppress(input_requests.ReplyError):
-                self.mail, _ = input_requests.settle(waiting, self.mail, request.reply, self.now)
+        if request.reply is not None:
+            self.mail = input_requests.accept_first_reply(opened, self.mail, request.reply, self.now)
         return await self._commit(await run_turn(self._turn, self))
 
     async def _open(self, request: Continuation) -> TurnState | TurnResult:
         request_id = request.request_id or uuid.uuid4().hex
         opening = OpenTurn(session=self.session, request=request, request_id=request_id, run_started_at=self.now)
-        opened = await self._to_the_end(
+        opened = await self._await_fully(
             self._call(Activity.OPEN_TURN, self.around.activities.open_turn, opening, options.opening())
         )
         if isinstance(opened, ActivityError):
-            return failures.refused(opening, failures.detail(opened, "runtime"))
-        return opened.ended or engine.begin(opening, opened, self.now)
+            return failures.result_of_refusal(opening, failures.detail(opened, "runtime"))
+        return opened.ended or state_of(opening, opened, self.now)
 
     # What happens meanwhile.
 
@@ -151,8 +150,8 @@ class MemoryTurn(World):
     def send(self, message: QueuedMessage) -> None:
         """Take a message into the running turn, or for the next one."""
         state = self._state
-        name = "steered" if message.steer and state.ending is None and state.guidance is None else "queued"
-        self.mail = self.mail.model_copy(update={name: (*getattr(self.mail, name), message)})
+        steers = message.steer and state.takes_steering
+        self.mail = self.mail.with_steered(message) if steers else self.mail.with_queued(message)
 
     def extend(self, asked: ExtendRequest) -> None:
         """Change the limits of the turn."""
@@ -184,7 +183,7 @@ class MemoryTurn(World):
         """When the time budget is used up; none while people are waited for."""
         if self.turn is None or not self._counts or (limit := self._state.policy.budgets.seconds) is None:
             return None
-        return self._state.started_at + self._state.waited + limit
+        return self._state.origin.started_at + self._state.waited + limit
 
     @property
     def _turn(self) -> Turn:
@@ -197,12 +196,12 @@ class MemoryTurn(World):
 
     def hear_delegates(self) -> None:
         """Charge the turn for the delegates in the background that have ended."""
-        for one in self._state.running:
-            delegate = self._background[one.session]
+        for running in self._state.running:
+            delegate = self._background[running.session]
             if delegate.ended:
-                self._turn.state = after.background_ended(self._state, one.session, delegate.result)
+                self._turn.state = delegates.mark_ended(self._state, running.session, delegate.result)
 
-    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+    async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         """There is no history that could grow."""
         del action
         return False
@@ -212,7 +211,7 @@ class MemoryTurn(World):
         call = self._call(
             Activity.GENERATE, self.around.activities.generate, action, options.generation(self._state.policy)
         )
-        (outcome,) = await self._settled([call])
+        (outcome,) = await self._settle([call])
         return outcome if isinstance(outcome, Generation) else self._failed_model(outcome)
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:
@@ -220,24 +219,24 @@ class MemoryTurn(World):
         call = self._call(
             Activity.COMPACT, self.around.activities.compact, action, options.generation(self._state.policy)
         )
-        (outcome,) = await self._settled([call])
+        (outcome,) = await self._settle([call])
         return outcome if isinstance(outcome, Compacted) else self._failed_model(outcome)
 
     def _failed_model(self, outcome: ActivityError) -> Failed | None:
-        return None if self.stopped else Failed(*failures.of_model(outcome))
+        return None if self.stopped else failures.of_model(outcome)
 
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
         """Call hooks written in Python."""
-        (outcome,) = await self._settled([self._hooks(action)])
+        (outcome,) = await self._settle([self._hooks(action)])
         return None if self.stopped else failures.of_hooks(outcome)
 
-    def _hooks(self, action: React) -> Call:
-        bounds = options.reacting(self._state.policy, action)
-        return self._call(Activity.REACT, self.around.activities.react, action, bounds)
+    def _hooks(self, action: RunHooks) -> Call:
+        bounds = options.run_hooks(self._state.policy, action)
+        return self._call(Activity.RUN_HOOKS, self.around.activities.run_hooks, action, bounds)
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
         """Tell people what the turn waits for, or readers what was decided."""
-        outcome = await self._to_the_end(
+        outcome = await self._await_fully(
             self._call(Activity.ASK, self.around.activities.ask, action, options.bookkeeping())
         )
         return Failed(failures.detail(outcome, "people")) if isinstance(outcome, ActivityError) else outcome
@@ -257,7 +256,7 @@ class MemoryTurn(World):
     async def _reply(self, reply: Reply, seconds: float) -> None:
         await self._clock.sleep(seconds)
         with contextlib.suppress(input_requests.TooEarlyError):
-            self.mail, _ = input_requests.settle(self._state, self.mail, reply, self.now)
+            self.mail, _ = input_requests.accept_reply(self._state, self.mail, reply, self.now)
 
     async def pause(self, seconds: float) -> None:
         """Wait before the model is told of its failure."""
@@ -265,18 +264,10 @@ class MemoryTurn(World):
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
         """Run tools in parallel."""
-        called, _ = delegates.parted(self._state)
+        called, _ = delegates.next_batch(self._state)
         running = [self._tool(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
-        outcomes: list[ToolOutcome] = []
-        aborted: ErrorDetail | None = None
-        for planned, outcome in zip(called, await self._settled(running), strict=True):
-            if isinstance(outcome, ToolOutcome):
-                outcomes.append(outcome)
-            elif not is_cancelled_exception(outcome):
-                detail, aborts = failures.tool_failure(outcome, planned.tool)
-                outcomes.append(after.not_run(planned.call_id, detail))
-                aborted = aborted or (detail if aborts else None)
-        return None if self.stopped else ToolResults(tuple(outcomes), aborted)
+        settled = await self._settle(running)
+        return None if self.stopped else failures.of_tools(called, settled)
 
     def _tool(self, tool: str, call: CallTool) -> Call:
         policy = self._state.policy.tools.get(tool, ToolPolicy())
@@ -286,12 +277,12 @@ class MemoryTurn(World):
     async def delegate(self, action: CallDelegates) -> list[delegates.End]:
         """Have delegates work in parallel."""
         started = [_Delegate(self.around, start) for start in action.starts]
-        waited = [one for one in started if not one.start.call.background]
-        self._background |= {one.start.session: one for one in started if one.start.call.background}
-        await self._until(lambda: all(one.ended for one in waited))
+        waited = [delegate for delegate in started if not delegate.start.call.background]
+        self._background |= {delegate.start.session: delegate for delegate in started if delegate.start.call.background}
+        await self._until(lambda: all(delegate.ended for delegate in waited))
         if self.stopped:
             await self._end(waited)
-        return [None if one.start.call.background else one.result for one in started]
+        return [None if delegate.start.call.background else delegate.result for delegate in started]
 
     async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
         """Wait for delegates in the background."""
@@ -303,22 +294,22 @@ class MemoryTurn(World):
         self.hear_delegates()
         if action.call is None or self.stopped:
             return None
-        collecting = delegates.collecting(self._state, action)
+        collecting = delegates.collect(self._state, action)
         call = self._call(
             Activity.COLLECT_DELEGATES, self.around.activities.collect_delegates, collecting, options.bookkeeping()
         )
-        (outcome,) = await self._settled([call])
-        return read(action.call, outcome)
+        (outcome,) = await self._settle([call])
+        return read_outcome(action.call, outcome)
 
     def _have_ended(self, awaited: Sequence["_Delegate"], action: AwaitDelegates) -> bool:
-        ends = [one.ended for one in awaited]
-        return all(ends) if action.call is not None else any(ends) or not engine.waits_for_grants(self._state)
+        ends = [delegate.ended for delegate in awaited]
+        return all(ends) if action.call is not None else any(ends) or not waits_for_grants(self._state)
 
     async def _end(self, started: Sequence["_Delegate"]) -> None:
         """Have delegates end as cancelled, and wait until they have."""
-        for one in started:
-            one.turn.cancel(self._why_stopped)
-        await self._clock.wait(lambda: all(one.ended for one in started))
+        for delegate in started:
+            delegate.turn.cancel(self._why_stopped)
+        await self._clock.wait(lambda: all(delegate.ended for delegate in started))
 
     @property
     def _why_stopped(self) -> str:
@@ -327,15 +318,15 @@ class MemoryTurn(World):
         return "its caller's time is used up" if self._past else "its caller has ended"
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
-        close_turn(self._turn, self, action)
-        result: TurnResult | ActivityError = await self._to_the_end(
+        note_end(self._turn, self, action)
+        result: TurnResult | ActivityError = await self._await_fully(
             self._call(Activity.COMMIT_TURN, self.around.activities.commit_turn, action, options.bookkeeping())
         )
         if isinstance(result, ActivityError):
-            result = failures.unrecorded(self._state, action, failures.detail(result, "runtime"))
+            result = failures.result_of_lost_commit(self._state, action, failures.detail(result, "runtime"))
         last = hooks.at_the_end(self._state, action, result, self.now)
         if last is not None:
-            await self._to_the_end(self._hooks(last))
+            await self._await_fully(self._hooks(last))
         return result
 
     # Calls and waits.
@@ -343,17 +334,17 @@ class MemoryTurn(World):
     def _call(self, name: str, activity: Callable[..., Any], argument: object, bounds: ActivityOptions) -> Call:
         return Call(self._clock, activity, argument, name=name, session=self.session, options=bounds)
 
-    async def _to_the_end(self, call: Call) -> Any:  # noqa: ANN401 - as an activity handle's
+    async def _await_fully(self, call: Call) -> Any:  # noqa: ANN401 - as an activity handle's
         await self._clock.wait(lambda: call.done)
         return call.outcome
 
-    async def _settled(self, calls: Sequence[Call]) -> list[Any]:
+    async def _settle(self, calls: Sequence[Call]) -> list[Any]:
         """What each has come to; when the turn is stopped first, they are cancelled."""
         await self._until(lambda: all(call.done for call in calls))
         if self.stopped:
             for call in calls:
                 call.cancel()
-        return [await self._to_the_end(call) for call in calls]
+        return [await self._await_fully(call) for call in calls]
 
     async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
         """Wait for a condition, and no longer than until the turn is stopped."""

@@ -267,26 +267,29 @@ class ScriptedProvider:
             Exception: The body is no request of the wire, or the script has no answer for it.
         """
         request = wire.request(body)
-        refused, reply = self._judged(request, wire)
-        fault = refused or self._next_fault(request, reply)
+        refused, reply = self._answer_or_refuse(request, wire)
+        fault = refused or self._take_next_fault(request, reply)
         response = self._response(wire, request, reply, fault, headers)
         kind = "refused" if refused else fault.kind if fault else None
         self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind, body=json.loads(body)))
         await self._notify()
         return response
 
-    def answer_at_once(self, wire: Wire, request: ChatRequest) -> tuple[dict[str, JsonValue] | None, Fault | None]:
+    def answer_at_once(
+        self, wire: Wire, request: ChatRequest, body: dict[str, JsonValue]
+    ) -> tuple[dict[str, JsonValue] | None, Fault | None]:
         """The answer to a request as an object, without HTTP; or else the fault that the request is about to meet."""
-        refused, reply = self._judged(request, wire)
+        refused, reply = self._answer_or_refuse(request, wire)
         fault = refused or self._fault_ahead(request, reply)
         if fault is not None:
             return None, fault
-        self.requests.append(RecordedRequest(request=request, headers={}, fault=None))
+        recorded = RecordedRequest(request=request, headers={}, fault=None)
+        self.requests.append(recorded.model_copy(update={"body": body}))  # a long conversation is not read once more
         return wire.answer(request, reply), None
 
-    def _judged(self, request: ChatRequest, wire: Wire) -> tuple[Fault | None, Reply]:
+    def _answer_or_refuse(self, request: ChatRequest, wire: Wire) -> tuple[Fault | None, Reply]:
         """Why the request is refused, if it is, and the script's reply to it."""
-        refused = self._over_a_limit(request) or self._broken_rule(request, wire)
+        refused = self._find_limit_fault(request) or self._find_rule_fault(request, wire)
         return refused, Reply() if refused else self._reply(request)
 
     def _response(
@@ -314,14 +317,14 @@ class ScriptedProvider:
             answer = wire.without_answer(answer)
         return Response(200, json.dumps(answer).encode(), fault=fault)
 
-    def _over_a_limit(self, request: ChatRequest) -> Fault | None:
+    def _find_limit_fault(self, request: ChatRequest) -> Fault | None:
         if self._max_tools is not None and len(request.tools) > self._max_tools:
             return Fault(kind="status", known="too_many_tools")
         if self._window is not None and request.tokens > self._window:
             return Fault(kind="status", known="context_overflow")
         return None
 
-    def _broken_rule(self, request: ChatRequest, wire: Wire) -> Fault | None:
+    def _find_rule_fault(self, request: ChatRequest, wire: Wire) -> Fault | None:
         said = find_broken_rule(request, wire)
         return None if said is None else Fault(kind="status", status=400, error=said)
 
@@ -335,7 +338,7 @@ class ScriptedProvider:
             msg = f"the script's function failed: {error!r}"
             raise _FunctionFailedError(msg) from error
 
-    def _next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
+    def _take_next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
         fault = self._fault_ahead(request, reply)
         self._faults_used[_conversation(request)] += 1
         return fault

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from perdure.contracts.agents import ToolMode
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, replace
 from perdure.llm.text_tools import write_calls
 
 KnownError = Literal[
@@ -93,7 +93,7 @@ class Reply(Value):
 
     def after(self, *faults: Fault) -> "Reply":
         """The same answer, after these faults."""
-        return self.model_copy(update={"faults": (*self.faults, *faults)})
+        return replace(self, faults=(*self.faults, *faults))
 
 
 Fault.model_rebuild()

@@ -3,13 +3,14 @@
 import errno
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
 import httpx
 
 from perdure.activities.model_attempt import DeadlineExceededError
-from perdure.activities.stand_in import StandIn
+from perdure.activities.provider_http import StandIn
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing.clock import Clock
@@ -18,6 +19,12 @@ from perdure.testing.provider import ANTHROPIC, OPENAI, ScriptedProvider
 from perdure.testing.script import ChatRequest, Fault
 
 _SLOW = frozenset({"hang", "hang_in_body", "delay", "drip"})
+
+_asking: ContextVar[AgentDefinition | None] = ContextVar("perdure_asking", default=None)
+"""The agent whose model call this task makes over litellm."""
+
+_UNSENT = frozenset({"timeout", "num_retries", "max_retries", "api_key", "api_base"})
+"""Arguments of litellm's call that are no fields of the request."""
 
 
 def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
@@ -32,8 +39,10 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
         ]
         request = ChatRequest.model_validate({"model": name, "messages": sent, **asked})
         if provider == "anthropic":  # whose counts of tokens are others
+            _asking.set(definition)
             return None
-        completion, fault = model.answer_at_once(OPENAI, request)
+        fields = {key: value for key, value in arguments.items() if key not in _UNSENT}
+        completion, fault = model.answer_at_once(OPENAI, request, {**fields, "model": name, "messages": [*sent]})
         if completion is not None or fault is None or fault.kind not in _SLOW:
             return completion
         response = await model.answer(OPENAI, request.model_dump_json().encode(), {})
@@ -43,7 +52,14 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
 
     async def send(request: httpx.Request) -> httpx.Response:
         wire = ANTHROPIC if request.url.path.endswith(ANTHROPIC.path) else OPENAI
-        return _receive(request, await model.respond("POST", wire.path, dict(request.headers), request.content))
+        response = await model.respond("POST", wire.path, dict(request.headers), request.content)
+        definition, fault = _asking.get(), response.fault
+        if definition is not None and fault is not None and fault.kind in _SLOW:
+            try:
+                await _pass(clock, definition, fault, len(response.body))
+            except DeadlineExceededError as late:
+                raise httpx.ReadTimeout(str(late), request=request) from late
+        return _receive(request, response)
 
     return StandIn(answer=answer, send=send)
 

@@ -112,9 +112,9 @@ def _records(calm: Outcome, found: Outcome) -> Iterator[str]:
 
 
 def _unequal(what: str, wanted: list[Json], got: list[Json]) -> Iterator[str]:
-    for number, (one, other) in enumerate(zip_longest(wanted, got), start=1):
-        if one != other:
-            yield f"{what} {number}: {_short(other)} in place of {_short(one)}"
+    for number, (expected, other) in enumerate(zip_longest(wanted, got), start=1):
+        if expected != other:
+            yield f"{what} {number}: {_short(other)} in place of {_short(expected)}"
             return
 
 

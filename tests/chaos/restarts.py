@@ -15,7 +15,7 @@ import click
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import Script, ScriptedProvider
 from tests.house import House, become_a_user
@@ -28,10 +28,10 @@ OPEN_SECONDS = 12.0
 async def main() -> int:
     """Exits with 1 if the wait ends before the turn, or in an error."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-restarts-"))
-    options = ServerOptions(port=free_port(), db=folder / "temporal.db")
+    options = ServerOptions(port=find_free_port(), db=folder / "temporal.db")
     with pytest.MonkeyPatch.context() as environment:
         async with EmbeddedServer(options) as server:
-            become_a_user(environment, server)
+            become_a_user(environment, server.address)
             temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
             async with House.built(
                 name="restarts", server=server, temporal=temporal, environment=environment, folder=folder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from temporalio.worker import Replayer
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.store import Store
 from perdure.worker.sandbox import production_runner
@@ -82,7 +82,7 @@ class Chaos:
         async with await Store.open(f"sqlite:///{folder / EMPTY}", upgrade=True):
             pass
         with Databases() as databases:
-            async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=LIMITS)) as server:
+            async with EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=LIMITS)) as server:
                 yield cls(folder, server, databases)
 
     async def calm_down(self, names: Iterable[str]) -> None:
@@ -159,7 +159,7 @@ class Chaos:
         if fault.kind not in {Kind.SERVER, Kind.POWER}:
             yield self.server
             return
-        options = ServerOptions(port=free_port(), dynamic_config=LIMITS, db=folder / "temporal.db")
+        options = ServerOptions(port=find_free_port(), dynamic_config=LIMITS, db=folder / "temporal.db")
         async with EmbeddedServer(options) as own:
             yield own
 
@@ -167,8 +167,10 @@ class Chaos:
 async def _replayed(stage: Stage) -> list[str]:
     """Replay every history of the session against the code as it is."""
     replayer = Replayer(workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=production_runner())
-    results = [await replayer.replay_workflow(one, raise_on_replay_failure=False) for one in await stage.histories()]
-    return [f"a history does not replay: {one.replay_failure}" for one in results if one.replay_failure]
+    results = [
+        await replayer.replay_workflow(history, raise_on_replay_failure=False) for history in await stage.histories()
+    ]
+    return [f"a history does not replay: {result.replay_failure}" for result in results if result.replay_failure]
 
 
 def summary(verdicts: list[Verdict], seconds: float) -> str:
@@ -178,12 +180,13 @@ def summary(verdicts: list[Verdict], seconds: float) -> str:
         mine = [verdict for verdict in verdicts if verdict.fault.kind is kind]
         if mine:
             lines.append(
-                f"{kind:<12}{len(mine):>6}{sum(one.struck for one in mine):>8}"
-                f"{sum(one.unknown_effects for one in mine):>9}{sum(one.repeated_requests for one in mine):>13}"
-                f"{sum(bool(one.broken) for one in mine):>8}"
+                f"{kind:<12}{len(mine):>6}{sum(verdict.struck for verdict in mine):>8}"
+                f"{sum(verdict.unknown_effects for verdict in mine):>9}"
+                f"{sum(verdict.repeated_requests for verdict in mine):>13}"
+                f"{sum(bool(verdict.broken) for verdict in mine):>8}"
             )
-    boundaries = len({(one.fault.scenario, one.fault.point) for one in verdicts if one.struck})
-    broken = sum(bool(one.broken) for one in verdicts)
+    boundaries = len({(verdict.fault.scenario, verdict.fault.point) for verdict in verdicts if verdict.struck})
+    broken = sum(bool(verdict.broken) for verdict in verdicts)
     lines.append(
         f"{len(verdicts)} faults at {boundaries} boundaries in {seconds:.0f} s: "
         + (f"{broken} DIFFER from the calm run" if broken else "every outcome is that of the calm run")

@@ -244,7 +244,7 @@ class Stage:
         """Wait until the model was asked for its answer of this number."""
 
         async def asked() -> bool:
-            return any(one.index == index for one in self.model.asked)
+            return any(request.index == index for request in self.model.asked)
 
         await eventually(asked, PATIENCE)
 
@@ -255,7 +255,7 @@ class Stage:
             with contextlib.suppress(RPCError):
                 described = await self.temporal.get_workflow_handle(self.session).describe()
                 pending = described.raw_description.pending_activities
-                refused = any(one.last_failure.application_failure_info.type in REFUSALS for one in pending)
+                refused = any(activity.last_failure.application_failure_info.type in REFUSALS for activity in pending)
                 return refused or described.status is not WorkflowExecutionStatus.RUNNING
             return False
 

@@ -32,8 +32,8 @@ def outcome(*, unknown: str = "") -> Outcome:
     calls = ("pay-1", "put-2")
     results = [result(call, unknown=call == unknown) for call in calls]
     ends = [
-        {"type": "tool_end", "call_id": one["call_id"], "result": one["content"], "error": one["error"]}
-        for one in results
+        {"type": "tool_end", "call_id": ended["call_id"], "result": ended["content"], "error": ended["error"]}
+        for ended in results
     ]
     return Outcome(
         results=[{"stop_reason": "finished"}],
@@ -159,5 +159,5 @@ def test_a_blow_is_in_the_trace_with_its_begin_and_its_end(tmp_path: Path) -> No
     assert trace.reached("message sent", pid=0)
     with trace.blow():
         trace.reached("before claim_call", "pay-1")
-    assert [one.label for one in trace.lines()] == ["message sent", BLOW_BEGINS, "before claim_call", BLOW_ENDS]
-    assert [one.label for one in trace.struck()] == ["message sent"]
+    assert [moment.label for moment in trace.lines()] == ["message sent", BLOW_BEGINS, "before claim_call", BLOW_ENDS]
+    assert [moment.label for moment in trace.struck()] == ["message sent"]

@@ -418,11 +418,11 @@ def _wrong_proofs(table: Table) -> Iterator[str]:
 def _wrong_codes(table: Table) -> Iterator[str]:
     for (code, statuses), names in CODES.items():
         for name in names.split():
-            found = {status: table.by_code(status, ("odd", name)) for status in PROBED}
+            found = {status: table.find_by_code(status, ("odd", name)) for status in PROBED}
             decided = {status: row.code for status, row in found.items() if row is not None}
             if decided != dict.fromkeys(statuses, code):
                 yield f"{name}: {decided}, not {code} for {statuses}"
-            yield from (f"x{name}" for status in PROBED if table.by_code(status, (f"x{name}", f"{name}x")))
+            yield from (f"x{name}" for status in PROBED if table.find_by_code(status, (f"x{name}", f"{name}x")))
             yield from _wrong_kinds(name, list(found.values()))
 
 

@@ -56,4 +56,26 @@ def test_an_import_brings_nothing_unwanted_and_changes_nothing(
 
 def test_every_module_of_the_pure_packages_is_looked_at() -> None:
     wanted, _ = CASES["the pure packages"]
-    assert {"perdure.contracts.turns", "perdure.agents.agent", "perdure.engine.step"} <= set(wanted)
+    assert {"perdure.contracts.turns", "perdure.agents.agent", "perdure.engine.turn"} <= set(wanted)
+
+
+TELL_AT_LITELLM = """
+import importlib, os, sys
+os.environ.pop("LITELLM_LOCAL_MODEL_COST_MAP", None)
+class Tell:
+    def find_spec(self, name, *_):
+        if name == "litellm":
+            print(os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP"), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Tell())
+importlib.import_module(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["perdure.activities.litellm_call", "perdure.activities.provider_http", "perdure.testing.in_memory"]
+)
+def test_litellm_fetches_nothing_whichever_module_imports_it_first(first: str, tmp_path: Path) -> None:
+    """Without a network each fetch of its price list is tried for seconds."""
+    done = run("-c", TELL_AT_LITELLM, first, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.stdout.split() == ["True"], done.stderr

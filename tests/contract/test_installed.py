@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.testing.provider import ScriptedProvider
 from perdure.testing.script import Script, call, say
 from tests.contract.repository import PACKAGES, ROOT, run, sources
@@ -114,7 +114,7 @@ def project(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def developing(installed: Path, project: Path, environment: dict[str, str]) -> AsyncIterator[str]:
     """``perdure dev`` in the project, until the block ends; the address of its server."""
-    port = free_port()
+    port = find_free_port()
     command = [str(installed / "perdure"), "dev", "--agents", "my_agent.py", "--headless", "--port", str(port)]
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -142,7 +142,7 @@ async def test_a_job_runs_in_a_project_with_a_package_named_activities(installed
             "OPENAI_API_KEY": "sk-scripted-0123456789",
             "OPENAI_BASE_URL": provider.url,
             "OPENAI_API_BASE": provider.url,
-            "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
+            "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{find_free_port()}",
         }
         async with developing(installed, project, environment) as address:
             job = await asyncio.create_subprocess_exec(

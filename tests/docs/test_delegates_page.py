@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from perdure.engine.delegates import SUB_AGENTS
+from perdure.agents.delegates import CLONE_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delegates.md").read_text(encoding="utf-8")
 LEAD, EDITOR, WORKER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -25,7 +25,9 @@ def test_the_lead_of_the_page_has_three_delegates_that_take_a_query() -> None:
 
 def test_the_types_and_caps_of_the_page_are_those_of_the_code() -> None:
     shown = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d+) \|$", PAGE, re.MULTILINE)
-    assert {name: int(cap) for name, cap in shown} == {name: one.max_steps for name, one in SUB_AGENTS.items()}
+    assert {name: int(cap) for name, cap in shown} == {
+        name: clone_type.max_steps for name, clone_type in CLONE_TYPES.items()
+    }
 
 
 def test_the_worker_of_the_page_can_spawn() -> None:

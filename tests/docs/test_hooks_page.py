@@ -62,7 +62,7 @@ def test_the_tables_have_every_reaction_and_every_event() -> None:
     (events,) = re.findall(r"## Events\n(.*?)\n## ", PAGE, re.DOTALL)
     (rules,) = re.findall(r"## Rules\n(.*?)\n## ", PAGE, re.DOTALL)
     named = re.findall(r"^\| `(\w+)\(", reactions, re.MULTILINE)
-    assert named == [one.__name__ for one in get_args(get_args(AnyReaction)[0])]
+    assert named == [reaction.__name__ for reaction in get_args(get_args(AnyReaction)[0])]
     rows = [row.split("|")[1] for row in events.splitlines() if row.startswith("| `")]
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(HOOK_EVENTS)
     (known,) = re.findall(r"knows\n\((.*?)\)", rules, re.DOTALL)

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Agent
 from perdure.cli.main import cli
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.testing import Script, faults
 from perdure.testing.__main__ import main
 from perdure.testing.script import ChatRequest
@@ -30,7 +30,7 @@ def run(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_each_test_of_the_page_passes(house: House, name: str) -> None:
-    port = str(free_port())
+    port = str(find_free_port())
     agents = [value for value in run(AGENTS).values() if isinstance(value, Agent)]
     for variable, value in re.findall(r"([A-Z_]+)=(\S+)", "\n".join(re.findall(r"^    export .*", PAGE, re.MULTILINE))):
         house.environment.setenv(variable, value.replace("8901", port))
@@ -40,7 +40,8 @@ async def test_each_test_of_the_page_passes(house: House, name: str) -> None:
 
 def test_the_page_names_every_fault() -> None:
     table = "".join(line for line in PAGE.splitlines() if line.startswith("| `"))
-    offered = {name for name, _ in inspect.getmembers(faults, inspect.isfunction) if not name.startswith("_")}
+    functions = inspect.getmembers(faults, inspect.isfunction)
+    offered = {name for name, made in functions if made.__module__ == faults.__name__ and not name.startswith("_")}
     assert set(re.findall(r"`(\w+)\(", table)) == offered
 
 

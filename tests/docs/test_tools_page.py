@@ -61,7 +61,7 @@ def test_the_error_of_the_page_is_the_one_of_a_wrong_result() -> None:
 
     assert find.returns is not None
     with pytest.raises(InvalidOutputError) as refusal:
-        find.returns.checked(find())
+        find.returns.check(find())
     assert str(refusal.value) in " ".join(PAGE.split())
 
 

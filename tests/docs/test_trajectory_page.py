@@ -42,7 +42,7 @@ async def test_the_code_of_the_page_runs(house: House) -> None:
         assert await names["last_words"](house.client, house.session) == "done"
         (call,) = re.findall(r"`(turn\.events\(heartbeat=.*?\))`", PAGE)
         names["turn"] = await house.client.attach(house.session)
-        events = [one async for one in eval(call, names)]
+        events = [envelope async for envelope in eval(call, names)]
         evaluated = await names["evaluate"](house.client, ["one", "two"])
-    assert [one.messages[-1].content for one in evaluated] == ["done", "done"]
+    assert [turn.messages[-1].content for turn in evaluated] == ["done", "done"]
     assert events[-1].event.type == "agent_end"

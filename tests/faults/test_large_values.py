@@ -73,8 +73,8 @@ async def test_an_answer_is_stored_whole_and_cut_only_in_the_result(house: House
 
 
 def many(text: str, count: int) -> Reply:
-    one: tuple[str, JsonValue] = ("swallow", {"text": text})
-    return Reply(calls=(one,) * count)
+    request: tuple[str, JsonValue] = ("swallow", {"text": text})
+    return Reply(calls=(request,) * count)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from perdure.cli.server import free_port, spawn, stop_process
+from perdure.cli.server import find_free_port, spawn, stop_process
 from perdure.contracts.budgets import Spent
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.store import Store
@@ -46,7 +46,7 @@ async def pooled(postgresql: Any) -> AsyncIterator[str]:
     if binary is None:
         pytest.skip("pgbouncer is not installed")
     postgresql.ensure_postgres_running()
-    address, port = make_url(postgresql.get_uri()), free_port()
+    address, port = make_url(postgresql.get_uri()), find_free_port()
     server = Path(str(address.query["host"]))
     # Not in pytest's own folder: started by root, PgBouncer runs as the server's user, who may not enter that one.
     folder = Path(tempfile.mkdtemp(prefix="perdure-test-"))

@@ -42,8 +42,8 @@ class Proxy:
 
     async def closed(self) -> None:
         """Wait until nothing passes any more."""
-        for one in self._passing:
-            one.cancel()
+        for task in self._passing:
+            task.cancel()
         await asyncio.gather(*self._passing, return_exceptions=True)
 
 

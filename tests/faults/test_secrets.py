@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.testing import Reply, ScriptedProvider, call, faults, say
 from perdure.testing.script import ChatRequest, Fault
 from tests.faults import everywhere
@@ -152,7 +152,7 @@ def careless(request: ChatRequest) -> Reply:
 @pytest.fixture
 def address(house: House) -> str:
     """Where the worker will serve its metrics."""
-    return f"127.0.0.1:{free_port()}"
+    return f"127.0.0.1:{find_free_port()}"
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ async def test_no_secret_that_a_provider_sends_back_is_left_anywhere(
     handle = house.temporal.get_workflow_handle(pending.session)
 
     async def failed_once() -> bool:
-        return any(one.attempt > 1 for one in (await handle.describe()).raw_description.pending_activities)
+        return any(pending.attempt > 1 for pending in (await handle.describe()).raw_description.pending_activities)
 
     await eventually(failed_once)
     assert await left_of(house, address, pending.session, views=False) == []

@@ -40,7 +40,7 @@ async def test_whoever_waits_for_the_end_sits_out_a_restart(lasting: House) -> N
         door = waiting(mcp, lasting.session)
         await provider.wait_for_requests(2)
         await eventually(waited)
-        assert not {result, task, door} & {one for one in (result, task, door) if one.done()}
+        assert not {result, task, door} & {waiter for waiter in (result, task, door) if waiter.done()}
         await kill(lasting)
         await lasting.server.start()
         await provider.refuse()  # the attempts may have outlived the server, and hang

@@ -128,7 +128,7 @@ async def left_visibly(house: House, *parts: str) -> None:
 
     async def shown() -> bool:
         pending = (await handle.describe()).raw_description.pending_activities
-        return any(all(part in said(one) for part in ("runtime.store_mismatch", *parts)) for one in pending)
+        return any(all(part in said(activity) for part in ("runtime.store_mismatch", *parts)) for activity in pending)
 
     await eventually(shown)
 

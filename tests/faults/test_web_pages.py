@@ -8,7 +8,7 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowExecutionStatus
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from tests.house import eventually
 
 NAMESPACE = "/api/v1/namespaces/default"
@@ -45,7 +45,7 @@ async def http_api(server: EmbeddedServer) -> bool:
 @pytest.mark.parametrize("headers", [OTHER_SITE, REBOUND], ids=["another site", "a rebound name"])
 async def test_no_port_of_the_server_starts_or_tells_anything(headers: Mapping[str, str]) -> None:
     """The HTTP API of the server refuses every host; gRPC is none of what a page can speak."""
-    async with EmbeddedServer(ServerOptions(port=free_port())) as server:
+    async with EmbeddedServer(ServerOptions(port=find_free_port())) as server:
         client = await temporalio.client.Client.connect(server.address)
         await client.start_workflow("Secret", "what was said", id="private", task_queue="nobody")
         await eventually(lambda: http_api(server))
@@ -67,7 +67,7 @@ async def test_no_port_of_the_server_starts_or_tells_anything(headers: Mapping[s
 
 async def test_a_page_of_another_site_starts_nothing_by_the_port_of_the_ui() -> None:
     """It has no token of a form. A rebound name could read there: docs/temporal-ui.md says so."""
-    async with EmbeddedServer(ServerOptions(port=free_port(), ui_port=free_port())) as server:
+    async with EmbeddedServer(ServerOptions(port=find_free_port(), ui_port=find_free_port())) as server:
         client = await temporalio.client.Client.connect(server.address)
         status, said = ask(server.options.ui_port or 0, "POST", f"{NAMESPACE}/workflows/by-a-page", OTHER_SITE)
         assert (status, "csrf" in said) == (400, True)

@@ -39,7 +39,9 @@ async def waiting_visibly(house: House, *parts: str) -> None:
 
     async def shown() -> bool:
         pending = (await handle.describe()).raw_description.pending_activities
-        return any(all(part in said(one) for part in ("runtime.store_unavailable", *parts)) for one in pending)
+        return any(
+            all(part in said(activity) for part in ("runtime.store_unavailable", *parts)) for activity in pending
+        )
 
     await eventually(shown)
 

@@ -9,8 +9,8 @@ from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import CommitTurn, TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.engine import delegates
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed, ToolResults
+from perdure.engine.calls import CallTools, ToolResults
+from perdure.engine.generation import Failed
 from perdure.workflows.agent_turn import AgentTurn
 
 
@@ -64,6 +64,6 @@ class CallsToolsOneByOne(AgentTurn):
         return await super().run(*given)
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
-        called, _ = delegates.parted(self._state)
+        called, _ = delegates.next_batch(self._state)
         results = [await self._start(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
         return ToolResults(tuple(results))

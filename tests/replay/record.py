@@ -16,7 +16,7 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.contracts.values import JsonValue
@@ -53,10 +53,10 @@ def written(history: WorkflowHistory) -> str:
 async def record(scenario: Scenario, house: House) -> list[str]:
     """Play the scenario; the histories of its runs, the oldest first."""
     house.session = scenario.name
-    house.settings = house.client.settings = house.settings.model_copy(update={"task_queue": DEFAULT_TASK_QUEUE})
     body = Body()
     provider = ScriptedProvider(scenario.script(), always=scenario.always)
-    async with provider, house.worker(scenario.agent(body), runner=production_runner(), fail_workflows=scenario.fails):
+    agents = (scenario.agent(body), *scenario.helpers)
+    async with provider, house.worker(*agents, runner=production_runner(), fail_workflows=scenario.fails):
         house.use(provider)
         await scenario.drive(Stage(house, provider, body))
         runs = await _ended(house)
@@ -86,7 +86,7 @@ def missing(folder: Path) -> list[Scenario]:
 async def record_into(folder: Path) -> None:
     """Record what is missing into the folder."""
     options = ServerOptions(
-        port=free_port(), dynamic_config={**FAST, "limit.historyCount.suggestContinueAsNew": str(ROTATES_AFTER)}
+        port=find_free_port(), dynamic_config={**FAST, "limit.historyCount.suggestContinueAsNew": str(ROTATES_AFTER)}
     )
     found: dict[str, str] = {}
     async with EmbeddedServer(options) as server:
@@ -96,9 +96,14 @@ async def record_into(folder: Path) -> None:
         )
         for scenario in missing(folder):
             with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as scratch:
-                become_a_user(environment, server)
+                become_a_user(environment, server.address)
                 built = House.built(
-                    name=scenario.name, server=server, temporal=temporal, environment=environment, folder=Path(scratch)
+                    name=scenario.name,
+                    server=server,
+                    temporal=temporal,
+                    environment=environment,
+                    folder=Path(scratch),
+                    task_queue=DEFAULT_TASK_QUEUE,
                 )
                 async with built as house:
                     histories = await record(scenario, house)

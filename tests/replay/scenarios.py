@@ -8,13 +8,33 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from perdure import Agent, ApprovalPolicy, Compaction, RetryPolicy, ask_user, tool
+from perdure import (
+    Agent,
+    ApprovalPolicy,
+    Compaction,
+    Continue,
+    Delegate,
+    HookContext,
+    HookRule,
+    Retry,
+    RetryPolicy,
+    RetryWithFeedback,
+    ask_user,
+    hook,
+    stop,
+    todo,
+    tool,
+)
 from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
 from tests.workflow.asking import COLOUR, PAY, pay, several, waiting
+from tests.workflow.backgrounds import awaiting, starts
+from tests.workflow.backgrounds import steps as in_turn
 from tests.workflow.bodies import Body, happened
+from tests.workflow.delegating import agent, asks, played
 
 ROTATES_AFTER = 60
 """Events of a history after which the recording server suggests a fresh one."""
@@ -36,6 +56,12 @@ def count(number: int) -> str:
 def finish() -> str:
     """End the turn."""
     return "finished"
+
+
+@hook("agent_start", "step_end", "agent_end")
+def looks(event: Any, context: HookContext) -> RetryWithFeedback | None:
+    """Look, and find the first step wanting."""
+    return RetryWithFeedback("better") if event.type == "step_end" and context.step == 1 else None
 
 
 @dataclass
@@ -208,6 +234,7 @@ class Scenario:
     settings: dict[str, Any] = field(default_factory=dict)
     always: Fault | None = None
     fails: bool = False
+    helpers: tuple[Agent, ...] = ()
 
     def agent(self, body: Body) -> Agent:
         """The agent of this scenario."""
@@ -226,6 +253,11 @@ THREE = call(("count", {"number": 1}), ("count", {"number": 2}), ("count", {"num
 HELD = call(("held", {}))
 TOLD = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0), on_retry="tell_model")
 DONE = say("done")
+ONCE = RetryPolicy(max_retries=0)
+TODO: tuple[str, JsonValue] = ("todo", {"new_titles": ["count"]})
+ATTEMPT: tuple[str, JsonValue] = ("attempt_completion", {})
+GREET = Continue("be brief")
+LEAD: dict[str, Any] = {"instructions": "I am tester.", "delegates": [Delegate("helper", background=True)]}
 ASKS: dict[str, Any] = {"tools": (count, ask_user, pay)}
 
 
@@ -284,5 +316,39 @@ SCENARIOS = (
     Scenario("closed-as-canceled", (HELD, DONE), is_cancelled_in_a_tool, fails=True),
     Scenario("closed-by-temporal", (HELD, DONE), is_cancelled_by_temporal, fails=True),
     Scenario("closed-as-refused", (DONE,), is_refused, fails=True),
+    Scenario("stop-condition", (COUNT, COUNT, DONE), settings={"stop_conditions": [stop.tool_use("count", 2)]}),
+    Scenario(
+        "fallback", (DONE.after(faults.bad_key()), DONE), settings={"fallback_models": ["openai/other"], "retry": ONCE}
+    ),
+    Scenario(
+        "hooks", (COUNT, DONE), settings={"hooks": [looks, HookRule(name="greet", on="agent_start", reaction=GREET)]}
+    ),
+    Scenario(
+        "hook-takes-back",
+        (COUNT, DONE),
+        settings={"hooks": [HookRule(name="again", on="generation_end", reaction=Retry(), times=1)]},
+    ),
+    Scenario(
+        "hook-after-failure",
+        (DONE.after(faults.bad_key()),),
+        settings={"hooks": [HookRule(name="again", on="generation_error", reaction=Retry(), times=1)]},
+    ),
+    Scenario(
+        "todos",
+        (call(TODO, ATTEMPT), call(("todo", {"completed": [0]}), ATTEMPT), DONE),
+        settings={"tools": (todo,), "completion": "attempt_completion"},
+    ),
+    Scenario(
+        "delegates",
+        played(tester=in_turn(asks("first", "second"), DONE), helper=in_turn(DONE)),
+        settings=LEAD,
+        helpers=(agent("helper"),),
+    ),
+    Scenario(
+        "background-delegates",
+        played(tester=in_turn(starts("first", "second"), COUNT, awaiting(0, 1), DONE), helper=in_turn(DONE)),
+        settings=LEAD,
+        helpers=(agent("helper"),),
+    ),
     Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )

@@ -70,7 +70,9 @@ async def test_a_history_does_not_replay_against_a_workflow_that_does_something_
 
 
 def test_each_scenario_has_its_histories_of_this_version() -> None:
-    assert {re.sub(r"-\d+$", "", path.stem) for path in CURRENT.glob("*.json")} == {one.name for one in SCENARIOS}
+    assert {re.sub(r"-\d+$", "", path.stem) for path in CURRENT.glob("*.json")} == {
+        scenario.name for scenario in SCENARIOS
+    }
 
 
 @pytest.mark.parametrize("path", STORED, ids=name_of)

@@ -26,6 +26,7 @@ from perdure import (
 )
 from perdure.client import Client, Turn
 from perdure.contracts.events import AnyEvent, Event, ToolEnd
+from perdure.contracts.values import replace
 
 M = "openai/gpt-5-mini"
 
@@ -123,3 +124,9 @@ async def use_the_client(client: Client, turn: Turn) -> None:
     await client.start("clerk", "Read.", max_steps="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.start("clerk")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await turn.extend(steps=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def change_values(event: ToolEnd) -> None:
+    """Of these mypy alone knows; a change in `python_version` would blind it."""
+    replace(event, results="read")  # type: ignore[call-arg]
+    replace(event, seconds="many")  # type: ignore[arg-type]

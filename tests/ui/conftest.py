@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from tests.conftest import FAST
 from tests.house import House, become_a_user
@@ -30,10 +30,10 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 @pytest.fixture(scope="module")
 async def jobs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Jobs]:
     """The jobs; asked for after the browser, so that nothing is prepared in vain."""
-    options = ServerOptions(port=free_port(), ui_port=free_port(), dynamic_config=FAST)
+    options = ServerOptions(port=find_free_port(), ui_port=find_free_port(), dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
         with pytest.MonkeyPatch.context() as environment:
-            become_a_user(environment, server)
+            become_a_user(environment, server.address)
             temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
             async with (
                 House.built(

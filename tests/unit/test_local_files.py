@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.main import cli
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.client import ServerUnreachableError
 from perdure.client.connect import address_source, load_config
 from perdure.local_files import FILE, AlreadyRunningError, DevAddresses, find, hold_address
@@ -21,7 +21,7 @@ from tests.contract.repository import ROOT
 
 ADDRESSES = DevAddresses(
     pid=os.getpid(),
-    temporal_address=f"127.0.0.1:{free_port()}",
+    temporal_address=f"127.0.0.1:{find_free_port()}",
     namespace="default",
     task_queue="of-the-file",
     store_url="sqlite:////of/the/file.db",

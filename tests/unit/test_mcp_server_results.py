@@ -154,9 +154,9 @@ async def test_a_long_result_is_sent_whole_as_nothing_could_read_on_in_it(serve:
 async def test_an_idempotent_tool_is_listed_as_one(serve: Serve) -> None:
     """S-78: as perdure's own client of MCP reads it."""
     async with serve(giving(1, idempotent=True), tool(name="other")(lambda: 1)) as client:
-        one, other = (await client.list_tools()).tools
-    assert one.annotations is not None
-    assert one.annotations.idempotent_hint is True
+        idempotent, other = (await client.list_tools()).tools
+    assert idempotent.annotations is not None
+    assert idempotent.annotations.idempotent_hint is True
     assert other.annotations is None
 
 

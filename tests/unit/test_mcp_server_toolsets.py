@@ -65,7 +65,7 @@ async def test_a_toolset_is_entered_by_its_first_call_and_left_when_the_server_e
     """S-29 S-28."""
     notes = Notes(name="notes")
     async with Client(as_mcp(notes)) as client:
-        listed = [one.name for one in (await client.list_tools()).tools]
+        listed = [listed_tool.name for listed_tool in (await client.list_tools()).tools]
         assert notes._log == []
         said = [
             text(await client.call_tool("notes__add", {"note": "one"})),

@@ -30,7 +30,9 @@ def step(number: int, *messages: Any, usage: int = 0) -> TrajectoryStep:
 
 
 def asks(*ids: str) -> AssistantMessage:
-    return AssistantMessage(tool_calls=tuple(ToolCall(id=one, name="look", arguments='{"place": "x"}') for one in ids))
+    return AssistantMessage(
+        tool_calls=tuple(ToolCall(id=call_id, name="look", arguments='{"place": "x"}') for call_id in ids)
+    )
 
 
 def result(call_id: str) -> ToolMessage:
@@ -109,7 +111,7 @@ def test_a_fourth_format_is_an_error() -> None:
 def test_a_conversation_from_elsewhere_is_a_step_for_each_answer() -> None:
     """S-55."""
     read = Trajectory.from_openai(golden("openai.json"), agent="scout")
-    assert [[message.role for message in one.messages] for one in read.steps] == [
+    assert [[message.role for message in record.messages] for record in read.steps] == [
         ["user", "assistant"],
         ["tool", "tool", "user", "assistant"],
     ]

@@ -57,7 +57,7 @@ def asker(**settings: Any) -> Agent:
 
 def several(*replies: Reply) -> Reply:
     """All calls of these answers in one."""
-    return call(*(one for reply in replies for one in reply.calls))
+    return call(*(tool_call for reply in replies for tool_call in reply.calls))
 
 
 async def waiting(house: House, count: int = 1) -> list[dict[str, Any]]:

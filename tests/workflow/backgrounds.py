@@ -46,15 +46,15 @@ def awaiting(*places: int) -> Callable[[ChatRequest], Reply]:
 def sessions_in(request: ChatRequest) -> list[str]:
     """The sessions that the model was told of when it started delegates."""
     told = [json.loads(text) for text in results_in(request) if text.startswith('{"session"')]
-    return [one["session"] for one in told]
+    return [delegate["session"] for delegate in told]
 
 
 def steps(*answers: Reply | Callable[[ChatRequest], Reply]) -> Callable[[ChatRequest], Reply]:
     """One answer after the other; some look at what they are asked."""
 
     def answer(request: ChatRequest) -> Reply:
-        one = answers[request.index]
-        return one if isinstance(one, Reply) else one(request)
+        reply = answers[request.index]
+        return reply if isinstance(reply, Reply) else reply(request)
 
     return answer
 

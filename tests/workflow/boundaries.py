@@ -146,7 +146,7 @@ class Model(ScriptedProvider):
 
     def hangs(self, scenario: str) -> bool:
         """Whether a call of the scenario waits for an answer that never comes."""
-        return any(one.fault == "hang" and scenario_of(one.request) == scenario for one in self.requests)
+        return any(request.fault == "hang" and scenario_of(request.request) == scenario for request in self.requests)
 
     def asked(self, scenario: str) -> int:
         """How many model calls of the scenario have come, a repeated one counted once."""
@@ -252,13 +252,13 @@ class Stage:
     def _stood(self, name: str) -> int:
         """At how many boundaries the turn and its delegates have been held."""
         session = self._session(name)
-        mine = [one for one in files(self._held) if one.partition(" ")[0].partition(".")[0] == session]
+        mine = [file for file in files(self._held) if file.partition(" ")[0].partition(".")[0] == session]
         return self._model.asked(name) + len(mine)
 
 
 def files(folder: Path) -> list[str]:
     """The names of what is there."""
-    return [one.name for one in folder.iterdir()]
+    return [file.name for file in folder.iterdir()]
 
 
 async def outcome(house: House, session: str, scenario: Scenario, told: Json = None) -> Outcome:
@@ -289,9 +289,9 @@ def _without_receipt(fields: dict[str, Json]) -> dict[str, Json]:
 
 def _timeless(envelopes: tuple[Envelope, ...], *, ordered: bool) -> list[Json]:
     """The log without its times; of calls that ran at the same time, each call's events by themselves."""
-    numbers = [one.seq for one in envelopes]
+    numbers = [envelope.seq for envelope in envelopes]
     assert numbers == list(range(1, len(envelopes) + 1)), f"the log is numbered {numbers}"
-    lines: list[Json] = [one.line() for one in envelopes]
+    lines: list[Json] = [envelope.line() for envelope in envelopes]
     left_out = TIMES if ordered else TIMES | {"seq"}
     kept = [_without_durations({name: line[name] for name in line.keys() - left_out}) for line in lines]
     return kept if ordered else sorted(kept, key=_place)
@@ -314,7 +314,7 @@ def told_in_short(messages: tuple[Message, ...]) -> tuple[str, ...]:
 
 def _in_short(message: Message) -> str:
     if isinstance(message, AssistantMessage):
-        return " ".join([*filter(None, [message.content]), *(f"{one.name}()" for one in message.tool_calls)])
+        return " ".join([*filter(None, [message.content]), *(f"{call.name}()" for call in message.tool_calls)])
     if isinstance(message, ToolMessage):
         if message.error is None and message.content.startswith('{"session"'):  # which is named after the run
             return f"= {json.loads(message.content)['status']}"

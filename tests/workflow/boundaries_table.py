@@ -23,14 +23,14 @@ LISTED = '= {"todos": [{"id": 0, "title": "look", "completed": false}]}'
 
 def condition(
     name: str,
-    one: AnyCondition,
+    tested: AnyCondition,
     *replies: Reply,
     transcript: tuple[str, ...],
     ends: str | None = None,
     agent: str = "tester",
 ) -> tuple[str, Scenario]:
     """A turn that the condition finishes, under its name in the table."""
-    request = {"stop_conditions": [one.named(name).model_dump(mode="json")]}
+    request = {"stop_conditions": [tested.named(name).model_dump(mode="json")]}
     return name, Scenario(replies, ends or f"finished by {name}", transcript, request=request, agent=agent)
 
 
@@ -153,18 +153,18 @@ REASONS = {
 
 
 def reaction(
-    name: str, one: AnyReaction, ends: str, replies: tuple[Reply, ...], transcript: tuple[str, ...]
+    name: str, tested: AnyReaction, ends: str, replies: tuple[Reply, ...], transcript: tuple[str, ...]
 ) -> dict[str, Scenario]:
     """The turn with a rule, and the same turn with a function; both react to the second step."""
-    steps = len(replies) + isinstance(one, Retry)  # a step that is taken back is used up, and paid for
-    by_rule = Scenario(replies, ends, transcript, request=rule("tool_end", one), steps=steps)
+    steps = len(replies) + isinstance(tested, Retry)  # a step that is taken back is used up, and paid for
+    by_rule = Scenario(replies, ends, transcript, request=rule("tool_end", tested), steps=steps)
     by_function = Scenario(replies, ends, transcript, agent=f"hooked-{name}", steps=steps)
     return {f"{name} by a rule": by_rule, f"{name} by a function": by_function}
 
 
-def rule(on: RuleEvent, one: AnyReaction, after: int = 2) -> dict[str, Any]:
+def rule(on: RuleEvent, tested: AnyReaction, after: int = 2) -> dict[str, Any]:
     """The field of a request with a rule that reacts once, when so many steps have been made."""
-    made = HookRule(name="hook", on=on, when=stop.step_count(after), times=1, reaction=one)
+    made = HookRule(name="hook", on=on, when=stop.step_count(after), times=1, reaction=tested)
     return {"rules": [made.model_dump(mode="json")]}
 
 

@@ -9,6 +9,7 @@ from perdure.contracts.values import JsonValue
 from perdure.store import SessionRecord, TurnRecord
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import House
+from tests.memory import Run
 
 DONE = say("all done")
 
@@ -28,9 +29,9 @@ def results_in(request: ChatRequest) -> list[str]:
     return [str(message["content"]) for message in request.messages if message["role"] == "tool"]
 
 
-def of_helpers(provider: ScriptedProvider) -> list[str]:
+def of_helpers(provider: ScriptedProvider | Run) -> list[str]:
     """The queries of the helpers' model calls, in order."""
-    made = [one.request for one in provider.requests]
+    made = [request.request for request in provider.requests]
     return [query_of(request) for request in made if "helper" in request.system]
 
 
@@ -55,13 +56,13 @@ def asks(*queries: str, tool: str = "helper") -> Reply:
     return call(*made)
 
 
-async def children(house: House) -> list[tuple[SessionRecord, TurnRecord]]:
+async def children(of: House | Run) -> list[tuple[SessionRecord, TurnRecord]]:
     """The sessions of delegates, the one that began first coming first."""
-    listed = await house.store.sessions(limit=500)
-    return [one for one in reversed(listed) if one[0].session != house.session]
+    listed = await of.store.sessions(limit=500)
+    return [child for child in reversed(listed) if child[0].session.startswith(f"{of.session}.")]
 
 
-async def transcript(house: House, session: str) -> list[tuple[str, str]]:
+async def transcript(of: House | Run, session: str) -> list[tuple[str, str]]:
     """The messages of a session."""
-    messages: tuple[Message, ...] = await house.store.transcript(session)
+    messages: tuple[Message, ...] = await of.store.transcript(session)
     return [(message.role, message.content) for message in messages]

@@ -1,4 +1,5 @@
-"""Every fault of a model call on both wires under every retry preset, run at once on the time-skipping server.
+"""Every fault of a model call on both wires under every retry preset: one preset on the time-skipping server, all
+cases at once, and the others in memory.
 
 What is expected is written down here, in seconds and counts, and not taken from the code under test.
 """
@@ -18,9 +19,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent
 from perdure.cli.render import lines
+from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, faults, say
+from perdure.testing.in_memory import run_in_memory
 from perdure.worker.sandbox import production_runner
 from tests.house import House
 
@@ -150,6 +154,9 @@ ODD_ANSWERS: dict[str, Reply] = {
 LIMITED = frozenset(name for name in FATES if re.match(r"429|503|529|rate limit|overload", name))
 """Faults behind which the calls of a key take turns: their cases have keys of their own, and wait for nobody."""
 
+SERVED = "dawn"
+"""The preset under which each fault is met over real connections; it makes few calls."""
+
 CASES = tuple(product(FATES, WIRES, PRESETS))
 ODD_CASES = tuple(product(ODD_ANSWERS, WIRES))
 
@@ -162,6 +169,11 @@ class Outcome:
     requests: int
     events: list[Mapping[str, Any]] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
+
+    def add(self, envelopes: Sequence[Envelope]) -> None:
+        """Take the events, and what people read of them."""
+        self.events.extend(envelope.line() for envelope in envelopes)
+        self.rows.extend(line.text for envelope in envelopes for line in lines(envelope))
 
     def of(self, kind: str) -> list[Mapping[str, Any]]:
         return [event for event in self.events if event["type"] == kind]
@@ -177,7 +189,7 @@ def expected_waits(fate: Fate, preset: Preset) -> Sequence[tuple[float, float]]:
 
 def script(request: ChatRequest) -> Reply:
     """The answer to a case's prompt."""
-    name = next(str(one["content"]) for one in request.messages if one["role"] == "user").split("|")[0]
+    name = next(str(message["content"]) for message in request.messages if message["role"] == "user").split("|")[0]
     if name in FATES:
         return say("never").after(*[FATES[name].fault] * 20)
     return say("done") if request.index else ODD_ANSWERS[name]
@@ -189,22 +201,24 @@ def agents(provider: ScriptedProvider, nobody: ScriptedProvider) -> list[Agent]:
     """
     made: list[Agent] = []
     kinds = ("", "-slow", "-nobody", *map(kind_of, sorted(LIMITED)))
-    for wire, (preset, what), kind in product(WIRES, PRESETS.items(), kinds):
+    for wire, preset, kind in product(WIRES, PRESETS, kinds):
         where = nobody if kind == "-nobody" else provider
         base = where.anthropic_url if wire == "anthropic" else where.url
-        name = f"{wire}-{preset}{kind}"
-        made.append(
-            Agent(
-                name=name,
-                model=f"{wire}/scripted",
-                retry=what.policy,
-                tools=(look,),
-                # Long enough that a busy machine has sent the request by then: it is counted.
-                generation_timeout=timedelta(seconds=4 if kind == "-slow" else 60),
-                generate_params={"api_base": base, "api_key": f"${{{variable_of(name)}}}"},
-            )
-        )
+        key = f"${{{variable_of(f'{wire}-{preset}{kind}')}}}"
+        made.append(_agent(wire, preset, kind, {"api_base": base, "api_key": key}))
     return made
+
+
+def _agent(wire: str, preset: str, kind: str, params: dict[str, JsonValue]) -> Agent:
+    return Agent(
+        name=f"{wire}-{preset}{kind}",
+        model=f"{wire}/scripted",
+        retry=PRESETS[preset].policy,
+        tools=(look,),
+        # Long enough that a busy machine has sent the request by then: it is counted.
+        generation_timeout=timedelta(seconds=4 if kind == "-slow" else 60),
+        generate_params=params,
+    )
 
 
 def variable_of(agent: str) -> str:
@@ -241,8 +255,26 @@ async def providers() -> AsyncIterator[tuple[ScriptedProvider, ScriptedProvider]
 
 
 async def run(house: House, skipping: WorkflowEnvironment) -> dict[tuple[str, str, str], Outcome]:
-    """Every case as a turn of its own, all at once; those with a short time limit by themselves, in a calm worker."""
-    cases = [*CASES, *((name, wire, "dreadnode") for name, wire in ODD_CASES)]
+    """Every case as a turn of its own."""
+    return await _served(house, skipping) | {case: await _in_memory(case) for case in CASES if not _is_served(case)}
+
+
+def _is_served(case: tuple[str, str, str]) -> bool:
+    """Whether the case needs connections: in memory none is refused."""
+    return case[2] == SERVED or not FATES[case[0]].sent
+
+
+async def _in_memory(case: tuple[str, str, str]) -> Outcome:
+    name, wire, preset = case
+    played = await run_in_memory(_agent(wire, preset, kind_of(name), {}), "|".join(case), script)
+    outcome = Outcome(played.result.model_dump(mode="json"), len(played.requests))
+    outcome.add(await played.events())
+    return outcome
+
+
+async def _served(house: House, skipping: WorkflowEnvironment) -> dict[tuple[str, str, str], Outcome]:
+    """The cases of the server, all at once; those with a short time limit by themselves, in a calm worker."""
+    cases = [*filter(_is_served, CASES), *((name, wire, SERVED) for name, wire in ODD_CASES)]
     slow = [case for case in cases if agent_of(*case).endswith("-slow")]
     results: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     async with providers() as (provider, nobody):
@@ -255,9 +287,7 @@ async def run(house: House, skipping: WorkflowEnvironment) -> dict[tuple[str, st
         asked = Counter(str(seen.request.messages[0]["content"]) for seen in provider.requests)
     outcomes = {case: Outcome(result, asked["|".join(case)]) for case, result in results.items()}
     for case, outcome in outcomes.items():
-        for envelope in await house.store.events(session_of(house, case), after=0, limit=500):
-            outcome.events.append(envelope.line())
-            outcome.rows.extend(line.text for line in lines(envelope))
+        outcome.add(await house.store.events(session_of(house, case), after=0, limit=500))
     return outcomes
 
 

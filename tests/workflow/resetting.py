@@ -12,7 +12,7 @@ from tests.house import House
 async def completed_tasks(handle: WorkflowHandle[Any, Any]) -> list[int]:
     """The events of a run after which it can be reset."""
     history = await handle.fetch_history()
-    return [one.event_id for one in history.events if one.HasField("workflow_task_completed_event_attributes")]
+    return [event.event_id for event in history.events if event.HasField("workflow_task_completed_event_attributes")]
 
 
 async def reset(house: House, event: int) -> WorkflowHandle[Any, Any]:

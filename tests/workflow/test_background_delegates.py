@@ -9,6 +9,7 @@ from temporalio.client import WorkflowExecutionStatus
 from perdure import Budgets, spawn_agent
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
+from tests.memory import Run
 from tests.workflow.backgrounds import HANGING, awaiting, lead, look, starts, statuses, steps
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, children, in_order, played, query_of, results_in
@@ -34,42 +35,38 @@ async def test_a_caller_works_on_while_its_delegate_does_and_reads_the_result_la
     assert json.loads(began)["session"] == child.session
     assert (looked, read) == ("looked", "helped")
     assert (result["stop_reason"], result["steps"], result["delegated_steps"]) == ("finished", 4, 2)
-    assert result["usage"]["input_tokens"] == sum(one.request.tokens for one in provider.requests)
+    assert result["usage"]["input_tokens"] == sum(request.request.tokens for request in provider.requests)
     assert len(await house.events("delegate_start")) == len(await house.events("delegate_end")) == 1
 
 
-async def test_one_call_waits_for_several_and_gives_errors_beside_results(house: House) -> None:
+async def test_one_call_waits_for_several_and_gives_errors_beside_results(run: Run) -> None:
     """S-63 S-64: as each call itself would have given them; a second call gives them again."""
     replies = {"good": say("helped"), "bad": say("").after(faults.bad_key())}
     answers = played(
         tester=steps(starts("good", "bad"), awaiting(0, 1), awaiting(1), awaiting(), DONE),
         helper=lambda request: replies[query_of(request)],
     )
-    async with ScriptedProvider(answers) as provider, house.worker(lead(), agent("helper")):
-        house.use(provider)
-        result = await house.run()
-        *_, both, again, none = results_in(provider.requests[-1].request)
+    result = await run(lead(), script=answers, agents=[agent("helper")])
+    *_, both, again, none = results_in(run.requests[-1].request)
     good, bad = json.loads(both)["results"]
     assert (good["agent"], good["result"]) == ("helper", "helped")
     assert (bad["error"]["code"], bad["error"]["type"]) == ("tool.delegate_failed", "llm.auth_error")
     assert json.loads(again)["error"] == bad["error"]
     assert "nothing to wait for" in none
-    errors = [event["tool"] for event in await house.events("tool_end") if event["error"]]
+    errors = [event["tool"] for event in await run.events("tool_end") if event["error"]]
     assert errors == ["await_delegate", "await_delegate"]
     assert (result["stop_reason"], result["delegated_steps"]) == ("finished", 1)
 
 
-async def test_waiting_for_all_comes_behind_the_starts_of_the_same_answer(house: House) -> None:
+async def test_waiting_for_all_comes_behind_the_starts_of_the_same_answer(run: Run) -> None:
     """S-64 S-65: and a session that this turn has not started is said to be unknown."""
     begin = starts("one", "two").calls
     wait, unknown = call(("await_delegate", {})).calls, call(("await_delegate", {"sessions": ["nowhere"]})).calls
     everything = DONE.model_copy(update={"text": None, "calls": (*wait, *unknown, *begin)})
     answers = played(tester=in_order(everything, DONE), helper=lambda request: say(f"answer to {query_of(request)}"))
-    async with ScriptedProvider(answers) as provider, house.worker(lead(), agent("helper")):
-        house.use(provider)
-        await house.run()
-        came, missing, *_ = results_in(provider.requests[-1].request)
-    assert [one["result"] for one in json.loads(came)["results"]] == ["answer to one", "answer to two"]
+    await run(lead(), script=answers, agents=[agent("helper")])
+    came, missing, *_ = results_in(run.requests[-1].request)
+    assert [result["result"] for result in json.loads(came)["results"]] == ["answer to one", "answer to two"]
     assert "no agent works in the background as nowhere" in missing
 
 
@@ -113,17 +110,15 @@ async def test_a_cancel_reaches_delegates_in_the_background(house: House, how: s
         assert WorkflowExecutionStatus.RUNNING not in await statuses(house)
 
 
-async def test_a_failure_that_is_to_propagate_ends_the_caller(house: House) -> None:
+async def test_a_failure_that_is_to_propagate_ends_the_caller(run: Run) -> None:
     """S-63 S-64: at the latest when it is waited for; what works beside it ends too."""
     replies = {"good": HANGING, "bad": say("").after(faults.bad_key())}
     answers = played(
         tester=steps(starts("good", "bad"), awaiting(1), DONE), helper=lambda request: replies[query_of(request)]
     )
-    async with ScriptedProvider(answers) as provider, house.worker(lead(on_child_error="propagate"), agent("helper")):
-        house.use(provider)
-        result = await house.run()
+    result = await run(lead(on_child_error="propagate"), script=answers, agents=[agent("helper")])
     assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.delegate_failed")
-    ends = [turn.result.stop_reason for _, turn in await children(house) if turn.result is not None]
+    ends = [turn.result.stop_reason for _, turn in await children(run) if turn.result is not None]
     assert sorted(ends) == ["cancelled", "error"]
 
 
@@ -146,7 +141,7 @@ async def test_a_caller_without_calls_of_its_own_left_waits_for_what_comes_back(
             return str((await handle.query("status"))["activity"]).startswith("waiting for what delegates may spend")
 
         await eventually(waits)
-        asked = sum("tester" in one.request.system for one in provider.requests)
+        asked = sum("tester" in request.request.system for request in provider.requests)
         body.released.set()
         result = await handle.result()
     assert asked == 4
@@ -154,7 +149,7 @@ async def test_a_caller_without_calls_of_its_own_left_waits_for_what_comes_back(
     assert result["spent"]["llm_calls"] == 7
 
 
-async def test_a_clone_may_work_in_the_background(house: House) -> None:
+async def test_a_clone_may_work_in_the_background(run: Run) -> None:
     """S-64: spawn_agent, whose clone has no one to wait for."""
     spawning = agent("tester", tools=[spawn_agent.with_(background=True), look])
     begin = call(("spawn_agent", {"task": "look around", "agent_type": "explore", "run_in_background": True}))
@@ -166,10 +161,8 @@ async def test_a_clone_may_work_in_the_background(house: House) -> None:
         asked.append(request)
         return say("seen")
 
-    async with ScriptedProvider(answer) as provider, house.worker(spawning):
-        house.use(provider)
-        await house.run()
-        *_, read = results_in(provider.requests[-1].request)
+    await run(spawning, script=answer)
+    *_, read = results_in(run.requests[-1].request)
     told = json.loads(read)
     assert {name: told[name] for name in ("name", "task", "steps", "result")} == {
         "name": "spawn_agent",

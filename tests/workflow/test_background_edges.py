@@ -95,7 +95,7 @@ async def test_a_hook_hears_of_the_end_of_a_delegate_in_the_background_once(hous
         await house.wait_for_event("delegate_end")
         body.released.set()
         result: dict[str, Any] = await handle.result()
-        told = [one["content"] for one in provider.requests[-1].request.messages if one["role"] == "user"]
+        told = [message["content"] for message in provider.requests[-1].request.messages if message["role"] == "user"]
     assert (result["stop_reason"], told) == ("finished", ["go", "helper has ended"])
     assert heard == ["delegate_start helper", "delegate_end helper"]
 

@@ -7,6 +7,7 @@ from perdure import Agent
 from perdure.store import NotFoundError
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import House
+from tests.memory import Run
 
 AGENT = Agent(name="tester", model="openai/scripted")
 
@@ -66,12 +67,10 @@ async def test_a_prompt_over_the_limit_fails_before_a_turn_exists(house: House) 
     assert "the limit is 131,072" in str(failed.value.cause)
 
 
-async def test_a_request_may_override_model_steps_and_budgets_for_one_turn(house: House) -> None:
+async def test_a_request_may_override_model_steps_and_budgets_for_one_turn(run: Run) -> None:
     scripts = {"other": Script(replies=(say("from the other model"),)), "scripted": Script(replies=(say("mine"),) * 2)}
-    async with ScriptedProvider(models=scripts) as provider, house.worker(AGENT):
-        house.use(provider)
-        first = await house.run(model="openai/other", max_steps=3, budgets={"cost_usd": "0.5"})
-        second = await house.run()
+    first = await run(AGENT, models=scripts, model="openai/other", max_steps=3, budgets={"cost_usd": "0.5"})
+    second = await run(AGENT, models=scripts)
     assert (first["output"], second["output"], second["turn"]) == ("from the other model", "mine", 2)
 
 

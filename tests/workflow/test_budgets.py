@@ -1,4 +1,4 @@
-"""Budgets on the real server: N allows exactly N in every dimension, and the result names the budget that ended it."""
+"""Budgets: N allows exactly N in every dimension, and the result names the budget that ended it."""
 
 import asyncio
 import sys
@@ -14,6 +14,7 @@ from perdure import Agent, Budgets, Delegate, RetryPolicy, clear_todo, todo, too
 from perdure.client.errors import RequestRefusedError, SessionIdleError
 from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.test_stock_cli import temporal
 
 MODEL = "openai/gpt-4o-mini"
@@ -62,12 +63,11 @@ EXHAUSTED: dict[str, tuple[Budgets, Reply, str, dict[str, int]]] = {
     "patches": (Budgets(patches=2), TODO, "patches", {"patches": 2, "llm_calls": 3}),
     "behavior_calls": (Budgets(behavior_calls=2), ASK, "behavior_calls", {"behavior_calls": 2}),
     "depth": (Budgets(depth=0), ASK, "depth", {"behavior_calls": 0, "llm_calls": 1}),
-    "seconds": (Budgets(seconds=timedelta(seconds=1)), call(("hang", {})), "seconds", {"llm_calls": 1}),
 }
 
 
 @pytest.mark.parametrize("dimension", EXHAUSTED)
-async def test_a_budget_allows_exactly_so_many_and_then_names_itself(house: House, dimension: str) -> None:
+async def test_a_budget_allows_exactly_so_many_and_then_names_itself(run: Run, dimension: str) -> None:
     """S-70 S-68: the code and the raw name, in the result and in the last event."""
     budgets, reply, name, spent = EXHAUSTED[dimension]
 
@@ -75,56 +75,61 @@ async def test_a_budget_allows_exactly_so_many_and_then_names_itself(house: Hous
         return say("helped") if request.messages[-1]["content"] == "help" else reply
 
     tester = agent(delegates=[Delegate(HELPER)])
-    async with ScriptedProvider(answers) as provider, house.worker(tester, HELPER):
-        house.use(provider)
-        result = await house.run(budgets=budgets.model_dump(mode="json", exclude_none=True))
+    result = await run(
+        tester, script=answers, agents=[HELPER], budgets=budgets.model_dump(mode="json", exclude_none=True)
+    )
     assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", f"budget.{name}_exhausted")
     assert result["exhausted_by"] == name
     assert {key: result["spent"][key] for key in spent} == spent
-    (*_, end) = await house.events("agent_end")
+    (*_, end) = await run.events("agent_end")
     assert (end["exhausted_by"], end["reason_code"]) == (name, f"budget.{name}_exhausted")
 
 
-async def test_a_call_whose_worst_case_is_not_affordable_is_not_made(house: House) -> None:
+async def test_a_time_budget_ends_a_turn_in_a_tool_and_names_itself(house: House) -> None:
+    """S-70 S-68: by Temporal's clock, while the body goes on."""
+    async with ScriptedProvider(Script(replies=(call(("hang", {})),))) as provider, house.worker(agent()):
+        house.use(provider)
+        result = await house.run(budgets={"seconds": 1})
+    assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.seconds_exhausted")
+    assert (result["exhausted_by"], result["spent"]["llm_calls"]) == ("seconds", 1)
+    (*_, end) = await house.events("agent_end")
+    assert (end["exhausted_by"], end["reason_code"]) == ("seconds", "budget.seconds_exhausted")
+
+
+async def test_a_call_whose_worst_case_is_not_affordable_is_not_made(run: Run) -> None:
     """S-70: nobody is asked, and nothing is spent."""
     tester = agent(model=MODEL, budgets=Budgets(cost_usd=Decimal("0.000001")))
-    async with ScriptedProvider(Script(replies=(say("done"),))) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 0
+    result = await run(tester, say("done"))
+    assert len(run.requests) == 0
     assert (result["stop_reason"], result["exhausted_by"], result["cost_usd"]) == ("budget_exhausted", "cost", "0")
     assert "was not made" in result["error"]
 
 
-async def test_an_answer_may_be_as_long_as_is_affordable_and_one_that_is_cut_off_ends_the_turn(house: House) -> None:
+async def test_an_answer_may_be_as_long_as_is_affordable_and_one_that_is_cut_off_ends_the_turn(run: Run) -> None:
     """S-70: what it said so far is kept, and paid for."""
     tester = agent(model=MODEL, budgets=Budgets(cost_usd=Decimal("0.002")))
     cut = Reply(text="as far as it goes", finish_reason="length")
-    async with ScriptedProvider(Script(replies=(cut,))) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
-        (request,) = provider.requests
-        assert isinstance(request.body, dict)
-        most = request.body["max_tokens"]
-        assert isinstance(most, int)
-        assert 1 < most < 16_384
-        assert provider.request_count == 1
+    result = await run(tester, cut)
+    (request,) = run.requests
+    assert isinstance(request.body, dict)
+    most = request.body["max_tokens"]
+    assert isinstance(most, int)
+    assert 1 < most < 16_384
+    assert len(run.requests) == 1
     assert (result["stop_reason"], result["exhausted_by"], result["steps"]) == ("budget_exhausted", "cost", 1)
     assert result["output"].startswith("as far as it goes\n[cut off here")
     assert Decimal(result["cost_usd"]) > 0
 
 
-async def test_with_enough_left_the_request_is_what_it_would_be_without_a_budget(house: House) -> None:
+async def test_with_enough_left_the_request_is_what_it_would_be_without_a_budget(run: Run) -> None:
     tester = agent(model=MODEL, budgets=Budgets(cost_usd=Decimal(5)), generate_params={"max_tokens": 50})
-    async with ScriptedProvider(Script(replies=(say("done"),))) as provider, house.worker(tester):
-        house.use(provider)
-        await house.run()
-        (request,) = provider.requests
+    await run(tester, say("done"))
+    (request,) = run.requests
     assert isinstance(request.body, dict)
     assert request.body["max_tokens"] == 50
 
 
-async def test_answers_that_could_not_be_used_are_counted_before_each_retry(house: House) -> None:
+async def test_answers_that_could_not_be_used_are_counted_before_each_retry(run: Run) -> None:
     """S-70: the author's own limit cuts them off, and each of them is paid for."""
     cut = [faults.truncated("x" * 4_000)] * 4
     retry = RetryPolicy(max_retries=8, base=timedelta(milliseconds=1), jitter=timedelta(0))
@@ -132,67 +137,53 @@ async def test_answers_that_could_not_be_used_are_counted_before_each_retry(hous
     tester = agent(
         model=MODEL, tools=[], budgets=Budgets(cost_usd=budget), retry=retry, generate_params={"max_tokens": 1_001}
     )
-    async with (
-        ScriptedProvider(Script(replies=(say("done").after(*cut, faults.truncated("as far as it goes")),))) as provider,
-        house.worker(tester),
-    ):
-        house.use(provider)
-        result = await house.run()
-        sent = provider.request_count
+    result = await run(tester, say("done").after(*cut, faults.truncated("as far as it goes")))
+    sent = len(run.requests)
     assert (result["stop_reason"], result["exhausted_by"]) == ("budget_exhausted", "cost")
     assert result["output"].startswith("as far as it goes")
     assert sent == 5
     assert Decimal("0.0024") < Decimal(result["cost_usd"]) <= budget
-    retries = await house.events("generation_retry")
+    retries = await run.events("generation_retry")
     assert sum(Decimal(line["cost_usd"]) for line in retries) <= Decimal(result["cost_usd"])
 
 
 @pytest.mark.parametrize("budget", ["0.0004", "0.0011", "0.004"])
-async def test_a_turn_never_costs_more_than_its_budget(house: House, budget: str) -> None:
+async def test_a_turn_never_costs_more_than_its_budget(run: Run, budget: str) -> None:
     """S-70: whatever the model answers, as long as it heeds ``max_tokens``."""
 
     def answers(request: Any) -> Reply:
-        body = cast("dict[str, int]", provider.requests[-1].body) if provider.requests else {"max_tokens": 150}
+        body = cast("dict[str, int]", run.requests[-1].body) if run.requests else {"max_tokens": 150}
         return call(("work", {"text": "x" * max(1, min(2_000, 4 * body["max_tokens"] - 400))}))
 
     tester = agent(model=MODEL, tools=[work], budgets=Budgets(cost_usd=Decimal(budget)))
-    async with ScriptedProvider(answers) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
+    result = await run(tester, script=answers)
     assert result["stop_reason"] == "budget_exhausted"
     assert Decimal(result["cost_usd"]) <= Decimal(budget)
 
 
-async def test_a_model_of_unknown_price_is_counted_as_unpriced(house: House) -> None:
+async def test_a_model_of_unknown_price_is_counted_as_unpriced(run: Run) -> None:
     tester = agent(budgets=Budgets(cost_usd=Decimal("0.000001")))
-    async with ScriptedProvider(Script(replies=(say("done"),))) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
+    result = await run(tester, say("done"))
     assert (result["stop_reason"], result["unpriced_calls"]) == ("finished", 1)
 
 
 @pytest.mark.parametrize(("scope", "second"), [("turn", 3), ("session", 1)])
-async def test_a_follow_up_has_a_fresh_allowance_or_the_remaining_one(house: House, scope: Any, second: int) -> None:
+async def test_a_follow_up_has_a_fresh_allowance_or_the_remaining_one(run: Run, scope: Any, second: int) -> None:
     """S-38: max_steps, and every other limit that counts."""
     tester = agent(max_steps=4, budgets=Budgets(tool_calls=3, scope=scope))
-    async with ScriptedProvider(Script(replies=(WORK, WORK, say("one"), WORK, WORK, WORK, WORK))) as provider:
-        house.use(provider)
-        async with house.worker(tester):
-            first = await house.run()
-            result = await house.run(prompt="more")
+    first = await run(tester, WORK, WORK, say("one"), WORK, WORK, WORK, WORK)
+    result = await run(tester, WORK, WORK, say("one"), WORK, WORK, WORK, WORK, prompt="more")
     assert (first["stop_reason"], first["steps"]) == ("finished", 3)
     assert (result["spent"]["tool_calls"], result["steps"]) == (second, 4 if scope == "turn" else 1)
     assert result["stop_reason"] == ("budget_exhausted" if scope == "turn" else "max_steps_reached")
 
 
-async def test_max_tool_turns_allows_exactly_so_many_answers_with_calls(house: House) -> None:
+async def test_max_tool_turns_allows_exactly_so_many_answers_with_calls(run: Run) -> None:
     """S-71: the calls of the last one have their results."""
-    async with ScriptedProvider(Script(replies=(WORK, WORK, WORK))) as provider, house.worker(agent(max_tool_turns=2)):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 2
+    result = await run(agent(max_tool_turns=2), WORK, WORK, WORK)
+    assert len(run.requests) == 2
     assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.max_turns_exhausted")
-    assert len(await house.events("tool_end")) == 2
+    assert len(await run.events("tool_end")) == 2
 
 
 async def extend(house: House, **limits: Any) -> dict[str, Any]:

@@ -46,7 +46,7 @@ async def test_an_ended_turn_has_the_status_of_its_stop_reason(
 
     found = await house.client.checkpoints(house.session)
     assert (found[-1].status, await job(house)) == (checkpoint, status)
-    assert {one.status for one in found[:-1]} <= {"init", "proceeding"}
+    assert {earlier.status for earlier in found[:-1]} <= {"init", "proceeding"}
     assert (found[-1].error is not None) == (checkpoint == "stoppedByError")
 
 
@@ -63,7 +63,11 @@ async def test_a_turn_that_runs_is_at_its_prompt_then_waits_for_a_person_then_go
         assert (await job(house), waiting.retries) == ("running", 1)
         await house.client.answer(house.session, waiting.pending_calls[0].call_id, "red")
         await handle.result()
-    assert [one.status for one in await house.client.checkpoints(house.session)] == ["init", "proceeding", "completed"]
+    assert [checkpoint.status for checkpoint in await house.client.checkpoints(house.session)] == [
+        "init",
+        "proceeding",
+        "completed",
+    ]
 
 
 async def test_a_turn_waits_for_its_delegate_whose_session_is_nobodys_to_resume(house: House) -> None:

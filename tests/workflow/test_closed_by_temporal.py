@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from temporalio.client import WorkflowExecutionStatus
 
 from perdure.cli.main import cli
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.contracts.names import AGENT_TURN, Metric
 from perdure.testing import ScriptedProvider, faults
 from tests.house import House, eventually
@@ -135,7 +135,7 @@ async def test_without_the_server_the_list_is_the_store_s_and_says_so(house: Hou
         house.use(provider)
         await house.start()
         await waiting(house)
-    house.environment.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    house.environment.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{find_free_port()}")
     result = await perdure("list", "--json")
     assert json.loads(result.stdout)["state"] == "waiting_for_input"
     assert "perdure: whether open turns still run is not known: no Temporal server answers" in result.stderr
@@ -143,7 +143,7 @@ async def test_without_the_server_the_list_is_the_store_s_and_says_so(house: Hou
 
 async def test_the_metric_counts_no_turn_whose_workflow_was_terminated(house: House) -> None:
     """S-60: an alert ends without the session's next message."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     async with ScriptedProvider(lambda _: COLOUR) as provider:
         house.use(provider)
         house.spawn_worker(AGENTS, PERDURE_METRICS_ADDRESS=address)

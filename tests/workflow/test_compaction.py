@@ -17,6 +17,7 @@ from perdure.llm.compaction import INSTRUCTIONS
 from perdure.store import StepRecord
 from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.bodies import Body, happened
 
 WINDOW = 4_000
@@ -61,12 +62,12 @@ def reader(**settings: Any) -> Agent:
     return Agent(**fields)
 
 
-def summaries(provider: ScriptedProvider) -> list[ChatRequest]:
-    return [made.request for made in provider.requests if is_summary(made.request)]
+def summaries(of: ScriptedProvider | Run) -> list[ChatRequest]:
+    return [made.request for made in of.requests if is_summary(made.request)]
 
 
-async def compactions(house: House, status: str = "completed") -> Sequence[Any]:
-    return [line for line in await house.events("compaction_event") if line["compaction_status"] == status]
+async def compactions(of: House | Run, status: str = "completed") -> Sequence[Any]:
+    return [line for line in await of.events("compaction_event") if line["compaction_status"] == status]
 
 
 @pytest.mark.parametrize("policy", [Compaction(), Compaction(window=WINDOW)], ids=["refusals", "threshold"])
@@ -96,59 +97,51 @@ async def test_a_conversation_outgrows_its_window_ten_times_over(house: House, p
     assert await house.events("generation_retry", "generation_error") == []
 
 
-async def test_an_overflow_is_recovered_without_using_a_step_by_one_summary(house: House) -> None:
+async def test_an_overflow_is_recovered_without_using_a_step_by_one_summary(run: Run) -> None:
     """S-41: one event with the counts; the model then reads the summary and the last ten messages."""
-    async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(reader()):
-        house.use(provider)
-        result = await house.run()
+    result = await run(reader(), script=Reader(9), window=WINDOW)
     assert (result["steps"], result["stop_reason"]) == (10, "finished")
-    (done,) = await compactions(house)
+    (done,) = await compactions(run)
     assert (done["trigger"], done["messages_before"], done["messages_after"]) == ("overflow_recovery", 16, 12)
     assert done["summary"].endswith("Some pages were looked at.")
-    (asked,) = summaries(provider)
+    (asked,) = summaries(run)
     assert "[result of look]\npage 1:" in str(asked.messages[1]["content"])
-    after = provider.requests[-1].request
+    after = run.requests[-1].request
     assert str(after.messages[0]["content"]).startswith("[Summary of the 5 messages before")
     # The call that wrote the summary is paid for like any other.
-    calls = [made.request for made in provider.requests if made.fault is None]
+    calls = [made.request for made in run.requests if made.fault is None]
     assert result["usage"]["input_tokens"] == sum(made.tokens for made in calls)
     assert result["unpriced_calls"] == len(calls) == 11
 
 
-async def test_a_later_turn_goes_on_from_the_summary(house: House) -> None:
+async def test_a_later_turn_goes_on_from_the_summary(run: Run) -> None:
     """S-43: the next turn starts from the compacted conversation."""
-    async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(reader()):
-        house.use(provider)
-        await house.run()
-        await house.run(prompt="and?")
-        last = provider.requests[-1].request
-    assert len(summaries(provider)) == 1
+    await run(reader(), script=Reader(9), window=WINDOW)
+    await run(reader(), script=Reader(9), window=WINDOW, prompt="and?")
+    last = run.requests[-1].request
+    assert len(summaries(run)) == 1
     assert "[Summary of the 5 messages before" in str(last.messages[0]["content"])
-    assert len(await house.store.transcript(house.session)) > len(last.messages)
+    assert len(await run.store.transcript(run.session)) > len(last.messages)
 
 
-async def test_a_context_in_which_nothing_can_be_summarised_ends_the_turn_with_the_refusal(house: House) -> None:
+async def test_a_context_in_which_nothing_can_be_summarised_ends_the_turn_with_the_refusal(run: Run) -> None:
     """S-42: fewer than are to be kept means no cut, and a refused input is never sent again as it is."""
     agent = reader(compaction=Compaction(keep=100))
-    async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(agent):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent, script=Reader(9), window=WINDOW)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.context_overflow")
-    assert sum(made.fault == "refused" for made in provider.requests) == 1
-    assert summaries(provider) == []
-    (skipped,) = await house.events("compaction_event")
+    assert sum(made.fault == "refused" for made in run.requests) == 1
+    assert summaries(run) == []
+    (skipped,) = await run.events("compaction_event")
     assert skipped["compaction_status"] == "skipped"
-    types = [line["type"] for line in await house.events()]
+    types = [line["type"] for line in await run.events()]
     assert types[-4:] == ["compaction_event", "generation_error", "agent_error", "agent_end"]
 
 
-async def test_a_context_that_is_still_too_long_ends_the_turn(house: House) -> None:
+async def test_a_context_that_is_still_too_long_ends_the_turn(run: Run) -> None:
     """S-41: once for each step."""
-    async with ScriptedProvider(always=faults.context_overflow()) as provider, house.worker(reader()):
-        house.use(provider)
-        result = await house.run()
+    result = await run(reader(), always=faults.context_overflow())
     assert result["reason_code"] == "llm.context_overflow"
-    assert provider.request_count == 1
+    assert len(run.requests) == 1
 
 
 async def test_a_summary_that_is_itself_too_long_is_asked_of_half_as_much(house: House) -> None:
@@ -167,7 +160,7 @@ async def test_a_summary_that_is_itself_too_long_is_asked_of_half_as_much(house:
     assert second < first
 
 
-async def test_a_summary_is_retried_like_any_model_call_and_uses_up_no_retry_of_the_generation(house: House) -> None:
+async def test_a_summary_is_retried_like_any_model_call_and_uses_up_no_retry_of_the_generation(run: Run) -> None:
     down = faults.status(503)
 
     def model(request: ChatRequest) -> Reply:
@@ -175,37 +168,31 @@ async def test_a_summary_is_retried_like_any_model_call_and_uses_up_no_retry_of_
         return reply.after(down) if "[Summary" in str(request.messages[0]["content"]) else reply
 
     agent = reader(retry=QUICK.model_copy(update={"max_retries": 1}))
-    async with ScriptedProvider(model, window=WINDOW) as provider, house.worker(agent):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent, script=model, window=WINDOW)
     assert result["stop_reason"] == "finished"
-    retries = await house.events("generation_retry")
+    retries = await run.events("generation_retry")
     first = [(retry["compaction"], retry["attempt"], retry["code"]) for retry in retries if retry["step"] == 9]
     assert first == [(True, 1, "llm.network_error"), (False, 1, "llm.network_error")]
 
 
-async def test_without_its_summary_a_turn_goes_on_as_long_as_there_is_room(house: House) -> None:
+async def test_without_its_summary_a_turn_goes_on_as_long_as_there_is_room(run: Run) -> None:
     """A compaction ahead of need that fails is reported, and is no end."""
     agent = reader(compaction=Compaction(window=WINDOW, threshold=0.7, keep=2))
-    async with ScriptedProvider(Reader(7, faults.bad_key()), window=WINDOW) as provider, house.worker(agent):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent, script=Reader(7, faults.bad_key()), window=WINDOW)
     assert result["stop_reason"] == "finished"
-    failed = await compactions(house, "failed")
+    failed = await compactions(run, "failed")
     assert failed
     assert "key" in failed[0]["reason"]
 
 
-async def test_a_cheaper_model_may_write_the_summary(house: House) -> None:
+async def test_a_cheaper_model_may_write_the_summary(run: Run) -> None:
     agent = reader(compaction=Compaction(model="openai/cheap", guidance="keep the page numbers"))
-    async with ScriptedProvider(Reader(9), window=WINDOW) as provider, house.worker(agent):
-        house.use(provider)
-        await house.run()
-    (asked,) = summaries(provider)
+    await run(agent, script=Reader(9), window=WINDOW)
+    (asked,) = summaries(run)
     assert asked.model == "cheap"
     assert asked.tools == ()
     assert "Keep in mind: keep the page numbers" in str(asked.messages[1]["content"])
-    assert {made.request.model for made in provider.requests} == {"scripted", "cheap"}
+    assert {made.request.model for made in run.requests} == {"scripted", "cheap"}
 
 
 async def test_a_worker_that_comes_back_finds_the_summary_and_does_not_pay_again(

@@ -9,8 +9,9 @@ import pytest
 from perdure import Agent, ApprovalPolicy, ApprovalRule, Budgets, ask_user, clear_todo, finish, stop, todo, tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
+from perdure.testing.in_memory import answer, approve
 from tests.house import WAIT_SECONDS, House
-from tests.workflow.asking import update, waiting
+from tests.memory import Run
 from tests.workflow.killing import AGENTS, result_of
 
 
@@ -29,31 +30,29 @@ ADD = call(("todo", {"new_titles": ["look", "mend"]}))
 ATTEMPT: tuple[str, JsonValue] = ("attempt_completion", {})
 
 
-def read(provider: ScriptedProvider) -> list[list[str]]:
+def read(run: Run) -> list[list[str]]:
     """What the model read as results with each request, of the answer before it."""
     seen: list[list[str]] = []
-    for one in provider.requests:
-        messages = one.request.messages
+    for made in run.requests:
+        messages = made.request.messages
         last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
         seen.append([str(message["content"]) for message in messages[last + 1 :] if message["role"] == "tool"])
     return seen
 
 
-async def play(house: House, tester: Agent, *replies: Reply, **request: Any) -> tuple[dict[str, Any], list[list[str]]]:
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run(**request)
-        return result, read(provider)
+async def play(run: Run, tester: Agent, *replies: Reply) -> tuple[dict[str, Any], list[list[str]]]:
+    result = await run(tester, *replies)
+    return result, read(run)
 
 
 def titles(result: dict[str, Any]) -> list[tuple[str, bool]]:
-    return [(one["title"], one["completed"]) for one in result["todos"]]
+    return [(item["title"], item["completed"]) for item in result["todos"]]
 
 
-async def test_open_todos_come_back_and_the_work_goes_on_until_they_are_done(house: House) -> None:
+async def test_open_todos_come_back_and_the_work_goes_on_until_they_are_done(run: Run) -> None:
     """S-39: and the text beside the call that is let through is the result."""
     result, seen = await play(
-        house,
+        run,
         agent(),
         ADD,
         call(ATTEMPT, text="all done"),
@@ -68,33 +67,20 @@ async def test_open_todos_come_back_and_the_work_goes_on_until_they_are_done(hou
     assert titles(result) == [("look", True), ("mend", True)]
 
 
-async def test_without_open_todos_and_without_text_one_more_answer_in_text_is_the_result(house: House) -> None:
+async def test_without_open_todos_and_without_text_one_more_answer_in_text_is_the_result(run: Run) -> None:
     """S-39: the model is asked once more, and not for a call."""
-    async with (
-        ScriptedProvider(Script(replies=(call(ATTEMPT), say("the result")))) as provider,
-        house.worker(agent()),
-    ):
-        house.use(provider)
-        result = await house.run()
-        chosen = [cast("dict[str, JsonValue]", one.body).get("tool_choice") for one in provider.requests]
+    result = await run(agent(), call(ATTEMPT), say("the result"))
+    chosen = [cast("dict[str, JsonValue]", made.body).get("tool_choice") for made in run.requests]
     assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "the result", 2)
     assert chosen == [None, "none"]
 
 
-async def test_other_calls_of_that_answer_are_answered_first(house: House) -> None:
+async def test_other_calls_of_that_answer_are_answered_first(run: Run) -> None:
     """S-39: also one that a person answers, and the attempt is judged after all of them."""
     both = call(ATTEMPT, ("work", {}), ("todo", {"new_titles": ["look"]}), ("ask_user", {"question": "Well?"}))
     replies = (both, call(("todo", {"completed": [0]}), ATTEMPT, text="done"))
-    async with (
-        ScriptedProvider(Script(replies=replies)) as provider,
-        house.worker(agent(tools=[work, ask_user])),
-    ):
-        house.use(provider)
-        handle = await house.start()
-        (request,) = await waiting(house)
-        await update(house, "answer", request=request["request_id"], value="yes")
-        result = await handle.result()
-        _, second = read(provider)
+    result = await run(agent(tools=[work, ask_user]), *replies, people=[answer("yes")])
+    _, second = read(run)
     assert (result["stop_reason"], result["output"]) == ("finished", "done")
     attempted, worked, listed, answered = second
     assert "open_todos" in attempted
@@ -102,37 +88,37 @@ async def test_other_calls_of_that_answer_are_answered_first(house: House) -> No
     assert json.loads(listed)["todos"] == [{"id": 0, "title": "look", "completed": False}]
 
 
-async def test_a_text_without_a_call_completes_too(house: House) -> None:
+async def test_a_text_without_a_call_completes_too(run: Run) -> None:
     """S-39: the implicit way, which asks for no todos."""
-    result, _ = await play(house, agent(), ADD, say("enough"))
+    result, _ = await play(run, agent(), ADD, say("enough"))
     assert (result["stop_reason"], result["output"]) == ("finished", "enough")
     assert titles(result) == [("look", False), ("mend", False)]
 
 
-async def test_a_text_without_a_call_stalls_where_a_finish_tool_is_asked_for(house: House) -> None:
+async def test_a_text_without_a_call_stalls_where_a_finish_tool_is_asked_for(run: Run) -> None:
     """S-33."""
-    result, _ = await play(house, agent("finish_tool"), say("enough"))
+    result, _ = await play(run, agent("finish_tool"), say("enough"))
     assert result["stop_reason"] == "stalled"
 
 
-async def test_finish_ends_the_turn_with_its_summary_and_siblings_keep_their_results(house: House) -> None:
+async def test_finish_ends_the_turn_with_its_summary_and_siblings_keep_their_results(run: Run) -> None:
     """S-32."""
-    result, _ = await play(house, agent("finish_tool"), call(("finish", {"summary": "it is so"}), ("work", {})))
+    result, _ = await play(run, agent("finish_tool"), call(("finish", {"summary": "it is so"}), ("work", {})))
     assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "it is so", 1)
-    assert [line["result"] for line in await house.events("tool_end")] == ["did it", "finished"]
+    assert [line["result"] for line in await run.events("tool_end")] == ["did it", "finished"]
 
 
-async def test_any_agent_may_be_given_the_tools(house: House) -> None:
+async def test_any_agent_may_be_given_the_tools(run: Run) -> None:
     tester = agent(None, tools=[todo.with_(name="plan"), clear_todo, finish])
     result, seen = await play(
-        house,
+        run,
         tester,
         call(("plan", {"new_titles": ["a"]}), ("plan", {"new_titles": ["b"], "completed": [0]})),
         call(("clear_todo", {}), ("plan", {"new_titles": ["c"]})),
         call(("finish", {}), text="so it is"),
     )
     assert (result["stop_reason"], result["output"]) == ("finished", "so it is")
-    assert [json.loads(one)["todos"] for one in seen[1]] == [
+    assert [json.loads(content)["todos"] for content in seen[1]] == [
         [{"id": 0, "title": "a", "completed": False}],
         [{"id": 0, "title": "a", "completed": True}, {"id": 1, "title": "b", "completed": False}],
     ]
@@ -164,33 +150,31 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_arguments_that_do_not_fit_come_back_to_the_model(house: House, name: str) -> None:
+async def test_arguments_that_do_not_fit_come_back_to_the_model(run: Run, name: str) -> None:
     """S-22."""
     given, told = BAD[name]
-    _, (_, (said,)) = await play(house, agent(), call(("todo", given)), say("done"))
-    (end,) = await house.events("tool_end", "tool_error")
+    _, (_, (said,)) = await play(run, agent(), call(("todo", given)), say("done"))
+    (end,) = await run.events("tool_end", "tool_error")
     assert end["error"]["code"] == "tool.invalid_input"
     assert told in said
 
 
-async def test_todos_stand_in_the_event_log_and_begin_the_next_turn(house: House) -> None:
+async def test_todos_stand_in_the_event_log_and_begin_the_next_turn(run: Run) -> None:
     replies = (ADD, say("one"), call(("todo", {"completed": [0]})), say("two"))
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(agent()):
-        house.use(provider)
-        await house.run()
-        result = await house.run(prompt="more")
+    await run(agent(), *replies)
+    result = await run(agent(), *replies, prompt="more")
     assert titles(result) == [("look", True), ("mend", False)]
-    assert [(line["turn"], titles(dict(line))) for line in await house.events("todos_changed")] == [
+    assert [(line["turn"], titles(dict(line))) for line in await run.events("todos_changed")] == [
         (1, [("look", False), ("mend", False)]),
         (2, [("look", True), ("mend", False)]),
     ]
 
 
-async def test_a_change_of_todos_counts_as_a_patch_and_reading_them_does_not(house: House) -> None:
+async def test_a_change_of_todos_counts_as_a_patch_and_reading_them_does_not(run: Run) -> None:
     """S-70: N allows exactly N."""
     tester = agent(budgets=Budgets(patches=2))
     look: tuple[str, JsonValue] = ("todo", {})
-    result, _ = await play(house, tester, call(look, *ADD.calls, look), ADD, call(look), ADD)
+    result, _ = await play(run, tester, call(look, *ADD.calls, look), ADD, call(look), ADD)
     assert (result["stop_reason"], result["reason_code"], result["exhausted_by"]) == (
         "budget_exhausted",
         "budget.patches_exhausted",
@@ -200,36 +184,28 @@ async def test_a_change_of_todos_counts_as_a_patch_and_reading_them_does_not(hou
     assert (result["spent"]["patches"], result["spent"]["tool_calls"]) == (2, 5)
 
 
-async def test_a_rule_denies_them_and_a_person_approves_them_like_any_call(house: House) -> None:
+async def test_a_rule_denies_them_and_a_person_approves_them_like_any_call(run: Run) -> None:
     policy = ApprovalPolicy(
         rules=(ApprovalRule(tool="clear_todo", decision="deny"), ApprovalRule(tool="finish", decision="ask"))
     )
     tester = agent("finish_tool", tools=[todo, clear_todo], approvals=policy)
     replies = (ADD, call(("clear_todo", {}), ("finish", {"summary": "so"})))
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(tester):
-        house.use(provider)
-        handle = await house.start()
-        (request,) = await waiting(house)
-        await update(house, "approve", request=request["request_id"], by="ada")
-        result = await handle.result()
+    result = await run(tester, *replies, people=[approve(by="ada")])
     assert (result["stop_reason"], result["output"], len(result["todos"])) == ("finished", "so", 2)
-    ends = await house.events("tool_end", "tool_error")
+    ends = await run.events("tool_end", "tool_error")
     assert [(line["error"] or {}).get("code") for line in ends] == [None, "tool.denied", None]
-    (received,) = await house.events("user_input_received")
+    (received,) = await run.events("user_input_received")
     assert (received["decision"], received["by"]) == ("approved", "ada")
 
 
-async def test_a_turn_that_stops_for_people_says_that_its_attempt_was_too_early(house: House) -> None:
+async def test_a_turn_that_stops_for_people_says_that_its_attempt_was_too_early(run: Run) -> None:
     tester = agent(tools=[ask_user], interactive="stop")
     replies = (call(ATTEMPT, ("ask_user", {"question": "Well?"})), call(ATTEMPT, text="done"))
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(tester):
-        house.use(provider)
-        stopped = await house.run()
-        assert stopped["stop_reason"] == "waiting_for_input"
-        await house.client.answer(house.session, stopped["requests"][0]["request_id"], "yes")
-        result = await (await house.client.attach(house.session, 2)).result()
-        attempted, answered = read(provider)[-1]
-    assert (result.stop_reason, result.output) == ("finished", "done")
+    stopped = await run(tester, *replies)
+    assert stopped["stop_reason"] == "waiting_for_input"
+    result = await run(tester, *replies, prompt="", reply=answer("yes"))
+    attempted, answered = read(run)[-1]
+    assert (result["stop_reason"], result["output"]) == ("finished", "done")
     assert "call it again" in attempted
     assert answered == "yes"
 
@@ -264,8 +240,8 @@ async def test_killing_the_worker_at_a_step_boundary_changes_neither_todos_nor_w
     assert ends[1] == ends[2] == ends[0]
 
 
-async def test_stop_conditions_see_the_calls(house: House) -> None:
+async def test_stop_conditions_see_the_calls(run: Run) -> None:
     """S-34."""
-    result, _ = await play(house, agent(stop_conditions=[stop.tool_use("todo")]), ADD, say("never said"))
+    result, _ = await play(run, agent(stop_conditions=[stop.tool_use("todo")]), ADD, say("never said"))
     assert (result["stop_reason"], result["stopped_by"]) == ("finished", "tool_use(tool='todo')")
     assert titles(result) == [("look", False), ("mend", False)]

@@ -12,6 +12,7 @@ from perdure import Agent, File, Image, tool
 from perdure.contracts.messages import ToolMessage, UserMessage
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House
+from tests.memory import Run
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -35,9 +36,9 @@ async def finished(house: House, prompt: Any, **options: Any) -> str:
     return result.output
 
 
-def contents(provider: ScriptedProvider, number: int = -1) -> list[Any]:
+def contents(of: ScriptedProvider | Run, number: int = -1) -> list[Any]:
     """The blocks of the user's messages, as they were sent."""
-    body: Any = provider.requests[number].body
+    body: Any = of.requests[number].body
     said = (message["content"] for message in body["messages"] if message["role"] == "user")
     return [block for content in said for block in (content if isinstance(content, list) else [content])]
 
@@ -84,12 +85,10 @@ async def test_a_prompt_with_an_image_and_files_reaches_the_model_and_leaves_its
     assert (kept.data, kept.content_type) == (PNG, "image/png")
 
 
-async def test_a_model_that_sees_nothing_reads_what_was_left_out(house: House) -> None:
+async def test_a_model_that_sees_nothing_reads_what_was_left_out(run: Run) -> None:
     """By litellm's map; text files are read by every model."""
-    async with ScriptedProvider(Script(replies=(say("no idea"),))) as provider, house.worker(agent("openai/o3-mini")):
-        house.use(provider)
-        await finished(house, PROMPT)
-        (content,) = contents(provider)
+    await run(agent("openai/o3-mini"), say("no idea"), prompt=PROMPT)
+    (content,) = contents(run)
     assert content.split("\n\n") == [
         f"[image image/png {len(PNG)} bytes dot.png: not shown: this model does not take it]",
         f"[file application/pdf {len(PDF)} bytes a.pdf: not shown: this model does not take it]",
@@ -131,14 +130,12 @@ async def draw() -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ["openai/scripted", "anthropic/scripted", "openai/o3-mini"])
-async def test_the_images_of_a_tool_are_shown_to_models_that_see(house: House, model: str) -> None:
+async def test_the_images_of_a_tool_are_shown_to_models_that_see(run: Run, model: str) -> None:
     """In the result on Anthropic's wire, in a user message behind the results on OpenAI's; a line elsewhere."""
-    script = Script(replies=(call(("draw", {}), ("draw", {})), say("two dots"), say("yes")))
-    async with ScriptedProvider(script) as provider, house.worker(agent(model, draw)):
-        house.use(provider)
-        assert await finished(house, "draw") == "two dots"
-        body: Any = provider.requests[1].body
-        results = [one.content for one in await house.client.transcript(house.session) if isinstance(one, ToolMessage)]
+    result = await run(agent(model, draw), call(("draw", {}), ("draw", {})), say("two dots"), say("yes"))
+    assert (result["output"], result["error"]) == ("two dots", None)
+    body: Any = run.requests[1].body
+    results = [message.content for message in await run.transcript() if isinstance(message, ToolMessage)]
     assert all("[image, image/png" in result and "artifact art_call_" in result for result in results)
     last = body["messages"][-1]
     if model == "anthropic/scripted":
@@ -152,28 +149,23 @@ async def test_the_images_of_a_tool_are_shown_to_models_that_see(house: House, m
         assert ENCODED not in json.dumps(body)
 
 
-async def test_a_prompt_in_text_with_images_of_tools_in_text_mode_is_shown_too(house: House) -> None:
+async def test_a_prompt_in_text_with_images_of_tools_in_text_mode_is_shown_too(run: Run) -> None:
     """S-27: where calls stand in texts, results are user messages."""
 
     def answer(request: ChatRequest) -> Reply:
         return say('<tool-call name="draw">\n{}\n</tool-call>') if request.index == 0 else say("a dot")
 
-    async with (
-        ScriptedProvider(answer) as provider,
-        house.worker(agent("openai/scripted", draw, tool_mode="json-in-xml")),
-    ):
-        house.use(provider)
-        assert await finished(house, ["draw", Image(PNG)]) == "a dot"
-        assert contents(provider).count(IMAGE_URL) == 2
+    tester = agent("openai/scripted", draw, tool_mode="json-in-xml")
+    result = await run(tester, script=answer, prompt=["draw", Image(PNG)])
+    assert (result["output"], result["error"]) == ("a dot", None)
+    assert contents(run).count(IMAGE_URL) == 2
 
 
-async def test_a_request_that_names_what_the_store_does_not_have_is_refused(house: House) -> None:
+async def test_a_request_that_names_what_the_store_does_not_have_is_refused(run: Run) -> None:
     """Nothing is sent; the refusal says how files get there."""
     part = {"artifact": "file_x", "media_type": "image/png", "size": 3, "sha256": "0" * 64}
-    async with ScriptedProvider(Script(replies=(say("never"),))) as provider, house.worker(agent()):
-        house.use(provider)
-        result = await house.run(parts=[part])
-        assert provider.request_count == 0
+    result = await run(agent(), say("never"), parts=[part])
+    assert len(run.requests) == 0
     assert result["reason_code"] == "request.invalid"
     assert "--attach FILE" in result["error"]
 

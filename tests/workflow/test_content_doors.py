@@ -38,7 +38,7 @@ async def test_resume_fork_and_task_take_images(house: House) -> None:
         fork = await house.client.fork(house.session, ["forked", Image(PNG + b"x", name="b.png")], turn=1)
         await ended(fork)
         assert contents(provider)[-1] == {"type": "text", "text": "forked"}
-        said = [one for one in await house.client.transcript(fork.session) if isinstance(one, UserMessage)]
+        said = [message for message in await house.client.transcript(fork.session) if isinstance(message, UserMessage)]
         assert [[part.name for part in message.parts] for message in said] == [[], ["b.png"]]
         trajectory = await house.client.task("tester")(["a goal", Image(PNG, name="c.png")])
         assert contents(provider)[-2:] == [IMAGE_URL, {"type": "text", "text": "a goal"}]
@@ -60,7 +60,7 @@ async def test_temporals_own_command_line_sends_files_in_the_request(house: Hous
         assert isinstance(message, UserMessage)
         assert [part.name for part in message.parts] == ["dot.png", "notes.txt"]
         history = await house.temporal.get_workflow_handle(house.session).fetch_history()
-        holding = [one.event_id for one in history.events if ENCODED.encode() in one.SerializeToString()]
+        holding = [event.event_id for event in history.events if ENCODED.encode() in event.SerializeToString()]
         assert len(holding) == 2
 
         result = await house.run(files=[{"name": "a.bin", "data": base64.b64encode(b"\x00\xff").decode()}])

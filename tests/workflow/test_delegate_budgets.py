@@ -13,6 +13,7 @@ from perdure.testing.connection import Response
 from perdure.testing.wires import Wire
 from perdure.worker.sandbox import production_runner
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
 from tests.workflow.killing import result_of
 
@@ -29,36 +30,32 @@ PRICED = "openai/gpt-4o-mini"
     ],
 )
 async def test_n_calls_of_delegates_are_allowed_and_the_next_ends_the_turn(
-    house: House, limits: dict[str, Any], code: str, made: int
+    run: Run, limits: dict[str, Any], code: str, made: int
 ) -> None:
     """S-70: behavior_calls, tool_calls and depth, which a request may lower."""
     lead, helper = agent("tester", delegates=["helper"]), agent("helper")
     answers = played(tester=lambda _: asks("one", "two", "three"), helper=lambda _: say("helped"))
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
-        house.use(provider)
-        result = await house.run(budgets=limits)
+    result = await run(lead, script=answers, agents=[helper], budgets=limits)
     assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", code)
-    assert len(await children(house)) == made
-    transcript = await house.store.transcript(house.session)
+    assert len(await children(run)) == made
+    transcript = await run.store.transcript(run.session)
     assert [message.role for message in transcript].count("tool") == 3
 
 
-async def test_the_levels_below_an_agent_are_counted_from_it(house: House) -> None:
+async def test_the_levels_below_an_agent_are_counted_from_it(run: Run) -> None:
     """S-70: depth 1 allows delegates, and none of theirs."""
     lead, helper = agent("tester", delegates=["helper"]), agent("helper", delegates=["deep"])
     answers = played(
         tester=in_order(asks("one"), DONE), helper=in_order(asks("two", tool="deep"), DONE), deep=lambda _: DONE
     )
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper, agent("deep")):
-        house.use(provider)
-        result = await house.run(budgets={"depth": 1})
-        (read,) = results_in(provider.requests[-1].request)
+    result = await run(lead, script=answers, agents=[helper, agent("deep")], budgets={"depth": 1})
+    (read,) = results_in(run.requests[-1].request)
     assert result["stop_reason"] == "finished"
     assert "budget.depth_exhausted" in read
-    assert len(await children(house)) == 1
+    assert len(await children(run)) == 1
 
 
-async def test_the_steps_of_the_tree_are_the_callers_steps(house: House) -> None:
+async def test_the_steps_of_the_tree_are_the_callers_steps(run: Run) -> None:
     """S-62 S-66: max_steps counts those of delegates."""
     lead, helper = agent("tester", delegates=["helper"], max_steps=5), agent("helper", delegates=["deep"])
     answers = played(
@@ -66,14 +63,12 @@ async def test_the_steps_of_the_tree_are_the_callers_steps(house: House) -> None
         helper=in_order(asks("two", tool="deep"), DONE),
         deep=lambda _: say("deep"),
     )
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper, agent("deep")):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 5
+    result = await run(lead, script=answers, agents=[helper, agent("deep")])
+    assert len(run.requests) == 5
     assert (result["stop_reason"], result["steps"], result["delegated_steps"]) == ("max_steps_reached", 2, 3)
 
 
-async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(house: House) -> None:
+async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(run: Run) -> None:
     """S-70: whatever its own agent says."""
     generous, modest = Budgets(llm_calls=100), Budgets(llm_calls=1)
     lead = agent("tester", delegates=["generous", "modest"], budgets=Budgets(llm_calls=7))
@@ -90,13 +85,11 @@ async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(house: 
         modest=lambda _: working,
         deep=lambda _: say("deep"),
     )
-    async with ScriptedProvider(answers) as provider, house.worker(lead, *helpers):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count <= 7
+    result = await run(lead, script=answers, agents=[*helpers])
+    assert len(run.requests) <= 7
     spent = {
         record.agent: turn.result.report.spent.llm_calls
-        for record, turn in await children(house)
+        for record, turn in await children(run)
         if turn.result is not None and turn.result.report is not None and record.agent != "deep"
     }
     assert spent == {"generous": 3, "modest": 1}
@@ -104,24 +97,22 @@ async def test_a_delegate_has_the_smaller_of_its_own_limit_and_its_share(house: 
 
 
 @pytest.mark.parametrize("asked", [5, 15])
-async def test_what_is_left_goes_to_as_many_delegates_as_can_use_it(house: House, asked: int) -> None:
+async def test_what_is_left_goes_to_as_many_delegates_as_can_use_it(run: Run, asked: int) -> None:
     """S-70: three model calls are three delegates, and the others read why they did not start, however many."""
     lead = agent("tester", delegates=["helper"], budgets=Budgets(llm_calls=4))
     answers = played(tester=in_order(asks(*map(str, range(asked))), DONE), helper=lambda _: say("helped"))
-    async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 4
+    result = await run(lead, script=answers, agents=[agent("helper")])
+    assert len(run.requests) == 4
     assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.llm_calls_exhausted")
     assert result["exhausted_by"] == "llm_calls"
-    results = [message for message in await house.store.transcript(house.session) if message.role == "tool"]
+    results = [message for message in await run.store.transcript(run.session) if message.role == "tool"]
     assert [message.content for message in results[:3]] == ["helped"] * 3
     assert all("it did not start" in message.content for message in results[3:])
     assert len(results) == asked
 
 
 async def test_no_more_delegates_start_than_could_pay_for_a_first_call_and_the_others_can_be_asked_again(
-    house: House,
+    run: Run,
 ) -> None:
     """S-63 S-70: twelve shares would all be too small, while nearly all of the budget is left."""
 
@@ -137,10 +128,8 @@ async def test_no_more_delegates_start_than_could_pay_for_a_first_call_and_the_o
         return asks(*twelve[-missing:]) if missing else DONE
 
     answers = played(tester=again, helper=lambda _: say("helped"))
-    async with ScriptedProvider(answers) as provider, house.worker(lead, priced("helper", tools=[look])):
-        house.use(provider)
-        result = await house.run()
-    ends = [turn.result.stop_reason for _, turn in await children(house) if turn.result is not None]
+    result = await run(lead, script=answers, agents=[priced("helper", tools=[look])])
+    ends = [turn.result.stop_reason for _, turn in await children(run) if turn.result is not None]
     assert (result["stop_reason"], ends) == ("finished", ["finished"] * 12)
 
 

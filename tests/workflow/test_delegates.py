@@ -10,8 +10,9 @@ from temporalio.client import WorkflowQueryFailedError
 
 from perdure import Delegate, ask_user, tool
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
+from perdure.testing.in_memory import answer
 from tests.house import House, eventually
-from tests.workflow.asking import waiting
+from tests.memory import Run
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, query_of, results_in, transcript
 
@@ -20,22 +21,20 @@ def echoing(request: ChatRequest) -> Reply:
     return say(f"answer to {query_of(request)}")
 
 
-async def test_two_delegates_of_one_answer_get_only_their_queries_and_come_back_in_one_message(house: House) -> None:
+async def test_two_delegates_of_one_answer_get_only_their_queries_and_come_back_in_one_message(run: Run) -> None:
     """S-62."""
     lead, helper = agent("tester", delegates=["helper"]), agent("helper", description="Helps.")
     answers = played(tester=in_order(asks("one", "two"), DONE), helper=echoing)
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
-        house.use(provider)
-        result = await house.run()
-        last = provider.requests[-1].request
-        queries = {query_of(made.request) for made in provider.requests if "helper" in made.request.system}
-        alone = [len(made.request.messages) for made in provider.requests if "helper" in made.request.system]
+    result = await run(lead, script=answers, agents=[helper])
+    last = run.requests[-1].request
+    queries = {query_of(made.request) for made in run.requests if "helper" in made.request.system}
+    alone = [len(made.request.messages) for made in run.requests if "helper" in made.request.system]
     assert (result["stop_reason"], result["output"]) == ("finished", "all done")
     assert results_in(last) == ["answer to one", "answer to two"]
     assert queries == {"one", "two"}
     assert alone == [2, 2]  # the system prompt and the query
     assert (result["steps"], result["delegated_steps"]) == (2, 2)
-    total = [made.request for made in provider.requests]
+    total = [made.request for made in run.requests]
     assert result["usage"]["input_tokens"] == sum(request.tokens for request in total)
 
 
@@ -75,7 +74,7 @@ async def test_the_history_holds_no_query_and_little_of_an_output(house: House) 
     assert (await house.store.artifact(artifact, session=house.session)).text == output
 
 
-async def test_tools_come_before_delegates_and_delegates_before_people(house: House) -> None:
+async def test_tools_come_before_delegates_and_delegates_before_people(run: Run) -> None:
     """S-65: mixed calls of one answer."""
 
     @tool
@@ -86,17 +85,12 @@ async def test_tools_come_before_delegates_and_delegates_before_people(house: Ho
     lead = agent("tester", delegates=["helper"], tools=[look, ask_user])
     mixed = call(("ask_user", {"question": "which?"}), ("helper", {"query": "one"}), ("look", {}))
     answers = played(tester=in_order(mixed, DONE), helper=echoing)
-    async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
-        house.use(provider)
-        handle = await house.start()
-        (asked,) = await waiting(house)
-        order = [(line["type"], line.get("tool")) for line in await house.events()]
-        await handle.execute_update("answer", {"request": asked["request_id"], "value": "this"})
-        result: dict[str, Any] = await handle.result()
-        read = results_in(provider.requests[-1].request)
+    result = await run(lead, script=answers, agents=[agent("helper")], people=[answer("this", seconds=60)])
+    read = results_in(run.requests[-1].request)
+    order = [(line["type"], line.get("tool")) for line in await run.events()]
     places = [
-        order.index(one)
-        for one in [
+        order.index(event)
+        for event in [
             ("tool_end", "look"),
             ("delegate_start", "helper"),
             ("delegate_end", "helper"),
@@ -109,18 +103,16 @@ async def test_tools_come_before_delegates_and_delegates_before_people(house: Ho
 
 
 @pytest.mark.parametrize("kind", ["error", "steps"])
-async def test_a_delegate_that_fails_is_an_error_result_and_the_caller_goes_on(house: House, kind: str) -> None:
+async def test_a_delegate_that_fails_is_an_error_result_and_the_caller_goes_on(run: Run, kind: str) -> None:
     """S-63: with the session in which to look for the cause."""
     lead, helper = agent("tester", delegates=["helper"]), agent("helper", max_steps=1, delegates=["deep"])
     refused = say("no").after(faults.bad_key())
     failing = refused if kind == "error" else asks("deeper", tool="deep")
     answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: failing, deep=echoing)
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper, agent("deep")):
-        house.use(provider)
-        result = await house.run()
-        (read,) = results_in(provider.requests[-1].request)
+    result = await run(lead, script=answers, agents=[helper, agent("deep")])
+    (read,) = results_in(run.requests[-1].request)
     assert (result["stop_reason"], result["output"]) == ("finished", "all done")
-    (end,) = await house.events("delegate_end")
+    (end,) = await run.events("delegate_end")
     error = json.loads(read)["error"]
     why, code = ("error", "llm.auth_error") if kind == "error" else ("max_steps_reached", None)
     assert (end["stop_reason"], end["reason_code"]) == (why, code)
@@ -129,16 +121,14 @@ async def test_a_delegate_that_fails_is_an_error_result_and_the_caller_goes_on(h
     assert end["delegate"] in error["message"]
 
 
-async def test_propagate_ends_the_caller_with_the_error_of_the_delegate(house: House) -> None:
+async def test_propagate_ends_the_caller_with_the_error_of_the_delegate(run: Run) -> None:
     """S-63."""
     lead = agent("tester", delegates=["helper"], on_child_error="propagate")
     refused = say("no").after(faults.bad_key())
     answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: refused)
-    async with ScriptedProvider(answers) as provider, house.worker(lead, agent("helper")):
-        house.use(provider)
-        result = await house.run()
+    result = await run(lead, script=answers, agents=[agent("helper")])
     assert (result["stop_reason"], result["reason_code"], result["steps"]) == ("error", "tool.delegate_failed", 1)
-    ((child, _),) = await children(house)
+    ((child, _),) = await children(run)
     assert child.session in result["error"]
 
 
@@ -210,7 +200,7 @@ async def test_the_caller_waits_in_a_history_that_its_delegates_do_not_grow(hous
     assert [record.session for record, _ in await house.store.sessions(delegates=False)] == [house.session]
 
 
-async def test_a_delegate_cannot_ask_people_or_wait_for_approvals(house: House) -> None:
+async def test_a_delegate_cannot_ask_people_or_wait_for_approvals(run: Run) -> None:
     """S-61: unless its caller lets it."""
 
     @tool(requires_approval=True)
@@ -221,20 +211,18 @@ async def test_a_delegate_cannot_ask_people_or_wait_for_approvals(house: House) 
     lead, helper = agent("tester", delegates=["helper"]), agent("helper", tools=[ask_user, pay])
     wants = call(("ask_user", {"question": "which?"}), ("pay", {}))
     answers = played(tester=in_order(asks("one"), DONE), helper=in_order(wants, say("helped")))
-    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
-        house.use(provider)
-        result = await house.run()
-        refusals = results_in(provider.requests[-2].request)
+    result = await run(lead, script=answers, agents=[helper])
+    refusals = results_in(run.requests[-2].request)
     assert result["stop_reason"] == "finished"
     assert len(refusals) == 2
     assert all("nobody can be asked" in text for text in refusals)
-    ((child, _),) = await children(house)
-    assert [line["code"] for line in await errors_of(house, child.session)] == ["tool.denied", "tool.denied"]
+    ((child, _),) = await children(run)
+    assert [line["code"] for line in await errors_of(run, child.session)] == ["tool.denied", "tool.denied"]
 
 
-async def errors_of(house: House, session: str) -> list[Any]:
-    page = await house.store.events(session, after=0, limit=500)
-    return [one.line()["error"] for one in page if one.line()["type"] == "tool_error"]
+async def errors_of(of: House | Run, session: str) -> list[Any]:
+    page = await of.store.events(session, after=0, limit=500)
+    return [event.line()["error"] for event in page if event.line()["type"] == "tool_error"]
 
 
 async def test_an_interactive_delegate_waits_for_people_in_its_own_session(house: House) -> None:

@@ -87,4 +87,4 @@ async def test_a_caller_that_is_reset_takes_up_the_delegate_that_still_runs(hous
 async def refused_to_start(handle: WorkflowHandle[Any, Any]) -> bool:
     """Whether the server has refused to start a delegate, because it runs."""
     history = await handle.fetch_history()
-    return any(one.HasField("start_child_workflow_execution_failed_event_attributes") for one in history.events)
+    return any(event.HasField("start_child_workflow_execution_failed_event_attributes") for event in history.events)

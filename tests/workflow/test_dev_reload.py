@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.testing import Script, ScriptedProvider, say
 from tests.contract.repository import ROOT
 from tests.house import WAIT_SECONDS
@@ -70,7 +70,7 @@ async def test_a_saved_file_gives_a_new_worker_unless_it_does_not_load(tmp_path:
     async with ScriptedProvider(Script(replies=(say("well done"),), repeat=True)) as provider:
         own = {"OPENAI_BASE_URL": provider.url, "OPENAI_API_KEY": "sk-scripted-0123456789", "PYTHONUNBUFFERED": "1"}
         environment = {**kept, **own, "PYTHONPATH": str(ROOT)}
-        ports = ("--port", str(free_port()), "--metrics-port", str(free_port()))
+        ports = ("--port", str(find_free_port()), "--metrics-port", str(find_free_port()))
         command = ("dev", "--agents", "my_agent.py", "--reload", "--headless", *ports)
         async with started(*command, folder=tmp_path, environment=environment) as dev:
             greeting = await dev.until("Ctrl+C")

@@ -158,7 +158,7 @@ class World:
         found: dict[str, list[Mapping[str, Any]]] = {}
         for point, session in self.sessions.items():
             envelopes = await self.house.store.events(session)
-            found[point] = [one.line() for one in envelopes if not types or one.event.type in types]
+            found[point] = [envelope.line() for envelope in envelopes if not types or envelope.event.type in types]
         return found
 
     async def has_one_key_for_each_call(self) -> None:
@@ -171,7 +171,9 @@ class World:
 
 def read_by_the_model(request: ChatRequest) -> dict[str, str | dict[str, str]]:
     """The tools' results, by name; of an error the JSON."""
-    names = {one["id"]: one["function"]["name"] for message in request.messages for one in _calls(message)}
+    names = {
+        tool_call["id"]: tool_call["function"]["name"] for message in request.messages for tool_call in _calls(message)
+    }
     return {names[m["tool_call_id"]]: _plain(str(m["content"])) for m in request.messages if m["role"] == "tool"}
 
 
@@ -195,9 +197,9 @@ async def went_on(world: World, provider: ScriptedProvider, handles: list[Workfl
     assert world.runs() == {point: {name: row.runs for name, row in rows.items()} for point, rows in TABLE.items()}
     points = {line["call_id"]: point for point, lines in (await world.events("tool_start")).items() for line in lines}
     heard = {
-        points[_calls(one.request.messages[-1 - len(CALLS)])[0]["id"]]: read_by_the_model(one.request)
-        for one in provider.requests
-        if one.request.index == 1
+        points[_calls(request.request.messages[-1 - len(CALLS)])[0]["id"]]: read_by_the_model(request.request)
+        for request in provider.requests
+        if request.request.index == 1
     }
     assert heard == {point: {name: row.read for name, row in rows.items()} for point, rows in TABLE.items()}
     await world.has_one_key_for_each_call()

@@ -65,22 +65,22 @@ async def test_tools_delegates_hooks_and_progress_at_once_leave_no_gap_and_keep_
         result = await house.run()
     events = await house.events()
     assert result["stop_reason"] == "finished"
-    assert [one["seq"] for one in events] == list(range(1, len(events) + 1))
-    assert all(one["at"] <= later["at"] for one, later in pairwise(events))
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert all(event["at"] <= later["at"] for event, later in pairwise(events))
     calls: defaultdict[str, list[Any]] = defaultdict(list)
-    for one in events:
-        if one["type"] in ORDER:
-            calls[one["call_id"]].append(one)
+    for event in events:
+        if event["type"] in ORDER:
+            calls[event["call_id"]].append(event)
     assert len(calls) == len(places) + len(queries)
-    kinds = [one["type"] for one in events]
+    kinds = [event["type"] for event in events]
     first, last = kinds.index("generation_step"), len(kinds) - 1 - kinds[::-1].index("generation_start")
     for made in calls.values():
-        ranks = [ORDER.index(one["type"]) for one in made]
+        ranks = [ORDER.index(event["type"]) for event in made]
         assert ranks == sorted(ranks)
         assert first < made[0]["seq"] - 1 < made[-1]["seq"] - 1 < last
-        assert {one["step"] for one in made} == {1}
-    told = [one["event_seq"] for one in events if one["type"] == "hook_end" and one["event"] == "tool_end"]
-    assert sorted(told) == [one["seq"] for one in events if one["type"] == "tool_end"]
+        assert {event["step"] for event in made} == {1}
+    told = [event["event_seq"] for event in events if event["type"] == "hook_end" and event["event"] == "tool_end"]
+    assert sorted(told) == [event["seq"] for event in events if event["type"] == "tool_end"]
 
 
 LONG = "x" * 1_000_000
@@ -116,9 +116,9 @@ async def test_nothing_that_is_huge_stands_in_the_log_whole(house: House) -> Non
         await house.client.answer(house.session, request["request_id"], "w" * 30_000, by="me")
         await handle.result()
     events = await house.events()
-    sizes = [(one["type"], len(json.dumps(one))) for one in events]
+    sizes = [(event["type"], len(json.dumps(event))) for event in events]
     assert [(kind, size) for kind, size in sizes if size > MOST.get(kind, 5_000)] == []
-    results = {one["tool"]: len(one["result"]) for one in events if one["type"] == "tool_end"}
+    results = {event["tool"]: len(event["result"]) for event in events if event["type"] == "tool_end"}
     assert results.pop("fail") < RESULT_CHARACTERS
     assert results == dict.fromkeys(("tell", "todo", "helper", "ask_user"), RESULT_CHARACTERS)
 
@@ -132,9 +132,9 @@ async def test_an_answer_in_the_next_turn_is_an_event_of_that_turns_step(house: 
         result = await house.run()
         await house.client.answer(house.session, result["requests"][0]["request_id"], "this", by="me")
         await (await house.client.attach(house.session)).result()
-    answered = [one for one in await house.events() if one["turn"] == 2]
+    answered = [event for event in await house.events() if event["turn"] == 2]
     told = ["agent_start", "user_input_received", "tool_end", "generation_start"]
-    assert [(one["type"], one["step"]) for one in answered[:4]] == list(zip(told, (0, 0, 0, 1), strict=True))
+    assert [(event["type"], event["step"]) for event in answered[:4]] == list(zip(told, (0, 0, 0, 1), strict=True))
 
 
 async def test_what_each_failed_try_was_paid_stands_in_the_log_also_of_the_last_one(house: House) -> None:
@@ -145,10 +145,10 @@ async def test_what_each_failed_try_was_paid_stands_in_the_log_also_of_the_last_
         house.use(provider)
         result = await house.run()
     failed = await house.events("generation_retry", "generation_error")
-    assert [one["type"] for one in failed] == ["generation_retry", "generation_error"]
-    assert all(one["usage"]["output_tokens"] > 0 for one in failed)
-    assert sum(one["usage"]["output_tokens"] for one in failed) == result["usage"]["output_tokens"]
-    assert sum(Decimal(one["cost_usd"]) for one in failed) == Decimal(result["cost_usd"]) > 0
+    assert [event["type"] for event in failed] == ["generation_retry", "generation_error"]
+    assert all(event["usage"]["output_tokens"] > 0 for event in failed)
+    assert sum(event["usage"]["output_tokens"] for event in failed) == result["usage"]["output_tokens"]
+    assert sum(Decimal(event["cost_usd"]) for event in failed) == Decimal(result["cost_usd"]) > 0
     whole = await house.client.trajectory(house.session)
     assert (whole.usage.model_dump(), whole.cost_usd) == (result["usage"], Decimal(result["cost_usd"]))
 
@@ -193,7 +193,7 @@ async def test_a_trajectory_counts_every_call_once_whatever_became_of_it(house: 
     assert (result["stop_reason"], result["error"]) == ("finished", None)
     whole = await house.client.trajectory(house.session)
     assert (whole.usage.model_dump(), whole.cost_usd) == (result["usage"], Decimal(result["cost_usd"]))
-    assert "completed" in [one["compaction_status"] for one in await house.events("compaction_event")]
+    assert "completed" in [event["compaction_status"] for event in await house.events("compaction_event")]
 
 
 KEY = "violet-37-harbour-5512"
@@ -249,8 +249,8 @@ async def test_a_secret_of_the_worker_stands_in_no_event_whoever_says_it(house: 
         (request,) = await waiting(house)
         await house.client.answer(house.session, request["request_id"], "no", by="me")
         await handle.result()
-    children = [one.session for one, _ in await house.store.sessions(limit=10)]
-    lines = [one.line() for session in children for one in await house.store.events(session, limit=500)]
-    assert {"tool_progress", "hook_end", "react_step", "generation_retry"} <= {str(one["type"]) for one in lines}
+    children = [session.session for session, _ in await house.store.sessions(limit=10)]
+    lines = [envelope.line() for session in children for envelope in await house.store.events(session, limit=500)]
+    assert {"tool_progress", "hook_end", "react_step", "generation_retry"} <= {str(line["type"]) for line in lines}
     assert len(children) == 2
-    assert [one for one in lines if KEY in json.dumps(one)] == []
+    assert [line for line in lines if KEY in json.dumps(line)] == []

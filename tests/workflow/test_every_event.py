@@ -225,7 +225,7 @@ async def worked(house: House, turn: Turn) -> list[Envelope]:
 
 
 def types(events: Iterable[Envelope]) -> set[str]:
-    return {one.event.type for one in events}
+    return {envelope.event.type for envelope in events}
 
 
 async def test_every_type_of_event_is_written_and_goes_through_a_dict_and_json_and_back(house: House) -> None:
@@ -240,12 +240,12 @@ async def test_every_type_of_event_is_written_and_goes_through_a_dict_and_json_a
     assert {kind for kind, run in WHERE.items() if kind not in types(seen[run])} == set()
     for name, turn in zip(names, turns, strict=True):
         check_round_trips(seen[name])
-        logged = [one for one in seen[name] if not isinstance(one.event, Heartbeat)]
+        logged = [envelope for envelope in seen[name] if not isinstance(envelope.event, Heartbeat)]
         check_order(logged)
         assert tuple(logged) == (await house.client.trajectory(turn.session)).events
     session = turns[names.index("team")].session
     exported = await printed("export", session, "--format", "events")
-    assert [json.loads(line) for line in exported.splitlines()] == [one.line() for one in seen["team"]]
+    assert [json.loads(line) for line in exported.splitlines()] == [envelope.line() for envelope in seen["team"]]
 
 
 async def printed(*args: str) -> str:
@@ -257,24 +257,24 @@ async def printed(*args: str) -> str:
 
 def check_round_trips(events: Iterable[Envelope]) -> None:
     """Each event comes back as what it was, alone and with what orders it."""
-    for one in events:
-        body = json.loads(json.dumps(event_to_dict(one.event)))
-        line = json.loads(json.dumps(event_line(one)))
-        assert body["type"] == one.event.type == one.line()["type"]
-        assert load_event(body) == one.event
-        assert not isinstance(one.event, UnknownEvent)
-        assert read_event_line(line) == one
-        read = Envelope.from_json(one.to_json())
-        assert (type(read.event), read.to_json()) == (type(one.event), one.to_json())
-        assert type(one).model_validate_json(one.model_dump_json()) == one
+    for envelope in events:
+        body = json.loads(json.dumps(event_to_dict(envelope.event)))
+        line = json.loads(json.dumps(event_line(envelope)))
+        assert body["type"] == envelope.event.type == envelope.line()["type"]
+        assert load_event(body) == envelope.event
+        assert not isinstance(envelope.event, UnknownEvent)
+        assert read_event_line(line) == envelope
+        read = Envelope.from_json(envelope.to_json())
+        assert (type(read.event), read.to_json()) == (type(envelope.event), envelope.to_json())
+        assert type(envelope).model_validate_json(envelope.model_dump_json()) == envelope
 
 
 def check_order(events: list[Envelope]) -> None:
     """The numbers are gapless from 1, times are of a zone and never go back, and the end is the last."""
-    assert [one.seq for one in events] == list(range(1, len(events) + 1))
-    assert all(one.at <= later.at for one, later in pairwise(events))
-    assert all(one.at.utcoffset() == timedelta(0) for one in events)
-    assert [one.event.type for one in events].index("agent_end") == len(events) - 1
+    assert [envelope.seq for envelope in events] == list(range(1, len(events) + 1))
+    assert all(event.at <= later.at for event, later in pairwise(events))
+    assert all(event.at.utcoffset() == timedelta(0) for event in events)
+    assert [envelope.event.type for envelope in events].index("agent_end") == len(events) - 1
 
 
 DREAMT: dict[str, Any] = {"type": "tool_dreamt", "call_id": "c", "seq": 99, "dream": {"of": ["sheep", None, 1.5]}}
@@ -293,7 +293,7 @@ async def test_events_of_another_release_are_read_as_they_are_by_everybody(house
         await house.run()
         rewrite(house, generation_start=DREAMT, generation_end=CHANGED)
         turn = await house.client.attach(house.session)
-        read = {"follow": [one async for one in turn.events()]}
+        read = {"follow": [event async for event in turn.events()]}
         read["trajectory"] = list((await house.client.trajectory(house.session)).events)
         read["again"] = list(Trajectory.from_dict(in_json(await house.client.trajectory(house.session))).events)
         assert (await turn.tool_metrics()).count == 1
@@ -303,12 +303,12 @@ async def test_events_of_another_release_are_read_as_they_are_by_everybody(house
         exported = await printed("export", house.session, "--format", "events")
         await house.run(prompt="more")
     for name, events in read.items():
-        assert [one.seq for one in events] == list(range(1, len(events) + 1)), name
+        assert [envelope.seq for envelope in events] == list(range(1, len(events) + 1)), name
         assert events[1].event == UnknownEvent(name="tool_dreamt", body=DREAMT), name
-        assert UnknownEvent(name="generation_end", body=CHANGED) in [one.event for one in events], name
-    assert [json.loads(one.to_json()) for one in read["follow"]] == lines
+        assert UnknownEvent(name="generation_end", body=CHANGED) in [envelope.event for envelope in events], name
+    assert [json.loads(envelope.to_json()) for envelope in read["follow"]] == lines
     assert [line.pop("replayed") for line in lines] == [True] * len(lines)  # S-47
-    assert (code, lines) == (0, [one.line() for one in read["follow"]])
+    assert (code, lines) == (0, [envelope.line() for envelope in read["follow"]])
     about = {"seq": 2, "session": house.session, "turn": 1, "step": 1, "at": read["follow"][1].at.isoformat()}
     assert lines[1] == {**DREAMT, **about}
     assert [json.loads(line) for line in exported.splitlines()] == lines
@@ -338,7 +338,8 @@ async def test_a_hook_hears_of_every_event_that_it_is_on_once(house: House) -> N
     names = sorted(set(WHERE.values()))
     heard: dict[str, list[HookedEvent]] = {name: [] for name in names}
     listening = [
-        one.clone(hooks=[*one.hooks, hearing(heard[one.name])]) if one.name in heard else one for one in agents()
+        agent.clone(hooks=[*agent.hooks, hearing(heard[agent.name])]) if agent.name in heard else agent
+        for agent in agents()
     ]
     async with ScriptedProvider(models=MODELS) as provider, house.worker(*listening):
         house.use(provider)
@@ -348,7 +349,7 @@ async def test_a_hook_hears_of_every_event_that_it_is_on_once(house: House) -> N
             await house.temporal.get_workflow_handle(turn.session).result()
     assert set[str]().union(*(types(run) for run in seen.values())) >= set(HOOK_EVENTS) - {"step_end"}
     for name in names:
-        logged = [one.event for one in seen[name] if one.event.type in HOOK_EVENTS]
+        logged = [envelope.event for envelope in seen[name] if envelope.event.type in HOOK_EVENTS]
         assert Counter(map(named, heard[name])) == expected(logged), name
 
 
@@ -371,9 +372,9 @@ def named(event: Value) -> str:
 
 def expected(logged: Iterable[Value]) -> Counter[str]:
     """Each event once. Of each call an end, and an error if it failed: the log has one of the two."""
-    told = Counter(named(one) for one in logged)
-    for one in logged:
-        if isinstance(one, ToolEnd | ToolError) and one.error is not None:
-            other = "tool_error" if isinstance(one, ToolEnd) else "tool_end"
-            told[f"{other} of {one.call_id}"] += 1
+    told = Counter(named(event) for event in logged)
+    for event in logged:
+        if isinstance(event, ToolEnd | ToolError) and event.error is not None:
+            other = "tool_error" if isinstance(event, ToolEnd) else "tool_end"
+            told[f"{other} of {event.call_id}"] += 1
     return told

@@ -14,6 +14,7 @@ from perdure.contracts.values import JsonValue
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
+from tests.memory import Run
 
 ONCE = RetryPolicy(max_retries=0)
 TWICE = RetryPolicy(max_retries=1, base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -31,12 +32,10 @@ def agent(*others: str | Fallback, **settings: Any) -> Agent:
     return Agent(**{**defaults, "fallback_models": others, **settings})
 
 
-async def played(house: House, using: Agent, **models: Answers) -> tuple[Mapping[str, Any], list[str]]:
+async def played(run: Run, using: Agent, **models: Answers) -> tuple[Mapping[str, Any], list[str]]:
     """The result of a turn, and the models that were asked, in order."""
-    async with ScriptedProvider(models=models) as provider, house.worker(using):
-        house.use(provider)
-        result = await house.run(using.name)
-        return result, [one.request.model for one in provider.requests]
+    result = await run(using, models=models)
+    return result, [asked.request.model for asked in run.requests]
 
 
 FAILING: dict[str, Any] = {
@@ -49,64 +48,62 @@ FAILING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-async def test_a_failure_of_the_provider_has_the_next_model_answer_in_the_same_step(house: House, name: str) -> None:
+async def test_a_failure_of_the_provider_has_the_next_model_answer_in_the_same_step(run: Run, name: str) -> None:
     fault, code = FAILING[name]
     first = Script(replies=(say("never").after(fault),))
-    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    result, asked = await played(run, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
     assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "fine", 1)
     assert asked == ["first", "second"]
-    (event,) = await house.events("model_fallback")
+    (event,) = await run.events("model_fallback")
     assert (event["failed"], event["code"], event["model"]) == ("openai/first", code, "openai/second")
-    assert [line["model"] for line in await house.events("generation_end")] == ["openai/second"]
+    assert [line["model"] for line in await run.events("generation_end")] == ["openai/second"]
 
 
 @pytest.mark.parametrize("name", ["bad request", "content policy"])
-async def test_a_failure_of_what_was_asked_ends_the_turn(house: House, name: str) -> None:
+async def test_a_failure_of_what_was_asked_ends_the_turn(run: Run, name: str) -> None:
     fault = {
         "bad request": faults.status(400),
         "content policy": faults.error(400, "rejected", name="content_policy_violation"),
     }[name]
     first = Script(replies=(say("never").after(fault),))
-    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    result, asked = await played(run, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
     assert (result["stop_reason"], asked) == ("error", ["first"])
-    assert await house.events("model_fallback") == []
+    assert await run.events("model_fallback") == []
 
 
-async def test_an_author_may_name_further_failures(house: House) -> None:
+async def test_an_author_may_name_further_failures(run: Run) -> None:
     first = Script(replies=(say("never").after(faults.error(400, "no", name="content_policy_violation")),))
     second = Fallback(model="openai/second", also_on=("llm.content_filtered",))
-    result, asked = await played(house, agent(second), first=first, second=Script(replies=(say("fine"),)))
+    result, asked = await played(run, agent(second), first=first, second=Script(replies=(say("fine"),)))
     assert (result["output"], asked) == ("fine", ["first", "second"])
 
 
 async def test_the_next_model_stays_for_the_rest_of_the_turn_and_the_next_turn_begins_with_the_first(
-    house: House,
+    run: Run,
 ) -> None:
     first = Script(replies=(call(("look", {"place": "here"})), say("no").after(QUOTA), say("back again")))
     second = Script(replies=(say("?"), call(("look", {"place": "there"})), say("fine")))
     tester = agent("openai/second")
-    async with ScriptedProvider(models={"first": first, "second": second}) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run("tester")
-        assert [one.request.model for one in provider.requests] == ["first", "first", "second", "second"]
-        assert (result["output"], result["steps"]) == ("fine", 3)
-        again = await house.run("tester", "and now?")
-        assert provider.requests[4].request.model == "first"
+    result, asked = await played(run, tester, first=first, second=second)
+    assert asked == ["first", "first", "second", "second"]
+    assert (result["output"], result["steps"]) == ("fine", 3)
+    again = await run(tester, models={"first": first, "second": second}, prompt="and now?")
+    assert run.requests[4].request.model == "first"
     assert again["turn"] == 2
 
 
-async def test_each_model_has_its_own_retries(house: House) -> None:
+async def test_each_model_has_its_own_retries(run: Run) -> None:
     """The retries of the first use up none of the second's; the events tell them apart."""
     down = faults.status(503)
     first = Script(replies=(say("never").after(down, down),))
     second = Script(replies=(say("fine").after(down, down, down),))
     retry = RetryPolicy(max_retries=3, base=timedelta(milliseconds=10), jitter=timedelta(0))
     other = Fallback(model="openai/second", retry=retry)
-    result, asked = await played(house, agent(other, retry=TWICE), first=first, second=second)
+    result, asked = await played(run, agent(other, retry=TWICE), first=first, second=second)
     assert result["output"] == "fine"
     assert asked == ["first"] * 2 + ["second"] * 4
-    retries = await house.events("generation_retry")
-    assert [(one["fallback"], one["attempt"], one["max_attempts"]) for one in retries] == [
+    retries = await run.events("generation_retry")
+    assert [(retry["fallback"], retry["attempt"], retry["max_attempts"]) for retry in retries] == [
         (0, 1, 1),
         (1, 1, 3),
         (1, 2, 3),
@@ -114,30 +111,28 @@ async def test_each_model_has_its_own_retries(house: House) -> None:
     ]
 
 
-async def test_when_the_last_model_fails_its_error_ends_the_turn(house: House) -> None:
+async def test_when_the_last_model_fails_its_error_ends_the_turn(run: Run) -> None:
     """Every model is tried, in order, and each failure stands in the log."""
     script = Script(replies=(say("never").after(QUOTA),))
     using = agent("openai/second", Fallback(model="openai/third"))
-    result, asked = await played(house, using, first=script, second=script, third=script)
+    result, asked = await played(run, using, first=script, second=script, third=script)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.quota_exhausted")
     assert "openai/third" in result["error"]
     assert asked == ["first", "second", "third"]
-    errors = [line["error"]["message"].split(":")[0] for line in await house.events("generation_error")]
+    errors = [line["error"]["message"].split(":")[0] for line in await run.events("generation_error")]
     assert errors == ["step 1, openai/first", "step 1, openai/second", "step 1, openai/third"]
-    assert len(await house.events("generation_start")) == 3
+    assert len(await run.events("generation_start")) == 3
 
 
-async def test_a_model_of_another_provider_goes_on_with_the_conversation(house: House) -> None:
+async def test_a_model_of_another_provider_goes_on_with_the_conversation(run: Run) -> None:
     """What only one provider understands, its signed blocks, is not sent to another one."""
     block: Any = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     reply = Reply(calls=(("look", {"place": "here"}),), message={"thinking_blocks": [block]})
     first = Script(replies=(reply, say("no").after(faults.status(529))))
     second = Script(replies=(say("?"), say("fine")))
     using = agent("openai/second", model="anthropic/first", generate_params={"temperature": 0.5})
-    async with ScriptedProvider(models={"first": first, "second": second}) as provider, house.worker(using):
-        house.use(provider)
-        result = await house.run("tester")
-        sent = provider.requests[-1]
+    result, _ = await played(run, using, first=first, second=second)
+    sent = run.requests[-1]
     assert result["output"] == "fine"
     assert isinstance(sent.body, dict)
     assert sent.body["temperature"] == 0.5
@@ -168,7 +163,7 @@ async def test_what_was_steered_in_is_told_to_the_next_model_and_noted_once(hous
     assert len(await house.events("user_message")) == 1
 
 
-async def test_a_context_too_long_for_the_next_model_is_compacted_once_more(house: House) -> None:
+async def test_a_context_too_long_for_the_next_model_is_compacted_once_more(run: Run) -> None:
     """The window is that of the model at work: the compaction of a step begins anew with it."""
     long = "x" * 4_000
     calls = [call(("look", {"place": f"{at} {long}"})) for at in range(6)]
@@ -181,11 +176,11 @@ async def test_a_context_too_long_for_the_next_model_is_compacted_once_more(hous
         return say("fine") if len(request.messages) < 8 else say("never").after(too_long)
 
     using = agent("openai/second", compaction={"keep": 2, "threshold": None})
-    result, asked = await played(house, using, first=first, second=second)
+    result, asked = await played(run, using, first=first, second=second)
     assert result["output"] == "fine"
     assert asked == ["first"] * 7 + ["second"] * 3
-    done = [one for one in await house.events("compaction_event") if one["compaction_status"] == "completed"]
-    assert [one["model"] for one in done] == ["openai/second"]
+    done = [event for event in await run.events("compaction_event") if event["compaction_status"] == "completed"]
+    assert [event["model"] for event in done] == ["openai/second"]
 
 
 async def test_a_recording_of_a_turn_that_fell_back_replays(house: House) -> None:
@@ -204,10 +199,11 @@ async def test_a_recording_of_a_turn_that_fell_back_replays(house: House) -> Non
     assert outputs == ["fine", "fine"]
 
 
-async def test_people_read_that_another_model_goes_on(house: House) -> None:
+async def test_people_read_that_another_model_goes_on(run: Run) -> None:
     first = Script(replies=(say("never").after(QUOTA),))
-    await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
-    shown = [line.text for one in await house.store.events(house.session, after=0, limit=100) for line in lines(one)]
+    await played(run, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    events = await run.store.events(run.session, after=0, limit=100)
+    shown = [line.text for event in events for line in lines(event)]
     assert "↪ openai/first failed (llm.quota_exhausted); openai/second goes on" in shown
 
 
@@ -223,7 +219,7 @@ async def test_a_prompt_that_nothing_can_shorten_goes_to_a_model_with_a_larger_w
         tester = agent(second, model=f"{wire}/first", generate_params=params)
         async with house.worker(tester):
             result = await house.run(tester.name)
-        assert [one.request.model for one in provider.requests] == ["first", "second"]
+        assert [request.request.model for request in provider.requests] == ["first", "second"]
     assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "fine", 1)
     (event,) = await house.events("model_fallback")
     assert (event["failed"], event["code"]) == (f"{wire}/first", "llm.context_overflow")
@@ -238,9 +234,7 @@ async def test_a_prompt_that_nothing_can_shorten_goes_to_a_model_with_a_larger_w
     ],
     ids=["model", "key", "account"],
 )
-async def test_a_key_a_model_or_an_account_refused_with_a_400_has_the_next_model_answer(
-    house: House, fault: Fault
-) -> None:
+async def test_a_key_a_model_or_an_account_refused_with_a_400_has_the_next_model_answer(run: Run, fault: Fault) -> None:
     first = Script(replies=(say("never").after(fault),))
-    result, asked = await played(house, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
+    result, asked = await played(run, agent("openai/second"), first=first, second=Script(replies=(say("fine"),)))
     assert (result["stop_reason"], result["output"], asked) == ("finished", "fine", ["first", "second"])

@@ -23,6 +23,7 @@ from tests.workflow.matrix import (
     ODD_ANSWERS,
     ODD_CASES,
     PRESETS,
+    SERVED,
     Outcome,
     expected_waits,
     run,
@@ -40,7 +41,7 @@ async def outcomes(
     """Every case has been played."""
     binary = str(Path(sys.executable).with_name("temporal-test-server"))
     with pytest.MonkeyPatch.context() as environment:
-        become_a_user(environment, server)
+        become_a_user(environment, server.address)
         environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
         # Hundreds of turns at once on a busy machine beat late, and a call that counts as lost is made again.
         environment.setattr(options, "HEARTBEAT_TIMEOUT", timedelta(minutes=4))
@@ -90,7 +91,7 @@ def test_a_fault_is_shown_where_it_was_and_ends_the_turn(outcomes: Outcomes, nam
 @pytest.mark.parametrize(("name", "wire"), ODD_CASES)
 def test_an_odd_answer_is_the_models_business_and_the_turn_goes_on(outcomes: Outcomes, name: str, wire: str) -> None:
     """S-40: the second request is one that a real provider takes: this one refuses ids that are there twice."""
-    outcome = outcomes[name, wire, "dreadnode"]
+    outcome = outcomes[name, wire, SERVED]
     assert (outcome.result["stop_reason"], outcome.result["output"], outcome.requests) == ("finished", "done", 2)
     assert outcome.of("generation_retry") == []
     ended = outcome.of("tool_end") + outcome.of("tool_error")

@@ -44,7 +44,7 @@ def bytes_per_step(events: Sequence[HistoryEvent]) -> list[int]:
         for index, event in enumerate(events)
         if event.activity_task_scheduled_event_attributes.activity_type.name == "generate"
     ]
-    return [sum(event.ByteSize() for event in events[one:next_one]) for one, next_one in pairwise(starts)]
+    return [sum(event.ByteSize() for event in events[start:next_one]) for start, next_one in pairwise(starts)]
 
 
 async def test_a_500_step_turn_rotates_and_step_450_costs_what_step_50_does(house: House) -> None:

@@ -177,7 +177,10 @@ async def test_the_command_line_forks_resumes_and_lists_checkpoints(house: House
         assert (code, events[0]["resumed_from"]) == (3, {"session": house.session, "turn": 1, "step": 1})
         (listed,) = (await perdure("show", house.session, "--checkpoints"))[1]
 
-    assert [(one["turn"], one["step"], one["status"], one["messages"]) for one in listed["checkpoints"]] == [
+    assert [
+        (checkpoint["turn"], checkpoint["step"], checkpoint["status"], checkpoint["messages"])
+        for checkpoint in listed["checkpoints"]
+    ] == [
         (1, 0, "init", 1),
         (1, 1, "stoppedByExceededMaxSteps", 2),
         (2, 0, "init", 3),

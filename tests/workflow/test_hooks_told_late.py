@@ -10,6 +10,7 @@ from perdure.agents.hooks import HookedEvent
 from perdure.contracts.hooks import HookEvent
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.asking import COLOUR, DONE, PAY, asker, several, waiting
 from tests.workflow.backgrounds import HANGING, awaiting, lead, look, starts, steps
 from tests.workflow.bodies import Body
@@ -31,7 +32,7 @@ def noting(heard: list[str], *on: HookEvent) -> Hook:
 
 async def reply(house: House, *decisions: str) -> None:
     """Decide about what is asked, in order: an answer is a colour."""
-    asked = sorted(await waiting(house, len(decisions)), key=lambda one: str(one["request_id"]))
+    asked = sorted(await waiting(house, len(decisions)), key=lambda pending: str(pending["request_id"]))
     for request, decision in zip(asked, decisions, strict=True):
         if decision == "deny":
             await house.client.deny(house.session, request["request_id"], by="ann")
@@ -73,7 +74,7 @@ async def test_a_hook_guards_the_call_with_which_a_reply_goes_on(house: House, k
         (asked,) = await house.events("user_input_required")
         await house.client.approve(house.session, asked["request_id"], by="ann")
         result = await (await house.client.attach(house.session)).result()
-        told = [one["content"] for one in provider.requests[-1].request.messages if one["role"] == "user"]
+        told = [message["content"] for message in provider.requests[-1].request.messages if message["role"] == "user"]
     assert (result.stop_reason, told) == ("finished", ["go", "check it"])
 
 
@@ -112,7 +113,7 @@ async def test_what_no_step_is_left_for_is_told_at_the_end(house: House) -> None
         await house.wait_for_event("delegate_start")  # a delegate that has not begun when its caller ends never does
         body.released.set()
         results = await asyncio.gather(*(handle.result() for handle in handles))
-    assert [one["stop_reason"] for one in results] == ["finished", "error", "waiting_for_input"]
+    assert [result["stop_reason"] for result in results] == ["finished", "error", "waiting_for_input"]
     assert heard == {
         "tester": ["delegate_start helper", "delegate_end helper"],
         "falling": ["model_fallback"],
@@ -134,16 +135,14 @@ async def test_a_hook_that_only_waits_for_the_beginning_of_a_delegate_hears_of_i
     assert heard == ["delegate_start helper"]
 
 
-async def test_a_rule_under_a_condition_leaves_an_end_by_text_as_it_is(house: House) -> None:
+async def test_a_rule_under_a_condition_leaves_an_end_by_text_as_it_is(run: Run) -> None:
     """S-36 S-70: the example of the page about hooks."""
     rule = HookRule(
         name="wrap up", on="budget_warning", when=~stop.no_tool_calls(), reaction=Continue("Come to an end.")
     )
     agents = Agent(name="tester", model="openai/scripted", hooks=[rule], budgets={"llm_calls": 2, "warn_at": [0.5]})
-    async with ScriptedProvider(Script(replies=(say("done"), say("never")))) as provider, house.worker(agents):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 1
+    result = await run(agents, say("done"), say("never"))
+    assert len(run.requests) == 1
     assert (result["stop_reason"], result["output"]) == ("finished", "done")
 
 

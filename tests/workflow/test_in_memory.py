@@ -191,7 +191,9 @@ def background(request: ChatRequest) -> Reply:
         return call(of(B, "slow", run_in_background=True), of(B, "quick"))
     if request.index == 1:
         told = next(
-            str(one.get("content")) for one in request.messages if str(one.get("content")).startswith('{"session"')
+            str(message.get("content"))
+            for message in request.messages
+            if str(message.get("content")).startswith('{"session"')
         )
         return call(("await_delegate", {"sessions": [json.loads(told)["session"]]}))
     return say("both are there")
@@ -463,7 +465,9 @@ async def test_a_turn_in_memory_comes_to_what_it_comes_to_on_the_server(house: H
         house.worker(*with_delegates(agents.values()).agents.values()),
     ):
         house.use(provider)
-        served = await asyncio.gather(*(on_the_server(house.client, provider, *one) for one in cases.items()))
+        served = await asyncio.gather(
+            *(on_the_server(house.client, provider, *named_case) for named_case in cases.items())
+        )
     differ: dict[str, tuple[Any, Any]] = {}
     for (name, case), expected in zip(cases.items(), served, strict=True):
         memory = await in_memory(name, case)

@@ -154,8 +154,8 @@ async def test_every_activity_beats_so_that_a_lost_worker_is_noticed_within_ten_
         for event in history.events
         if event.HasField("activity_task_scheduled_event_attributes")
     ]
-    assert {one.activity_type.name for one in scheduled} == {"open_turn", "generate", "put", "commit_turn"}
-    assert all(1 < one.heartbeat_timeout.seconds <= 10 for one in scheduled)
+    assert {activity.activity_type.name for activity in scheduled} == {"open_turn", "generate", "put", "commit_turn"}
+    assert all(1 < activity.heartbeat_timeout.seconds <= 10 for activity in scheduled)
 
 
 async def _call_id(house: House) -> str:

@@ -104,7 +104,7 @@ async def test_a_hook_whose_worker_is_lost_again_and_again_ends_the_turn(house: 
         house.use(provider)
         result = await house.run()
     assert (result["stop_reason"], result["reason_code"]) == ("error", "runtime.worker_lost")
-    assert "lost 5 times in a row while it carried out react" in result["error"]
+    assert "lost 5 times in a row while it carried out run_hooks" in result["error"]
     assert 0 < len(begun) <= 1 + 5  # the first is lost before its first beat
 
 
@@ -140,10 +140,10 @@ async def test_an_answer_that_cannot_be_kept_is_bought_five_times_and_told(
     assert "the model's answer could not be kept: odd" in result["error"]
     (content,) = await house.events("generation_content")
     assert content["content"] == "an answer"
-    one = result["usage"]["input_tokens"] // 5 * Decimal("0.001") + result["usage"]["output_tokens"] // 5 * Decimal(
+    price = result["usage"]["input_tokens"] // 5 * Decimal("0.001") + result["usage"]["output_tokens"] // 5 * Decimal(
         "0.01"
     )
-    assert Decimal(str(result["cost_usd"])) == 5 * one > 0
+    assert Decimal(str(result["cost_usd"])) == 5 * price > 0
 
 
 async def test_an_answer_that_can_be_kept_the_third_time_is(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

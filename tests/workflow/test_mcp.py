@@ -39,14 +39,14 @@ async def activities(house: House) -> list[Any]:
     """The activities that the turn scheduled."""
     history = await house.temporal.get_workflow_handle(house.session).fetch_history()
     scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
-    return [one for one in scheduled if one.activity_id]
+    return [activity for activity in scheduled if activity.activity_id]
 
 
 async def test_the_model_uses_a_servers_tool_and_the_turn_keeps_what_it_was(house: House) -> None:
     """S-75: its type in Temporal is the name that the model called."""
     result, (answer,) = await played(house, agent(), call(("peer__echo", {"text": "hi"})), DONE)
     assert (result["stop_reason"], answer["content"]) == ("finished", 'echo: {"text": "hi"}')
-    assert "peer__echo" in [one.activity_type.name for one in await activities(house)]
+    assert "peer__echo" in [activity.activity_type.name for activity in await activities(house)]
     definition = await house.store.definition((await house.store.turn(house.session, 1)).definition)
     declared = definition.tool("peer__echo")
     assert declared is not None
@@ -126,7 +126,11 @@ async def test_a_server_with_state_is_called_where_the_turn_was_opened(house: Ho
     )
     assert result["stop_reason"] == "finished"
     assert len({answer["content"] for answer in answers}) == 1
-    queues = {one.task_queue.name for one in await activities(house) if one.activity_type.name == "peer__whoami"}
+    queues = {
+        activity.task_queue.name
+        for activity in await activities(house)
+        if activity.activity_type.name == "peer__whoami"
+    }
     assert queues == {house.mcp.queue}
     assert house.mcp.queue != house.settings.task_queue
 
@@ -148,5 +152,8 @@ async def test_the_model_is_told_that_the_state_is_lost_with_its_worker(
         answers = [message for message in provider.requests[-1].request.messages if message["role"] == "tool"]
     assert result["stop_reason"] == "finished"
     assert [answer["content"] for answer in answers] == [REASONS[ReasonCode.TOOL_STATE_LOST].text] * 2
-    called = [one for one in await activities(house) if one.activity_type.name == "peer__whoami"]
-    assert [one.schedule_to_start_timeout.ToTimedelta() for one in called] == [options.PINNED_WAIT, options.LOST_WAIT]
+    called = [activity for activity in await activities(house) if activity.activity_type.name == "peer__whoami"]
+    assert [activity.schedule_to_start_timeout.ToTimedelta() for activity in called] == [
+        options.PINNED_WAIT,
+        options.LOST_WAIT,
+    ]

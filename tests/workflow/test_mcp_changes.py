@@ -34,7 +34,7 @@ def journal_of(house: House) -> Path:
 def offered(recorded: RecordedRequest) -> dict[str, str]:
     """The server's tools in a request, with their descriptions."""
     functions: list[Any] = [tool["function"] for tool in recorded.request.tools]
-    return {str(one["name"]): str(one["description"]) for one in functions}
+    return {str(function["name"]): str(function["description"]) for function in functions}
 
 
 async def definition(house: House, turn: int) -> tuple[str, AgentDefinition]:
@@ -51,13 +51,13 @@ async def test_a_list_of_tools_that_changes_in_a_turn_is_the_next_turns(house: H
     async with ScriptedProvider(script) as provider, house.worker(agent(journal, "learns")):
         house.use(provider)
         assert (await house.run())["stop_reason"] == "finished"
-        running = [offered(one) for one in provider.requests]
+        running = [offered(request) for request in provider.requests]
         called = [line for line in read(journal) if line.startswith("call")]
         before = await definition(house, 1)
         assert (await house.run(prompt="again"))["stop_reason"] == "finished"
         after = await definition(house, 2)
         assert await definition(house, 1) == before
-    assert all(one == running[0] for one in running)
+    assert all(names == running[0] for names in running)
     assert running[0]["peer__echo"] == "does echo"
     assert "peer__learnt" not in running[0]
     assert called == ["call echo", "call fail"]  # the tool that the server no longer lists is still the turn's
@@ -89,6 +89,6 @@ async def test_a_cancel_during_a_servers_call_is_told_to_the_server_and_ends_the
         assert (await house.run(prompt="and now?"))["stop_reason"] == "finished"
         assert [line.split()[0] for line in read(journal)].count("started") == 1
     asked: list[Mapping[str, Any]] = list(provider.requests[-1].request.messages)
-    lost, who = [str(one["content"]) for one in asked if one["role"] == "tool"]
+    lost, who = [str(message["content"]) for message in asked if message["role"] == "tool"]
     assert "cancelled" in lost
     assert who == read(journal)[0].split()[1]

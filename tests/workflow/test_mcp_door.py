@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
 from perdure import Agent
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.conftest import FAST
 from tests.house import WAIT_SECONDS, House, eventually
@@ -181,7 +181,7 @@ async def test_what_cannot_be_done_is_a_sentence_with_its_fix(house: House) -> N
 
 
 async def test_a_server_that_is_not_there_is_a_sentence_and_the_host_may_try_again(house: House) -> None:
-    house.environment.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{(port := free_port())}")
+    house.environment.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{(port := find_free_port())}")
     async with host() as client:
         said = await refused(client, "start", agent="tester", prompt="go")
         assert str(port) in said

@@ -30,7 +30,7 @@ async def test_a_host_reads_what_a_job_waits_for_replies_and_gets_its_result(hou
 
         answered = await did(client, "answer", request=question["request_id"], value="red", by="ann", **where)
         assert (answered["decision"], answered["by"], answered["session"]) == ("answered", "ann", house.session)
-        assert [one["request_id"] for one in (await did(client, "wait", **where))["requests"]] == [
+        assert [request["request_id"] for request in (await did(client, "wait", **where))["requests"]] == [
             approval["request_id"]
         ]
         approve = {"request": approval["request_id"], "by": "ann", "digest": approval["digest"], **where}
@@ -68,11 +68,11 @@ async def test_a_reply_that_cannot_be_taken_is_a_sentence_with_its_fix(house: Ho
             where = {"session": house.session}
             await did(client, "start", agent="tester", prompt="go", **where)
             (request,) = (await did(client, "wait", **where))["requests"]
-            one = {"request": request["request_id"], **where}
-            said = await refused(client, "answer", value="green", by="ann", **one)
+            decided = {"request": request["request_id"], **where}
+            said = await refused(client, "answer", value="green", by="ann", **decided)
             assert "the answer has to be one of: red, blue" in said
-            assert "is a question and needs an answer" in await refused(client, "approve", by="ann", **one)
-            assert "by" in await refused(client, "deny", **one)
+            assert "is a question and needs an answer" in await refused(client, "approve", by="ann", **decided)
+            assert "by" in await refused(client, "deny", **decided)
             assert "nothing waits for 'x'" in await refused(client, "deny", request="x", by="ann", **where)
             elsewhere = {"request": "x", "session": "nowhere", "by": "ann"}
             assert "no session 'nowhere'" in await refused(client, "approve", **elsewhere)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, StdioServerConfig
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.faults import everywhere
 from tests.house import House, WorkerProcess, eventually
@@ -117,7 +117,7 @@ async def test_a_refused_turns_failure_has_the_last_fifty_lines(house: House) ->
     assert lines_of(refused["error"]) == list(range(61 - len(lines_of(refused["error"])), 61))
     assert 0 < len(lines_of(refused["error"])) < 50
     history = await house.temporal.get_workflow_handle(house.session).fetch_history()
-    (failed,) = [one for one in history.events if one.HasField("activity_task_failed_event_attributes")]
+    (failed,) = [event for event in history.events if event.HasField("activity_task_failed_event_attributes")]
     info = failed.activity_task_failed_event_attributes.failure.application_failure_info
     _, lines = info.details.payloads
     assert lines_of(lines.data.decode()) == list(range(11, 61))
@@ -125,7 +125,7 @@ async def test_a_refused_turns_failure_has_the_last_fifty_lines(house: House) ->
 
 async def test_readyz_names_a_server_that_cannot_be_used_and_the_worker_stays_ready(house: House) -> None:
     """S-75: it has other agents to serve."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     await worker(house, PERDURE_METRICS_ADDRESS=address)
     refused = await house.run("broken")
     assert refused["reason_code"] == "runtime.mcp_unavailable"

@@ -82,10 +82,10 @@ async def test_a_server_that_ended_says_once_that_it_holds_nothing(house: House,
         house.use(provider)
         await house.run()
     first, *told = results(provider.requests[-1].request.messages)
-    failed = [one for one in told if not one.isdigit()]
-    assert [json.loads(one)["error"]["code"] for one in failed] == codes
+    failed = [text for text in told if not text.isdigit()]
+    assert [json.loads(text)["error"]["code"] for text in failed] == codes
     assert "what it held is gone" in failed[-1]
-    assert {one for one in told if one.isdigit()}.isdisjoint({first})
+    assert {text for text in told if text.isdigit()}.isdisjoint({first})
     assert told[-1].isdigit()
 
 
@@ -97,7 +97,7 @@ async def test_all_calls_of_the_answer_are_refused_when_the_state_is_gone(house:
         house.use(provider)
         await house.run()
     first, _, *refused, last = results(provider.requests[-1].request.messages)
-    assert [json.loads(one)["error"]["code"] for one in refused] == ["tool.state_lost"] * 3
+    assert [json.loads(text)["error"]["code"] for text in refused] == ["tool.state_lost"] * 3
     assert last.isdigit()
     assert last != first
 

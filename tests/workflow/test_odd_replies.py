@@ -11,6 +11,7 @@ from perdure import Agent, tool
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Script, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.memory import Run
 from tests.unit.activities.test_provider_replies import completion, deep, message
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -33,26 +34,22 @@ def sent(body: Any) -> Fault:
 
 
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])
-async def test_a_reply_of_another_shape_is_asked_for_once_more_and_paid_for(house: House, wire: str) -> None:
+async def test_a_reply_of_another_shape_is_asked_for_once_more_and_paid_for(run: Run, wire: str) -> None:
     """The policy would have it sent nine times; what both have cost stands in the result."""
-    house.environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
+    run.environment.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
     body = completion(choices=None) if wire == "openai" else message(stop_reason=None)
-    async with ScriptedProvider(always=sent(body)) as provider, house.worker(agent(f"{wire}/scripted", **PRICES)):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 2
+    result = await run(agent(f"{wire}/scripted", **PRICES), always=sent(body))
+    assert len(run.requests) == 2
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.invalid_response")
     assert f"the reply has no {'choices' if wire == 'openai' else 'stop_reason'!r}" in result["error"]
     assert Decimal(str(result["cost_usd"])) == 2 * Decimal("0.057")
-    (retry,) = await house.events("generation_retry")
+    (retry,) = await run.events("generation_retry")
     assert (retry["code"], retry["cost_usd"]) == ("llm.invalid_response", "0.057")
 
 
-async def test_a_good_reply_behind_one_of_another_shape_goes_on(house: House) -> None:
+async def test_a_good_reply_behind_one_of_another_shape_goes_on(run: Run) -> None:
     script = Script(replies=(say("fine").after(sent(completion(choices=None)), faults.status(500)),))
-    async with ScriptedProvider(script) as provider, house.worker(agent()):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent(), script=script)
     assert (result["stop_reason"], result["output"]) == ("finished", "fine")
 
 
@@ -60,7 +57,7 @@ ODD = {"a number": "5", "a list": "[1]", "a long number": f'{{"n": {"9" * 5_000}
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_arguments_that_nobody_can_use_are_told_to_the_model(house: House, name: str) -> None:
+async def test_arguments_that_nobody_can_use_are_told_to_the_model(run: Run, name: str) -> None:
     """Two calls: the second reads why the first one's call did not run."""
     function = {"name": "add", "arguments": "@"}
     calling = completion(
@@ -68,11 +65,9 @@ async def test_arguments_that_nobody_can_use_are_told_to_the_model(house: House,
     )
     body = json.dumps(calling).replace('"@"', json.dumps(ODD[name]))
     first = call(("add", {"n": 1})).after(sent(body))
-    async with ScriptedProvider(Script(replies=(first, say("done")))) as provider, house.worker(agent()):
-        house.use(provider)
-        result = await house.run()
-        assert (result["stop_reason"], result["output"], provider.request_count) == ("finished", "done", 2)
-        told = provider.requests[1].request.messages[-1]
+    result = await run(agent(), first, say("done"))
+    assert (result["stop_reason"], result["output"], len(run.requests)) == ("finished", "done", 2)
+    told = run.requests[1].request.messages[-1]
     assert told["role"] == "tool"
     assert json.loads(str(told["content"]))["error"]["code"] == "tool.invalid_input"
 

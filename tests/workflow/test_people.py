@@ -7,10 +7,13 @@ from sqlalchemy import create_engine
 from sqlalchemy import update as update_table
 
 from perdure import ApprovalPolicy, ApprovalRule
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.values import JsonValue
 from perdure.store.schema import tool_calls
 from perdure.testing import Script, ScriptedProvider, call
+from perdure.testing.in_memory import Said, answer, approve, deny
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.asking import (
     COLOUR,
     DONE,
@@ -71,46 +74,43 @@ async def test_an_approved_call_runs_and_only_then(house: House) -> None:
     assert [kind for kind in kinds if kind in order] == order
 
 
-async def test_a_denied_call_does_not_run_and_the_model_is_told_why(house: House) -> None:
-    async with ScriptedProvider(Script(replies=(PAY, DONE))) as provider, house.worker(asker()):
-        house.use(provider)
-        handle = await house.start()
-        (request,) = await waiting(house)
-        await update(house, "deny", request=request["request_id"], by="ann", reason="too much")
-        result = await handle.result()
+async def test_a_denied_call_does_not_run_and_the_model_is_told_why(run: Run) -> None:
+    result = await run(asker(), PAY, DONE, people=[deny("too much", by="ann")])
     assert (PAID, result["stop_reason"]) == ([], "finished")
-    assert results(provider.requests[-1].request.messages) == ["pay was denied by ann: too much"]
-    (end,) = await house.events("tool_end")
+    assert results(run.requests[-1].request.messages) == ["pay was denied by ann: too much"]
+    (end,) = await run.events("tool_end")
     assert end["error"]["code"] == "tool.denied"
 
 
-async def test_an_approval_that_nobody_gives_in_time_expires(house: House) -> None:
+async def test_an_approval_that_nobody_gives_in_time_expires(run: Run) -> None:
     """By a timer of the workflow; the model goes on with an error result."""
     policy = ApprovalPolicy(expires=0.2)  # type: ignore[arg-type] # pydantic reads seconds
-    async with ScriptedProvider(Script(replies=(PAY, DONE))) as provider, house.worker(asker(approvals=policy)):
-        house.use(provider)
-        result = await house.run()
+    result = await run(asker(approvals=policy), PAY, DONE)
     assert (PAID, result["stop_reason"]) == ([], "finished")
-    (end,) = await house.events("tool_end")
+    (end,) = await run.events("tool_end")
     assert end["error"]["code"] == "tool.approval_expired"
-    (received,) = await house.events("user_input_received")
+    (received,) = await run.events("user_input_received")
     assert (received["decision"], received["by"]) == ("expired", "")
 
 
-async def test_plain_calls_run_first_and_their_results_are_kept_for_the_answer(house: House) -> None:
+async def test_plain_calls_run_first_and_their_results_are_kept_for_the_answer(run: Run) -> None:
     """S-65: one answer with a tool, an approval and a question; all results are read together, in order."""
     mixed = several(COLOUR, PAY, call(("look", {"at": "it"})))
-    async with ScriptedProvider(Script(replies=(mixed, DONE))) as provider, house.worker(asker()):
-        house.use(provider)
-        handle = await house.start()
-        question, approval = await waiting(house, 2)
-        assert len(await house.events("tool_end")) == 1
-        await update(house, "approve", request=approval["request_id"], by="ann")
-        await house.wait_for_event("tool_end", 2)
-        assert [one["request_id"] for one in await waiting(house)] == [question["request_id"]]
-        await update(house, "answer", request=question["request_id"], value="red")
-        await handle.result()
-    assert results(provider.requests[-1].request.messages) == ["red", "paid 7", "it looks good"]
+    await run(asker(), mixed, DONE, people=[answer("red", seconds=60), approve(by="ann", seconds=1)])
+    order = [
+        (line["type"], line["tool"])
+        for line in await run.events("user_input_required", "user_input_received", "tool_end")
+    ]
+    assert order == [
+        ("tool_end", "look"),
+        ("user_input_required", "ask_user"),
+        ("user_input_required", "pay"),
+        ("user_input_received", "pay"),
+        ("tool_end", "pay"),
+        ("user_input_received", "ask_user"),
+        ("tool_end", "ask_user"),
+    ]
+    assert results(run.requests[-1].request.messages) == ["red", "paid 7", "it looks good"]
 
 
 async def test_the_same_reply_twice_is_one_and_another_is_refused_with_who_and_when(house: House) -> None:
@@ -180,7 +180,7 @@ async def test_the_answer_of_an_interactive_tool_has_the_type_that_it_returns(ho
     assert results(provider.requests[-1].request.messages) == ["12", "red"]
 
 
-async def test_the_first_rule_that_fits_tool_and_arguments_decides(house: House) -> None:
+async def test_the_first_rule_that_fits_tool_and_arguments_decides(run: Run) -> None:
     """Rules are data: allowed calls run at once, denied ones never, and what no rule is about follows its tool."""
     small: dict[str, JsonValue] = {"properties": {"amount": {"maximum": 10}}}
     large: dict[str, JsonValue] = {"properties": {"amount": {"minimum": 1000}}}
@@ -196,18 +196,18 @@ async def test_the_first_rule_that_fits_tool_and_arguments_decides(house: House)
         ("pay", {"amount": 50}),
         ("look", {"at": "it"}),
     )
-    script = Script(replies=(asked, DONE))
-    async with ScriptedProvider(script) as provider, house.worker(asker(approvals=ApprovalPolicy(rules=rules))):
-        house.use(provider)
-        handle = await house.start()
-        middle, seen = await waiting(house, 2)
+    requests: list[InputRequest] = []
+
+    def approve_later(request: InputRequest) -> Said:
+        requests.append(request)
         assert PAID == [7]
-        assert (middle["arguments"], seen["tool"]) == ('{"amount": 50}', "look")
-        for request in (middle, seen):
-            await update(house, "approve", request=request["request_id"], by="ann")
-        await handle.result()
+        return approve(by="ann", seconds=1)
+
+    await run(asker(approvals=ApprovalPolicy(rules=rules)), asked, DONE, people=approve_later)
+    middle, seen = requests
+    assert (middle.arguments, seen.tool) == ('{"amount": 50}', "look")
     assert PAID == [7, 50]
-    read = results(provider.requests[-1].request.messages)
+    read = results(run.requests[-1].request.messages)
     assert (read[0], read[3], read[4]) == ("paid 7", "paid 50", "it looks good")
     assert "a rule denies this call of pay" in read[1]
     assert "do not fit the schema: at $.amount" in read[2]

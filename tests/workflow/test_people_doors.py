@@ -175,9 +175,14 @@ async def test_the_client_tells_what_a_turn_waits_for_and_replies(house: House) 
 @pytest.mark.parametrize(
     ("asked", "name", "body", "read"),
     [
-        (COLOUR, "answer", lambda one: {"request": one, "value": "red"}, "red"),
-        (PAY, "approve", lambda one: {"request": one, "by": "ann"}, "paid 7"),
-        (PAY, "deny", lambda one: {"request": one, "by": "ann", "reason": "no"}, "pay was denied by ann: no"),
+        (COLOUR, "answer", lambda request_id: {"request": request_id, "value": "red"}, "red"),
+        (PAY, "approve", lambda request_id: {"request": request_id, "by": "ann"}, "paid 7"),
+        (
+            PAY,
+            "deny",
+            lambda request_id: {"request": request_id, "by": "ann", "reason": "no"},
+            "pay was denied by ann: no",
+        ),
     ],
 )
 async def test_temporals_own_command_replies(

@@ -6,7 +6,7 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.contracts.names import Metric
 from perdure.testing import Script, ScriptedProvider
 from tests.house import WAIT_SECONDS, House, eventually
@@ -39,7 +39,7 @@ async def says(address: str, turns: int) -> dict[str, float]:
 
 async def test_a_turn_that_waits_is_counted_by_a_worker_that_began_after_it(house: House) -> None:
     """S-60: kill -9 loses no wait, and two workers that say the same are to be read with max()."""
-    first, second, third = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    first, second, third = (f"127.0.0.1:{find_free_port()}" for _ in range(3))
     async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider:
         house.use(provider)
         began = house.spawn_worker(AGENTS, PERDURE_METRICS_ADDRESS=first)

@@ -65,13 +65,13 @@ async def test_a_reply_while_the_turn_is_stopping_waits_for_the_stop(house: Hous
         (asked,) = await house.wait_for_event("user_input_required")
         reply = asyncio.create_task(house.client.answer(house.session, asked["request_id"], "red", by="ann"))
         refused = asyncio.Event()
-        heard = replies.Replies._decided  # pyright: ignore[reportPrivateUsage]
+        heard = replies.Replies._find_receipt  # pyright: ignore[reportPrivateUsage]
 
         async def seen(*arguments: Any) -> Any:
             refused.set()
             return await heard(*arguments)
 
-        house.environment.setattr(replies.Replies, "_decided", seen)
+        house.environment.setattr(replies.Replies, "_find_receipt", seen)
         await asyncio.wait_for(refused.wait(), WAIT_SECONDS)
         may_end.set()
         assert (await reply).decision == "answered"
@@ -120,15 +120,15 @@ async def test_an_approval_for_other_arguments_is_refused_however_late(house: Ho
         house.use(provider)
         handle = await house.start()
         question, approval = await waiting(house, 2)
-        one, digest = approval["request_id"], approval["digest"]
-        first = await house.client.approve(house.session, one, by="ann", digest=digest)
+        request_id, digest = approval["request_id"], approval["digest"]
+        first = await house.client.approve(house.session, request_id, by="ann", digest=digest)
         for over in (False, True):
             if over:
                 await house.client.answer(house.session, question["request_id"], "red")
                 await handle.result()
             with pytest.raises(RequestRefusedError, match="not those of this approval"):
-                await house.client.approve(house.session, one, by="bob", digest="0" * 32)
-            assert await house.client.approve(house.session, one, by="bob", digest=digest) == first
+                await house.client.approve(house.session, request_id, by="bob", digest="0" * 32)
+            assert await house.client.approve(house.session, request_id, by="bob", digest=digest) == first
     assert PAID == [7]
 
 
@@ -149,7 +149,7 @@ async def test_a_turn_that_a_reply_has_started_goes_on_when_it_is_reset(house: H
         await house.wait_for_event("user_input_required", 3)
         handle = house.temporal.get_workflow_handle(house.session)
         events = (await handle.fetch_history()).events
-        first = next(one.event_id for one in events if one.HasField("workflow_task_completed_event_attributes"))
+        first = next(event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes"))
         house.environment.setattr(type(house.store), "commit_turn", real)
         await house.temporal.workflow_service.reset_workflow_execution(
             ResetWorkflowExecutionRequest(

@@ -60,7 +60,7 @@ async def found(house: House, code: str) -> list[str]:
     assert [json.loads(line)["session"] for line in listed.stdout.splitlines()] == stored
     query = f'WorkflowId = "{house.session}" AND PerdureException = "{code}"'
     async with asyncio.timeout(20):
-        while not [one async for one in house.client.temporal.list_workflows(query)] and stored:
+        while not [execution async for execution in house.client.temporal.list_workflows(query)] and stored:
             await asyncio.sleep(0.1)
     return stored
 

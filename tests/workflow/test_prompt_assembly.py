@@ -5,8 +5,8 @@ import pytest
 from perdure import Agent, tool
 from perdure.activities import generate
 from perdure.contracts.values import JsonValue
-from perdure.testing import ScriptedProvider, say
-from tests.house import House
+from perdure.testing import say
+from tests.memory import Run
 
 
 @tool
@@ -16,25 +16,23 @@ def look(place: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "timeout", "max_retries", "tools"])
-async def test_what_perdure_sets_itself_cannot_be_set_twice(house: House, name: str) -> None:
+async def test_what_perdure_sets_itself_cannot_be_set_twice(run: Run, name: str) -> None:
     """S-68."""
     params: dict[str, JsonValue] = {name: "x"}
     agent = Agent(name="tester", model="openai/scripted", tools=[look], generate_params=params)
-    async with ScriptedProvider(lambda _: say("never")) as provider, house.worker(agent):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 0
+    result = await run(agent, script=lambda _: say("never"))
+    assert len(run.requests) == 0
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.prompt_assembly_error")
     assert result["error"] == (
         f"step 1, openai/scripted: generate_params sets {name}, which perdure sets itself; leave that out"
     )
-    assert await house.events("generation_retry") == []
-    (failed,) = await house.events("generation_error")
+    assert await run.events("generation_retry") == []
+    (failed,) = await run.events("generation_error")
     assert failed["error"]["code"] == "llm.prompt_assembly_error"
 
 
 async def test_a_fault_while_the_prompt_is_built_is_named_and_a_follow_up_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-68: whatever goes wrong there, and the prompt is kept."""
 
@@ -43,13 +41,11 @@ async def test_a_fault_while_the_prompt_is_built_is_named_and_a_follow_up_goes_o
         raise LookupError(msg)
 
     agent = Agent(name="tester", model="openai/scripted")
-    async with ScriptedProvider(lambda _: say("fine")) as provider, house.worker(agent):
-        house.use(provider)
-        with monkeypatch.context() as patch:
-            patch.setattr(generate, "system_prompt", broken)
-            result = await house.run()
-        again = await house.run(prompt="and now?")
-        asked = [message["content"] for message in provider.requests[0].request.messages]
+    with monkeypatch.context() as patch:
+        patch.setattr(generate, "system_prompt", broken)
+        result = await run(agent, script=lambda _: say("fine"))
+    again = await run(agent, script=lambda _: say("fine"), prompt="and now?")
+    asked = [message["content"] for message in run.requests[0].request.messages]
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.prompt_assembly_error")
     assert str(result["error"]).startswith(
         "step 1, openai/scripted: the request for the model could not be put together: LookupError: no such place; "

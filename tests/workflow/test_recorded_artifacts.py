@@ -24,8 +24,11 @@ async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_th
         assert {**await again.run(), "session": ""} == {**first, "session": ""}
         assert await told(again) == await told(house)
         (end,), (original,) = await again.events("tool_end"), await house.events("tool_end")
-        stored = [await again.store.artifact(one) for one in (end["artifact"], *end["attachments"])]
+        stored = [await again.store.artifact(handle) for handle in (end["artifact"], *end["attachments"])]
     assert not {end["artifact"], *end["attachments"]} & {original["artifact"], *original["attachments"]}
-    assert (ran, [one.session for one in stored]) == (["draw"], [again.session] * 3)
+    assert (ran, [artifact.session for artifact in stored]) == (["draw"], [again.session] * 3)
     assert stored[0].text.startswith("x" * 40_000)
-    assert [(one.content_type, one.data) for one in stored[1:]] == [("image/png", png), ("text/csv", b"a,b")]
+    assert [(artifact.content_type, artifact.data) for artifact in stored[1:]] == [
+        ("image/png", png),
+        ("text/csv", b"a,b"),
+    ]

@@ -82,7 +82,7 @@ async def test_a_model_of_the_agents_own_may_name_an_address(house: House) -> No
     async with ScriptedProvider(DONE) as own:
         model = f"oobabooga/{own.url}"
         definition = agent(own, model).definition
-    assert definition.asked_for(model) == {"model": model, "generate_params": definition.generate_params}
+    assert definition.changes_of_model(model) == {"model": model, "generate_params": definition.generate_params}
 
 
 async def test_a_short_word_behind_a_reference_is_no_secret(house: House) -> None:

@@ -50,7 +50,7 @@ class Bed:
     async def given_up(self) -> bool:
         """Whether the server has given all the attempts up."""
         pending = (await self.handle.describe()).raw_description.pending_activities
-        return len(pending) == len(TOOLS) and all(one.attempt > 1 for one in pending)
+        return len(pending) == len(TOOLS) and all(activity.attempt > 1 for activity in pending)
 
     def wake(self) -> None:
         """Let the worker go on."""
@@ -148,5 +148,5 @@ async def _attempts_wait(bed: Bed, at_least: int = 2) -> bool:
     woken = time.time() - 3
     pending = (await bed.handle.describe()).raw_description.pending_activities
     return len(pending) == len(TOOLS) and all(
-        one.attempt >= at_least and one.last_heartbeat_time.ToSeconds() >= woken for one in pending
+        activity.attempt >= at_least and activity.last_heartbeat_time.ToSeconds() >= woken for activity in pending
     )

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from perdure import Agent, spawn_agent, tool
-from perdure.engine.delegates import SUB_AGENTS
+from perdure.agents.delegates import CLONE_TYPES
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests.house import House
+from tests.memory import Run
 from tests.workflow.delegating import DONE, agent, children, query_of, results_in
 
 
@@ -38,15 +39,13 @@ def playing(first: Reply, clone: Reply, last: Reply = DONE) -> Callable[[ChatReq
     return answer
 
 
-async def test_a_clone_has_its_types_instructions_the_task_alone_and_no_spawner(house: House) -> None:
+async def test_a_clone_has_its_types_instructions_the_task_alone_and_no_spawner(run: Run) -> None:
     """S-64."""
     asked = call(spawn("find it", agent_type="explore", custom_instructions="Be brief."))
-    async with ScriptedProvider(playing(asked, say("found"))) as provider, house.worker(lead()):
-        house.use(provider)
-        result = await house.run()
-        (clone,) = [made.request for made in provider.requests if is_clone(made.request)]
-        (read,) = results_in(provider.requests[-1].request)
-    assert clone.system == f"{SUB_AGENTS['explore'].instructions}\n\nBe brief."
+    result = await run(lead(), script=playing(asked, say("found")))
+    (clone,) = [made.request for made in run.requests if is_clone(made.request)]
+    (read,) = results_in(run.requests[-1].request)
+    assert clone.system == f"{CLONE_TYPES['explore'].instructions}\n\nBe brief."
     assert (query_of(clone), len(clone.messages)) == ("find it", 2)
     assert [tool["function"]["name"] for tool in clone.tools] == ["look"]  # type: ignore[index, call-overload]
     told = json.loads(read)
@@ -57,15 +56,11 @@ async def test_a_clone_has_its_types_instructions_the_task_alone_and_no_spawner(
 
 
 @pytest.mark.parametrize(("kind", "cap"), [("explore", 20), ("plan", 15), ("test", 25), ("review", 15)])
-async def test_each_type_has_its_cap_of_steps_and_passing_it_comes_back_as_text(
-    house: House, kind: str, cap: int
-) -> None:
+async def test_each_type_has_its_cap_of_steps_and_passing_it_comes_back_as_text(run: Run, kind: str, cap: int) -> None:
     """S-64."""
     asked = call(spawn("go on for ever", agent_type=kind))
-    async with ScriptedProvider(playing(asked, call(("look", {})))) as provider, house.worker(lead()):
-        house.use(provider)
-        result = await house.run()
-        (read,) = results_in(provider.requests[-1].request)
+    result = await run(lead(), script=playing(asked, call(("look", {}))))
+    (read,) = results_in(run.requests[-1].request)
     assert (result["stop_reason"], result["delegated_steps"]) == ("finished", cap)
     assert f"max_steps_reached after {cap} steps" in json.loads(read)["error"]["message"]
 
@@ -85,27 +80,23 @@ async def test_general_is_the_type_when_none_is_named_and_several_work_at_once(h
         assert (await handle.result())["stop_reason"] == "cancelled"
 
 
-async def test_a_type_that_there_is_not_is_told_to_the_model_and_starts_nothing(house: House) -> None:
+async def test_a_type_that_there_is_not_is_told_to_the_model_and_starts_nothing(run: Run) -> None:
     """S-64: a failure is text, never raised."""
     asked = call(spawn("one", agent_type="poet"))
-    async with ScriptedProvider(playing(asked, DONE)) as provider, house.worker(lead()):
-        house.use(provider)
-        result = await house.run()
-        (read,) = results_in(provider.requests[-1].request)
+    result = await run(lead(), script=playing(asked, DONE))
+    (read,) = results_in(run.requests[-1].request)
     assert result["stop_reason"] == "finished"
     assert "agent_type" in read
-    assert await children(house) == []
+    assert await children(run) == []
 
 
-async def test_how_the_caller_finishes_does_not_bind_a_clone(house: House) -> None:
+async def test_how_the_caller_finishes_does_not_bind_a_clone(run: Run) -> None:
     """S-64: text ends it, whatever the caller's finish tool or output schema is."""
     asked = call(spawn("one"))
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     answers = playing(asked, say("found"), say('{"n": 1}'))
-    async with ScriptedProvider(answers) as provider, house.worker(lead(output_schema=schema)):
-        house.use(provider)
-        result = await house.run()
+    result = await run(lead(output_schema=schema), script=answers)
     assert (result["stop_reason"], result["value"]) == ("finished", {"n": 1})
-    ((_, turn),) = await children(house)
+    ((_, turn),) = await children(run)
     assert turn.result is not None
     assert turn.result.stop_reason == "finished"

@@ -20,7 +20,7 @@ from perdure.cli.server import EmbeddedServer
 from perdure.contracts.budgets import Dimensions
 from perdure.contracts.turns import StopReason
 from tests.house import House, become_a_user
-from tests.workflow.boundaries import READ, WRITTEN, Played, Scenario, Stage, told_in_short
+from tests.workflow.boundaries import READ, WRITTEN, Outcome, Played, Scenario, Stage, told_in_short
 from tests.workflow.boundaries_delegates import DELEGATES
 from tests.workflow.boundaries_table import BUDGETS, COMPLETIONS, CONDITIONS, REACTIONS, REASONS
 
@@ -41,7 +41,7 @@ async def runs(
     for killing in (False, True):
         folder: Path = tmp_path_factory.mktemp("killed" if killing else "calm")
         with pytest.MonkeyPatch.context() as environment:
-            become_a_user(environment, server)
+            become_a_user(environment, server.address)
             name = f"boundaries {killing}"
             async with House.built(
                 name=name, server=server, temporal=temporal, environment=environment, folder=folder
@@ -55,6 +55,17 @@ def ends(record: Mapping[str, Any]) -> str:
     """The stop record as scenarios write it."""
     by = f" by {record['stopped_by']}" if record["stopped_by"] else ""
     return f"{record['stop_reason']}{by}" + (f": {record['reason_code']}" if record["reason_code"] else "")
+
+
+WITH_A_STEP = {"llm.parse_error", "llm.schema_violation", "runtime.aborted"}
+"""Failures that are recorded together with an answer, or with the end of the turn."""
+
+
+def failures_in(outcome: Outcome) -> int:
+    """How many model calls of a turn and its delegates have failed for good."""
+    errors = [event["error"]["code"] for event in outcome.events if event["type"] == "generation_error"]
+    own = sum(code not in WITH_A_STEP for code in errors)
+    return own + sum(map(failures_in, outcome.delegates.values()))
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -71,7 +82,7 @@ def test_an_undisturbed_turn_ends_as_the_table_says(runs: tuple[Played, Played],
     paid = wanted.paid or own + wanted.delegated
     assert found.record["usage"] == {"input_tokens": READ * paid, "output_tokens": WRITTEN * paid, "cached_tokens": 0}
     assert Decimal(found.record["cost_usd"]) == PRICE * paid
-    assert tuple(sorted(one.record["stop_reason"] for one in found.delegates.values())) == wanted.children
+    assert tuple(sorted(delegate.record["stop_reason"] for delegate in found.delegates.values())) == wanted.children
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -81,8 +92,9 @@ def test_a_turn_whose_worker_is_killed_at_every_boundary_ends_as_the_undisturbed
     """S-80: transcript, events, usage, cost, steps and stop record, of the turn and of its delegates."""
     calm, killed = runs
     assert asdict(killed.outcomes[name]) == asdict(calm.outcomes[name])
-    # Before each model call, behind each delegate's commit, and on both sides of the turn's own.
-    assert killed.stood[name] == calm.asked[name] + len(calm.outcomes[name].delegates) + 2
+    # Before each model call and behind its failure, behind each delegate's commit, and on both sides of the turn's own.
+    outcome = calm.outcomes[name]
+    assert killed.stood[name] == calm.asked[name] + failures_in(outcome) + len(outcome.delegates) + 2
 
 
 def test_the_table_has_each_condition_reason_reaction_and_budget() -> None:

@@ -1,4 +1,4 @@
-"""Stop conditions and warnings on the real server: what ends the turn is in its result and in the event log."""
+"""Stop conditions and warnings: what ends the turn is in its result and in the event log."""
 
 import json
 from decimal import Decimal
@@ -8,8 +8,8 @@ import pytest
 
 from perdure import Agent, Budgets, stop, tool
 from perdure.contracts.conditions import AnyCondition
-from perdure.testing import Script, ScriptedProvider, call, say
-from tests.house import House
+from perdure.testing import Script, call, say
+from tests.memory import Run
 
 
 @tool(catch=True)
@@ -49,29 +49,26 @@ FIRED: dict[str, tuple[AnyCondition, list[Any], int]] = {
 
 
 @pytest.mark.parametrize("name", FIRED)
-async def test_a_condition_finishes_the_turn_and_its_last_results_are_kept(house: House, name: str) -> None:
+async def test_a_condition_finishes_the_turn_and_its_last_results_are_kept(run: Run, name: str) -> None:
     """S-34: one scripted run for each; the model is not asked again."""
     condition, replies, steps = FIRED[name]
     script = Script(replies=(*replies, say("never said")))
-    async with ScriptedProvider(script) as provider, house.worker(agent(condition)):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == steps
+    result = await run(agent(condition), script=script)
+    assert len(run.requests) == steps
     assert (result["stop_reason"], result["steps"]) == ("finished", steps)
-    met = await house.events("stop_condition_met")
+    met = await run.events("stop_condition_met")
     assert [line["condition"] for line in met] == [result["stopped_by"]]
-    ended = [line["call_id"] for line in await house.events("tool_end")]
-    asked = [one["call_id"] for line in await house.events("generation_content") for one in line["tool_calls"]]
+    ended = [line["call_id"] for line in await run.events("tool_end")]
+    answers = await run.events("generation_content")
+    asked = [tool_call["call_id"] for line in answers for tool_call in line["tool_calls"]]
     assert ended == asked
 
 
-async def test_a_condition_on_errors_finishes_the_turn_that_an_error_would_have_ended(house: House) -> None:
+async def test_a_condition_on_errors_finishes_the_turn_that_an_error_would_have_ended(run: Run) -> None:
     """S-34: Dreadnode's tool_error."""
     strict = work.with_(catch=False)
     tester = Agent(name="tester", model="openai/scripted", tools=[strict], stop_conditions=[stop.tool_error("work")])
-    async with ScriptedProvider(Script(replies=(FAIL,))) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
+    result = await run(tester, FAIL)
     assert (result["stop_reason"], result["error"], result["stopped_by"]) == (
         "finished",
         None,
@@ -79,64 +76,45 @@ async def test_a_condition_on_errors_finishes_the_turn_that_an_error_would_have_
     )
 
 
-async def test_another_condition_does_not_hide_an_error_that_ends_the_turn(house: House) -> None:
+async def test_another_condition_does_not_hide_an_error_that_ends_the_turn(run: Run) -> None:
     """S-20."""
     strict = work.with_(catch=False)
     tester = Agent(name="tester", model="openai/scripted", tools=[strict], stop_conditions=[stop.step_count(1)])
-    async with ScriptedProvider(Script(replies=(FAIL,))) as provider, house.worker(tester):
-        house.use(provider)
-        result = await house.run()
+    result = await run(tester, FAIL)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.execution_error")
 
 
-async def test_text_without_a_call_stalls_the_turn_while_no_condition_holds(house: House) -> None:
+async def test_text_without_a_call_stalls_the_turn_while_no_condition_holds(run: Run) -> None:
     """S-33: reported both as event and as stop reason."""
-    async with (
-        ScriptedProvider(Script(replies=(say("I am done"),))) as provider,
-        house.worker(agent(stop.tool_use("work"))),
-    ):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent(stop.tool_use("work")), say("I am done"))
     assert (result["stop_reason"], result["stopped_by"]) == ("stalled", None)
-    assert len(await house.events("agent_stalled")) == 1
+    assert len(await run.events("agent_stalled")) == 1
 
 
-async def test_conditions_come_in_as_json_from_another_service(house: House) -> None:
+async def test_conditions_come_in_as_json_from_another_service(run: Run) -> None:
     """S-34: in place of the agent's own, for this turn."""
-    async with (
-        ScriptedProvider(Script(replies=(WORK, WORK, say("never said")))) as provider,
-        house.worker(agent(stop.step_count(1))),
-    ):
-        house.use(provider)
-        asked = json.loads('[{"type": "tool_use", "tool": "work", "count": 2, "name": "twice"}]')
-        result = await house.run(stop_conditions=asked)
+    asked = json.loads('[{"type": "tool_use", "tool": "work", "count": 2, "name": "twice"}]')
+    result = await run(agent(stop.step_count(1)), WORK, WORK, say("never said"), stop_conditions=asked)
     assert (result["stop_reason"], result["steps"], result["stopped_by"]) == ("finished", 2, "twice")
 
 
-async def test_a_share_of_a_budget_is_warned_of_in_the_event_log_before_it_is_used_up(house: House) -> None:
+async def test_a_share_of_a_budget_is_warned_of_in_the_event_log_before_it_is_used_up(run: Run) -> None:
     """S-70."""
     budgets = Budgets(tool_calls=4, warn_at=(Decimal("0.5"), Decimal("0.75")))
     replies = (WORK, WORK, WORK, say("done"))
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(agent(budgets=budgets)):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent(budgets=budgets), *replies)
     assert result["stop_reason"] == "finished"
-    assert [(line["dimension"], line["share"], line["used"]) for line in await house.events("budget_warning")] == [
+    assert [(line["dimension"], line["share"], line["used"]) for line in await run.events("budget_warning")] == [
         ("tool_calls", "0.5", "2 of 4 calls"),
         ("tool_calls", "0.75", "3 of 4 calls"),
     ]
 
 
-async def test_the_budget_of_events_allows_exactly_so_many(house: House) -> None:
+async def test_the_budget_of_events_allows_exactly_so_many(run: Run) -> None:
     """S-70: an answer and its result are two."""
-    async with (
-        ScriptedProvider(Script(replies=(WORK, WORK, WORK))) as provider,
-        house.worker(agent(budgets=Budgets(events=5))),
-    ):
-        house.use(provider)
-        result = await house.run()
+    result = await run(agent(budgets=Budgets(events=5)), WORK, WORK, WORK)
     assert (result["stop_reason"], result["reason_code"]) == ("budget_exhausted", "budget.events_exhausted")
-    ends = [line["type"] for line in await house.events("generation_end", "tool_end")]
+    ends = [line["type"] for line in await run.events("generation_end", "tool_end")]
     assert ends[:5] == ["generation_end", "tool_end", "generation_end", "tool_end", "generation_end"]
-    refused = await house.events("tool_end")
+    refused = await run.events("tool_end")
     assert [(line["error"] or {}).get("code") for line in refused] == [None, None, "budget.events_exhausted"]

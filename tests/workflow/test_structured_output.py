@@ -1,6 +1,5 @@
 """An answer that must be JSON of a shape: told to the model, held to it here, given back as a value."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from perdure.contracts.messages import AssistantMessage
 from perdure.store import StepRecord, Store
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
+from tests.memory import Run
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
 
@@ -40,61 +40,54 @@ def reporter(**settings: Any) -> Agent:
     return Agent(**{**fields, **settings})
 
 
-async def played(house: House, *replies: Reply, **settings: Any) -> tuple[Mapping[str, Any], ScriptedProvider]:
-    agent = reporter(**settings)
-    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(agent):
-        house.use(provider)
-        return await house.run(), provider
-
-
-async def test_the_value_in_the_result_is_the_answers_json(house: House) -> None:
-    result, provider = await played(house, call(("look", {})), GOOD)
+async def test_the_value_in_the_result_is_the_answers_json(run: Run) -> None:
+    result = await run(reporter(), call(("look", {})), GOOD)
     assert (result["stop_reason"], result["value"]) == ("finished", {"total": 3, "places": ["a"]})
     assert Report.model_validate(result["value"]).places == ["a"]
     assert result["output"] == GOOD.text
-    assert (await house.events("agent_end"))[0]["value"] == result["value"]
+    assert (await run.events("agent_end"))[0]["value"] == result["value"]
     # A model whose provider is not known to hold it to a schema is told of it.
-    assert '"total"' in str(provider.requests[0].request.messages[0]["content"])
+    assert '"total"' in str(run.requests[0].request.messages[0]["content"])
 
 
 @pytest.mark.parametrize(("answer", "code"), [(PROSE, "llm.parse_error"), (WRONG, "llm.schema_violation")])
 async def test_no_json_and_json_of_another_shape_are_told_apart_and_not_retried(
-    house: House, answer: Reply, code: str
+    run: Run, answer: Reply, code: str
 ) -> None:
     """S-72"""
-    result, provider = await played(house, answer)
+    result = await run(reporter(), answer)
     assert (result["stop_reason"], result["reason_code"], result["value"]) == ("error", code, None)
-    assert (provider.request_count, result["steps"], result["output"]) == (1, 1, answer.text)
-    assert await house.events("generation_retry") == []
-    (failed,) = await house.events("generation_error")
+    assert (len(run.requests), result["steps"], result["output"]) == (1, 1, answer.text)
+    assert await run.events("generation_retry") == []
+    (failed,) = await run.events("generation_error")
     assert failed["error"]["code"] == code
     assert result["error"].startswith("step 1, openai/scripted: ")
 
 
-async def test_an_answer_that_does_not_fit_is_sent_back_as_often_as_the_agent_says(house: House) -> None:
+async def test_an_answer_that_does_not_fit_is_sent_back_as_often_as_the_agent_says(run: Run) -> None:
     """S-72: each correction is a step, and the model reads what was wrong."""
-    result, provider = await played(house, PROSE, WRONG, GOOD, output_corrections=2)
+    result = await run(reporter(output_corrections=2), PROSE, WRONG, GOOD)
     assert (result["stop_reason"], result["steps"], result["value"]["total"]) == ("finished", 3, 3)
-    told = [str(made.request.messages[-1]["content"]) for made in provider.requests[1:]]
+    told = [str(made.request.messages[-1]["content"]) for made in run.requests[1:]]
     assert "not the JSON" in told[0]
     assert "$.total" in told[1]
-    roles = [message.role for message in await house.store.transcript(house.session)]
+    roles = [message.role for message in await run.store.transcript(run.session)]
     assert roles == ["user", "assistant", "user", "assistant", "user", "assistant"]
 
 
-async def test_when_the_corrections_are_used_up_the_turn_ends_with_the_last_problem(house: House) -> None:
-    result, provider = await played(house, PROSE, WRONG, WRONG, GOOD, output_corrections=2)
+async def test_when_the_corrections_are_used_up_the_turn_ends_with_the_last_problem(run: Run) -> None:
+    result = await run(reporter(output_corrections=2), PROSE, WRONG, WRONG, GOOD)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.schema_violation")
-    assert provider.request_count == 3
+    assert len(run.requests) == 3
 
 
 async def test_a_provider_that_knows_schemas_is_given_it_as_the_response_format(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the system prompt says nothing of it."""
     monkeypatch.setattr(litellm_call, "_is_constrained", lambda definition: definition.output_schema is not None)
-    result, provider = await played(house, GOOD)
-    (made,) = provider.requests
+    result = await run(reporter(), GOOD)
+    (made,) = run.requests
     assert result["value"] == {"total": 3, "places": ["a"]}
     assert all("JSON schema" not in str(message["content"]) for message in made.request.messages)
     form: Any = made.request.response_format
@@ -131,7 +124,7 @@ def test_a_schema_of_no_object_is_told_in_the_prompt() -> None:
 
 
 async def test_of_two_attempts_the_stored_answer_is_judged_and_not_ones_own(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen worker's answer may be stored first: it fits, and mine would not have."""
     finish = Store.finish_generation
@@ -142,17 +135,17 @@ async def test_of_two_attempts_the_stored_answer_is_judged_and_not_ones_own(
         return await finish(store, step, calls, events)
 
     monkeypatch.setattr(Store, "finish_generation", overtaken)
-    result, provider = await played(house, PROSE, output_corrections=1)
-    assert (result["stop_reason"], result["value"], provider.request_count) == ("finished", {"total": 3}, 1)
+    result = await run(reporter(output_corrections=1), PROSE)
+    assert (result["stop_reason"], result["value"], len(run.requests)) == ("finished", {"total": 3}, 1)
 
 
-async def test_a_rejected_answer_is_still_the_output_of_a_turn_that_ends_after_it(house: House) -> None:
-    result, _ = await played(house, PROSE, output_corrections=2, max_steps=1)
+async def test_a_rejected_answer_is_still_the_output_of_a_turn_that_ends_after_it(run: Run) -> None:
+    result = await run(reporter(output_corrections=2, max_steps=1), PROSE)
     assert (result["stop_reason"], result["output"], result["value"]) == ("max_steps_reached", PROSE.text, None)
 
 
-async def test_an_answer_that_no_store_could_keep_is_refused_and_corrected(house: House) -> None:
-    result, _ = await played(house, say('{"total": ' + "[" * 300 + "]" * 300 + "}"), GOOD, output_corrections=1)
+async def test_an_answer_that_no_store_could_keep_is_refused_and_corrected(run: Run) -> None:
+    result = await run(reporter(output_corrections=1), say('{"total": ' + "[" * 300 + "]" * 300 + "}"), GOOD)
     assert (result["stop_reason"], result["steps"]) == ("finished", 2)
 
 

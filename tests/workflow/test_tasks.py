@@ -44,8 +44,8 @@ async def test_each_goal_of_a_task_is_a_job_in_a_session_of_its_own(house: House
         with pytest.raises(UnknownAgentError, match="no worker has an agent 'nobody'; there are: tester;"):
             await house.client.task("nobody", name="baseline")("1 + 1")
     assert task.name == "tester"
-    assert [[message.content for message in one.messages] for one in (two, four)] == [["1 + 1", "2"], ["2 + 2", "4"]]
-    assert len({one.session for one in (two, four, failed)}) == len(await house.client.sessions()) == 3
+    assert [[message.content for message in turn.messages] for turn in (two, four)] == [["1 + 1", "2"], ["2 + 2", "4"]]
+    assert len({turn.session for turn in (two, four, failed)}) == len(await house.client.sessions()) == 3
     assert two.result is not None
     assert (two.result.stop_reason, two.result.output, two.turn) == (StopReason.FINISHED, "2", 1)
     assert two.usage == two.result.usage

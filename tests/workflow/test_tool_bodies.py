@@ -15,6 +15,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, eventually
+from tests.memory import Run
 from tests.workflow.bodies import Body, happened
 from tests.workflow.traces import visible
 
@@ -26,16 +27,14 @@ def agent(*tools: Tool[..., Any], **settings: Any) -> Agent:
     return Agent(**{"name": "tester", "model": "openai/scripted", "tools": tools, **settings})
 
 
-async def played(house: House, using: Agent, *answers: Reply) -> tuple[Mapping[str, Any], str]:
+async def played(run: Run, using: Agent, *answers: Reply) -> tuple[Mapping[str, Any], str]:
     """The result of a turn, and the message that the model read last."""
-    async with ScriptedProvider(Script(replies=answers)) as provider, house.worker(using):
-        house.use(provider)
-        result = await house.run()
-        return result, str(provider.requests[-1].request.messages[-1]["content"])
+    result = await run(using, *answers)
+    return result, str(run.requests[-1].request.messages[-1]["content"])
 
 
 @pytest.mark.parametrize("kinds", [("sync", "sync", "sync"), ("async", "async", "async"), ("sync", "async", "sync")])
-async def test_the_calls_of_one_answer_run_at_the_same_time(house: House, kinds: tuple[str, ...]) -> None:
+async def test_the_calls_of_one_answer_run_at_the_same_time(run: Run, kinds: tuple[str, ...]) -> None:
     """S-24: none of them could end if they ran one after another."""
     all_there = threading.Barrier(3, timeout=WAIT_SECONDS)
 
@@ -49,12 +48,12 @@ async def test_the_calls_of_one_answer_run_at_the_same_time(house: House, kinds:
         await asyncio.to_thread(all_there.wait)
         return "met"
 
-    result, _ = await played(house, agent(meet_sync, meet_async), call(*((kind, {}) for kind in kinds)), DONE)
+    result, _ = await played(run, agent(meet_sync, meet_async), call(*((kind, {}) for kind in kinds)), DONE)
     assert result["stop_reason"] == "finished"
-    assert [line["result"] for line in await house.events("tool_end")] == ["met"] * 3
+    assert [line["result"] for line in await run.events("tool_end")] == ["met"] * 3
 
 
-async def test_an_async_tool_over_its_time_out_is_cancelled_and_coded(house: House) -> None:
+async def test_an_async_tool_over_its_time_out_is_cancelled_and_coded(run: Run) -> None:
     """S-25: tool.timeout; the body is stopped."""
     body = Body()
 
@@ -66,7 +65,7 @@ async def test_an_async_tool_over_its_time_out_is_cancelled_and_coded(house: Hou
             body.stopped.set()
         return "never"
 
-    result, _ = await played(house, agent(slow), call(("slow", {})), DONE)
+    result, _ = await played(run, agent(slow), call(("slow", {})), DONE)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.timeout")
     assert "slow ran longer than its time-out of 0.2 s; its effect is unknown" in result["error"]
     await happened(body.stopped)
@@ -82,7 +81,11 @@ async def test_a_blocking_tool_over_its_time_out_is_told_to_stop_and_its_outcome
         body.stopped.set()
         return "too late"
 
-    result, read = await played(house, agent(slow), call(("slow", {})), DONE)
+    script = Script(replies=(call(("slow", {})), DONE))
+    async with ScriptedProvider(script) as provider, house.worker(agent(slow)):
+        house.use(provider)
+        result = await house.run()
+        read = str(provider.requests[-1].request.messages[-1]["content"])
     assert result["stop_reason"] == "finished"
     assert "tool.timeout" in read
     await happened(body.stopped)
@@ -100,9 +103,7 @@ async def test_a_blocking_tool_over_its_time_out_is_told_to_stop_and_its_outcome
         ({"f": len}, None, "tool.invalid_output"),
     ],
 )
-async def test_each_kind_of_failure_has_its_code(
-    house: House, returned: Any, raised: Exception | None, code: str
-) -> None:
+async def test_each_kind_of_failure_has_its_code(run: Run, returned: Any, raised: Exception | None, code: str) -> None:
     """S-25."""
 
     @tool
@@ -111,7 +112,7 @@ async def test_each_kind_of_failure_has_its_code(
             raise raised
         return returned
 
-    result, _ = await played(house, agent(work), call(("work", {})), DONE)
+    result, _ = await played(run, agent(work), call(("work", {})), DONE)
     assert (result["stop_reason"], result["reason_code"]) == ("error", code)
 
 
@@ -126,35 +127,35 @@ def written(characters: int, **settings: Any) -> Agent:
 
 
 async def test_an_output_over_30_000_characters_is_stored_elsewhere_and_the_model_reads_both_ends(
-    house: House,
+    run: Run,
 ) -> None:
     """S-26: head, tail and a handle by which any worker can read all of it."""
-    _, read = await played(house, written(100_000), call(("write", {})), DONE)
-    (end,) = await house.events("tool_end")
+    _, read = await played(run, written(100_000), call(("write", {})), DONE)
+    (end,) = await run.events("tool_end")
     assert read.startswith("a" * 15_000 + "\n\n…")
     assert read.endswith("…\n\n" + "z" * 15_000)
     assert f"70,000 characters (0 lines) left out; the whole output is artifact {end['artifact']}" in read
-    assert (await house.store.artifact(end["artifact"])).text == "a" * 50_000 + "z" * 50_000
+    assert (await run.store.artifact(end["artifact"])).text == "a" * 50_000 + "z" * 50_000
 
 
-async def test_an_output_of_30_000_characters_stays_whole(house: House) -> None:
+async def test_an_output_of_30_000_characters_stays_whole(run: Run) -> None:
     """S-26: the edge."""
-    _, read = await played(house, written(30_000), call(("write", {})), DONE)
+    _, read = await played(run, written(30_000), call(("write", {})), DONE)
     assert len(read) == 30_000
-    assert [line["artifact"] for line in await house.events("tool_end")] == [None]
+    assert [line["artifact"] for line in await run.events("tool_end")] == [None]
 
 
-async def test_offload_off_keeps_an_output_of_any_size(house: House) -> None:
+async def test_offload_off_keeps_an_output_of_any_size(run: Run) -> None:
     """S-26: the history holds a preview only."""
-    _, read = await played(house, written(3_000_000, offload=False), call(("write", {})), DONE)
+    _, read = await played(run, written(3_000_000, offload=False), call(("write", {})), DONE)
     assert len(read) == 3_000_000
 
 
-async def test_truncate_keeps_no_more_than_it_says(house: House) -> None:
+async def test_truncate_keeps_no_more_than_it_says(run: Run) -> None:
     """S-26: and no artifact."""
-    _, read = await played(house, written(100_000, truncate=500), call(("write", {})), DONE)
+    _, read = await played(run, written(100_000, truncate=500), call(("write", {})), DONE)
     assert (len(read), read[0], read[-1]) == (500, "a", "z")
-    assert [line["artifact"] for line in await house.events("tool_end")] == [None]
+    assert [line["artifact"] for line in await run.events("tool_end")] == [None]
 
 
 async def test_a_tool_that_blocks_the_loop_of_async_tools_stops_no_heartbeat(
@@ -236,7 +237,7 @@ async def test_a_masked_argument_reaches_the_body_and_nothing_else(
 @pytest.mark.parametrize(
     ("policy", "ends"), [("abort", ("error", "tool.invalid_output")), ("feed_back", ("finished", None))]
 )
-async def test_a_result_outside_its_annotation_is_bad_output(house: House, policy: str, ends: tuple[str, str]) -> None:
+async def test_a_result_outside_its_annotation_is_bad_output(run: Run, policy: str, ends: tuple[str, str]) -> None:
     """S-25: it ends the turn or the model reads it, as the agent says; the body ran once, the value is not shown."""
     ran: list[int] = []
 
@@ -245,11 +246,11 @@ async def test_a_result_outside_its_annotation_is_bad_output(house: House, polic
         ran.append(1)
         return ["s3cret"]  # type: ignore[list-item]
 
-    result, read = await played(house, agent(weigh, on_tool_error=policy), call(("weigh", {})), DONE)
+    result, read = await played(run, agent(weigh, on_tool_error=policy), call(("weigh", {})), DONE)
     assert (result["stop_reason"], result["reason_code"]) == ends
     assert ran == [1]
     said = (
         "the function returned a value that does not fit its annotation list[float]: 0: Input should be a valid number"
     )
     assert said in (result["error"] if policy == "abort" else read)
-    assert "s3cret" not in str(await house.events())
+    assert "s3cret" not in str(await run.events())

@@ -22,6 +22,7 @@ from perdure.store import NotFoundError
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from perdure.testing.script import ChatRequest
 from tests.house import WAIT_SECONDS, House, eventually
+from tests.memory import Run
 from tests.workflow.agents_with_outputs import LONG
 from tests.workflow.bodies import Body, happened
 from tests.workflow.killing import result_of
@@ -47,13 +48,11 @@ def script(*answers: Reply | Callable[[ChatRequest], Reply]) -> Callable[[ChatRe
 
 
 async def played(
-    house: House, using: Agent, *answers: Reply | Callable[[ChatRequest], Reply]
+    run: Run, using: Agent, *answers: Reply | Callable[[ChatRequest], Reply]
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
     """The result of a turn, and the tool messages that the model read last."""
-    async with ScriptedProvider(script(*answers)) as provider, house.worker(using):
-        house.use(provider)
-        result = await house.run()
-        return result, results(provider.requests[-1].request)
+    result = await run(using, script=script(*answers))
+    return result, results(run.requests[-1].request)
 
 
 def results(request: ChatRequest) -> list[str]:
@@ -110,7 +109,7 @@ async def test_progress_is_in_the_event_log_and_at_the_pending_activity_while_th
 
 async def _pending_note(handle: Any, text: str) -> bool:
     pending = (await handle.describe()).raw_description.pending_activities
-    return any(text in str(payload.data) for one in pending for payload in one.heartbeat_details.payloads)
+    return any(text in str(payload.data) for activity in pending for payload in activity.heartbeat_details.payloads)
 
 
 async def test_a_thousand_reports_are_two_events_and_the_last_one_counts(house: House) -> None:
@@ -122,14 +121,16 @@ async def test_a_thousand_reports_are_two_events_and_the_last_one_counts(house: 
             context.report_progress(number, message="counting")
         return "counted"
 
-    await played(house, agent(count), call(("count", {})), DONE)
+    async with ScriptedProvider(Script(replies=(call(("count", {})), DONE))) as provider, house.worker(agent(count)):
+        house.use(provider)
+        await house.run()
     reported = numbers(await house.events("tool_progress"))
     assert len(reported) <= 2
     assert reported[-1] == (999, None, "counting")
 
 
 @pytest.mark.parametrize("report", [("a lot",), (float("nan"),), (1, float("inf"))])
-async def test_a_report_that_is_no_number_fails_nothing(house: House, report: tuple[Any, ...]) -> None:
+async def test_a_report_that_is_no_number_fails_nothing(run: Run, report: tuple[Any, ...]) -> None:
     """It is left out, and the worker's log says so."""
 
     @tool
@@ -137,9 +138,9 @@ async def test_a_report_that_is_no_number_fails_nothing(house: House, report: tu
         context.report_progress(*report)
         return "worked"
 
-    _, read = await played(house, agent(work), call(("work", {})), DONE)
+    _, read = await played(run, agent(work), call(("work", {})), DONE)
     assert read == ["worked"]
-    assert await house.events("tool_progress") == []
+    assert await run.events("tool_progress") == []
 
 
 async def test_nothing_is_written_after_the_end_of_a_call_and_no_secret_at_any_time(house: House) -> None:
@@ -168,7 +169,12 @@ async def test_nothing_is_written_after_the_end_of_a_call_and_no_secret_at_any_t
 
 async def test_the_progress_of_a_servers_tool_takes_the_same_way(house: House) -> None:
     server = StdioServerConfig(name="peer", command=sys.executable, args=(str(PEER),))
-    await played(house, agent(mcp_servers=[server]), call(("peer__progress", {})), DONE)
+    async with (
+        ScriptedProvider(Script(replies=(call(("peer__progress", {})), DONE))) as provider,
+        house.worker(agent(mcp_servers=[server])),
+    ):
+        house.use(provider)
+        await house.run()
     reported = await house.events("tool_progress")
     assert numbers(reported)[-1] == (2, 2, "half a step")
     assert {line["tool"] for line in reported} == {"peer__progress"}
@@ -192,7 +198,10 @@ async def test_images_and_files_become_artifacts_and_the_model_reads_a_line_for_
             *(("look", {"handle": handle}) for handle in re.findall(r"art_\w+", read)), ("look", {"handle": "x"})
         )
 
-    _, read = await played(house, agent(draw, look), call(("draw", {})), ask, DONE)
+    async with ScriptedProvider(script(call(("draw", {})), ask, DONE)) as provider, house.worker(agent(draw, look)):
+        house.use(provider)
+        await house.run()
+        read = results(provider.requests[-1].request)
     (end, *_) = await house.events("tool_end")
     image, table = end["attachments"]
     assert read[0].splitlines() == [
@@ -206,22 +215,22 @@ async def test_images_and_files_become_artifacts_and_the_model_reads_a_line_for_
     assert (await house.client.artifact(house.session, image)).data == PNG
 
 
-async def test_an_image_over_the_limit_is_an_error_and_nothing_of_it_is_stored(house: House) -> None:
+async def test_an_image_over_the_limit_is_an_error_and_nothing_of_it_is_stored(run: Run) -> None:
     """S-25: tool.invalid_output."""
 
     @tool
     def draw() -> list[object]:
         return [Image(PNG), Image(bytes(MAX_BYTES + 1))]
 
-    result, _ = await played(house, agent(draw), call(("draw", {})), DONE)
+    result, _ = await played(run, agent(draw), call(("draw", {})), DONE)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "tool.invalid_output")
     assert "image has more than 10,000,000 bytes, the most an artifact may have" in result["error"]
-    (failed,) = await house.events("tool_error")
+    (failed,) = await run.events("tool_error")
     with pytest.raises(NotFoundError):
-        await house.store.artifact(f"art_{failed['call_id']}_1")
+        await run.store.artifact(f"art_{failed['call_id']}_1")
 
 
-async def test_a_tool_may_ask_the_turn_to_end_and_all_results_of_its_answer_are_kept(house: House) -> None:
+async def test_a_tool_may_ask_the_turn_to_end_and_all_results_of_its_answer_are_kept(run: Run) -> None:
     """S-30: finished, with its reason, in the result, the last event and the store; the model is not asked again."""
 
     @tool
@@ -235,22 +244,20 @@ async def test_a_tool_may_ask_the_turn_to_end_and_all_results_of_its_answer_are_
         return "noted"
 
     using, asked = agent(ship, note), call(("note", {}), ("ship", {}), ("note", {}), text="on it")
-    async with ScriptedProvider(Script(replies=(asked, say("on we go")))) as provider, house.worker(using):
-        house.use(provider)
-        result = await house.run()
-        assert provider.request_count == 1
-        assert (await house.run(prompt="and now?"))["output"] == "on we go"
-        assert results(provider.requests[-1].request) == ["noted", "shipped", "noted"]
+    result = await run(using, asked, say("on we go"))
+    assert len(run.requests) == 1
+    assert (await run(using, asked, say("on we go"), prompt="and now?"))["output"] == "on we go"
+    assert results(run.requests[-1].request) == ["noted", "shipped", "noted"]
     assert (result["stop_reason"], result["stopped_by"]) == ("finished", "ship: the build is out")
     assert (result["output"], result["steps"], result["error"]) == ("on it", 1, None)
-    first, second = await house.events("agent_end")
+    first, second = await run.events("agent_end")
     assert (first["stopped_by"], second["stopped_by"]) == ("ship: the build is out", None)
-    stored = (await house.store.turn(house.session, 1)).result
+    stored = (await run.store.turn(run.session, 1)).result
     assert stored is not None
     assert stored.stopped_by == "ship: the build is out"
 
 
-async def test_a_call_that_aborts_wins_over_one_that_asks_the_turn_to_end(house: House) -> None:
+async def test_a_call_that_aborts_wins_over_one_that_asks_the_turn_to_end(run: Run) -> None:
     """S-20 S-30."""
 
     @tool
@@ -262,11 +269,11 @@ async def test_a_call_that_aborts_wins_over_one_that_asks_the_turn_to_end(house:
     def fail() -> str:
         raise ArithmeticError
 
-    result, _ = await played(house, agent(ship, fail), call(("ship", {}), ("fail", {})), DONE)
+    result, _ = await played(run, agent(ship, fail), call(("ship", {}), ("fail", {})), DONE)
     assert (result["stop_reason"], result["stopped_by"]) == ("error", None)
 
 
-async def test_a_call_that_fails_asks_for_nothing(house: House) -> None:
+async def test_a_call_that_fails_asks_for_nothing(run: Run) -> None:
     """S-30: its result is an error, which the model has to read."""
 
     @tool(catch=True)
@@ -274,11 +281,11 @@ async def test_a_call_that_fails_asks_for_nothing(house: House) -> None:
         context.stop_turn("the build is out")
         raise ValueError("or not")
 
-    result, _ = await played(house, agent(ship), call(("ship", {})), DONE)
+    result, _ = await played(run, agent(ship), call(("ship", {})), DONE)
     assert (result["stop_reason"], result["output"], result["stopped_by"]) == ("finished", "done", None)
 
 
-async def test_a_reason_shows_no_secret(house: House) -> None:
+async def test_a_reason_shows_no_secret(run: Run) -> None:
     """S-52."""
 
     @tool(masked=["pin"])
@@ -286,7 +293,7 @@ async def test_a_reason_shows_no_secret(house: House) -> None:
         context.stop_turn(f"shipped with {pin}")
         return "shipped"
 
-    result, _ = await played(house, agent(ship), call(("ship", {"pin": "tr0ub4dor-and-3"})), DONE)
+    result, _ = await played(run, agent(ship), call(("ship", {"pin": "tr0ub4dor-and-3"})), DONE)
     assert result["stopped_by"] == "ship: shipped with ***"
 
 

@@ -13,6 +13,7 @@ from perdure.contracts.agents import OnToolError
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.worker.telemetry import JsonFormatter
 from tests.house import House
+from tests.memory import Run
 
 KEY = "sk-planted-in-an-exception-0123456789"
 
@@ -58,7 +59,7 @@ async def test_people_find_where_a_tool_failed(
     assert trace.splitlines()[-1][-100:] in shown.output
     plain = await asyncio.to_thread(CliRunner().invoke, cli, ["show", house.session])
     assert "x" * 3_000 not in plain.output
-    (record,) = [one for one in caplog.records if "book raised LedgerError" in one.getMessage()]
+    (record,) = [logged for logged in caplog.records if "book raised LedgerError" in logged.getMessage()]
     assert record.levelno == logging.WARNING
     line = json.loads(JsonFormatter(frozenset({KEY})).format(record))
     assert line["exception"] == trace
@@ -68,7 +69,7 @@ async def test_people_find_where_a_tool_failed(
     assert "x" * 3_900 not in history
 
 
-async def test_a_traceback_begins_in_the_tool_and_has_its_causes(house: House) -> None:
+async def test_a_traceback_begins_in_the_tool_and_has_its_causes(run: Run) -> None:
     @tool
     def short(amount: int) -> str:
         """Fail."""
@@ -77,10 +78,8 @@ async def test_a_traceback_begins_in_the_tool_and_has_its_causes(house: House) -
 
     agent = Agent(name="tester", model="openai/scripted", tools=[short], on_tool_error="feed_back")
     script = Script(replies=(call(("short", {"amount": 7})), say("done")))
-    async with ScriptedProvider(script) as provider, house.worker(agent):
-        house.use(provider)
-        await house.run()
-    (event,) = await house.events("tool_end")
+    await run(agent, script=script)
+    (event,) = await run.events("tool_end")
     trace = event["traceback"]
     assert "ZeroDivisionError: division by zero" in trace
     assert "in deep" in trace

@@ -110,12 +110,12 @@ async def test_a_method_ends_with_its_time_out_and_the_toolset_stays(house: Hous
 
 async def test_a_single_method_with_other_settings_and_two_toolsets_go_together(house: House) -> None:
     """S-28."""
-    one, two = Ledger(name="one"), Ledger()
-    using = agent(one, two.add.with_(name="plus", truncate=1))
+    first, two = Ledger(name="one"), Ledger()
+    using = agent(first, two.add.with_(name="plus", truncate=1))
     result, read = await played(house, using, call(("plus", {"amount": 7}), ("one__add", {"amount": 8})), DONE)
     assert (result["stop_reason"], read[1]) == ("finished", "1: 8")
     assert read[0] != "1: 7"
-    assert [ledger._log.count("entered") for ledger in (one, two)] == [1, 1]
+    assert [ledger._log.count("entered") for ledger in (first, two)] == [1, 1]
 
 
 SEEN: list[object] = []

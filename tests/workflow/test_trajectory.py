@@ -13,6 +13,7 @@ from perdure.client import RequestRefusedError
 from perdure.contracts.messages import MAX_HISTORY_BYTES
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
+from tests.memory import Run
 
 
 @tool
@@ -69,12 +70,16 @@ async def test_a_turn_that_a_rewind_left_behind_still_has_all_that_it_said(house
         results.append((await resumed.result()).model_dump(mode="json"))
     turns = [await house.client.trajectory(house.session, turn=number) for number in (1, 2, 3)]
     whole = ["user", "assistant", "tool", "assistant"]
-    assert [[one.role for one in turn.messages] for turn in turns] == [whole, whole, ["user", "assistant"]]
+    assert [[message.role for message in turn.messages] for turn in turns] == [whole, whole, ["user", "assistant"]]
     for turn, result in zip(turns, results, strict=True):
         assert turn.usage.total_tokens == result["usage"]["input_tokens"] + result["usage"]["output_tokens"]
     out = await asyncio.to_thread(CliRunner().invoke, cli, ["export", house.session, "--format", "jsonl"])
     records = [json.loads(line)["messages"] for line in out.stdout.splitlines()]
-    assert [[one["role"] for one in messages[1:]] for messages in records] == [whole, whole, ["user", "assistant"]]
+    assert [[message["role"] for message in messages[1:]] for messages in records] == [
+        whole,
+        whole,
+        ["user", "assistant"],
+    ]
 
 
 async def test_a_fork_counts_its_own_calls_whatever_the_session_before_it_has_said(house: House) -> None:
@@ -123,11 +128,9 @@ async def test_what_a_session_said_can_begin_another_one(house: House) -> None:
     assert (await house.client.trajectory(house.session + "-b")).to_openai()[: len(said)] == said
 
 
-async def test_a_conversation_cannot_begin_a_session_that_has_begun(house: House) -> None:
-    async with ScriptedProvider(Script(replies=(say("hi"),), repeat=True)) as provider, house.worker(AGENT):
-        house.use(provider)
-        await house.run()
-        result = await house.run(history=HISTORY)
+async def test_a_conversation_cannot_begin_a_session_that_has_begun(run: Run) -> None:
+    await run(AGENT, script=Script(replies=(say("hi"),), repeat=True))
+    result = await run(AGENT, script=Script(replies=(say("hi"),), repeat=True), history=HISTORY)
     assert result["reason_code"] == "request.invalid"
     assert result["error"].endswith("has begun already; a history begins a new one, so name no session")
 
@@ -162,13 +165,11 @@ def test_the_command_line_refuses_a_file_that_holds_no_conversation(house: House
         assert ended.stderr.count("\n") == 1
 
 
-async def test_what_was_said_elsewhere_is_no_answer_of_the_turn(house: House) -> None:
+async def test_what_was_said_elsewhere_is_no_answer_of_the_turn(run: Run) -> None:
     """The turn's one answer is taken back, so that the conversation ends with its prompt."""
     hook = HookRule(name="no", on=("generation_end",), reaction=Retry())
     agent = Agent(name="tester", model="openai/scripted", hooks=[hook], max_steps=1)
-    async with ScriptedProvider(Script(replies=(*(say("?"),) * 2, say("taken back")))) as provider, house.worker(agent):
-        house.use(provider)
-        result = await house.run(history=HISTORY)
+    result = await run(agent, *(say("?"),) * 2, say("taken back"), history=HISTORY)
     assert (result["stop_reason"], result["output"]) == ("max_steps_reached", "")
 
 

@@ -1,18 +1,22 @@
 """A worker that holds each turn at its commit, before the write and behind it, until the worker is killed.
 
+It holds a model call that has failed for good, too, behind the record of that and before Temporal has the failure.
+
 The files in ``HELD`` say what its predecessors have held, and what it therefore lets pass.
 """
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from perdure.contracts.events import GenerationError, NewEvent
 from perdure.contracts.turns import CommitTurn
 from perdure.store import Store
 from perdure.worker.__main__ import main
 
-commit_turn = Store.commit_turn
+append_events, commit_turn = Store.append_events, Store.commit_turn
 
 
 async def hold(session: str, place: str) -> None:
@@ -34,6 +38,15 @@ async def committing(store: Store, commit: CommitTurn) -> Any:
     return committed
 
 
+async def appending(store: Store, session: str, events: Sequence[NewEvent]) -> None:
+    """Hold an activity behind the failure that ends it."""
+    await append_events(store, session, events)
+    for event in events:
+        if isinstance(event.event, GenerationError):
+            await hold(session, f"failure {event.step}")
+
+
 if __name__ == "__main__":
-    setattr(Store, "commit_turn", committing)  # noqa: B010 - both checkers allow it
+    setattr(Store, "append_events", appending)  # noqa: B010 - both checkers allow it
+    setattr(Store, "commit_turn", committing)  # noqa: B010
     main()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 
 Generation = Literal["newer", "older", "sse"]
 Answer = tuple[int, Mapping[str, Any] | None]
@@ -29,7 +29,7 @@ class Bare:
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
-        self.port = free_port()
+        self.port = find_free_port()
         self.session = "S1"
         self.calls: list[str] = []
         self.asked: list[str] = []

@@ -10,7 +10,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 
 
 class _Server(uvicorn.Server):
@@ -100,7 +100,7 @@ class Web:
 
 
 def web() -> Web:
-    return Web(free_port())
+    return Web(find_free_port())
 
 
 def older(app: ASGIApp) -> ASGIApp:

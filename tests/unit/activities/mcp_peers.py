@@ -45,7 +45,7 @@ class Connected:
     ) -> CallResult:
         """Call a tool by the name that the model knows."""
         tool = self.tools[name]
-        config = next(one for one in self.agent.mcp_servers if tool.reference.startswith(f"mcp:{one.name}/"))
+        config = next(server for server in self.agent.mcp_servers if tool.reference.startswith(f"mcp:{server.name}/"))
         return await self.servers.call(
             config,
             tool,

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import tool
-from perdure.activities.conversations import WireMessage
 from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_ceiling
 from perdure.activities.litellm_call import facts_about
 from perdure.contracts.agents import AgentDefinition
+from perdure.llm.openai_format import WireMessage
 
 READ, WRITTEN = Decimal("0.00000015"), Decimal("0.0000006")
 """The prices of a token of gpt-4o-mini, by litellm's map."""

@@ -10,7 +10,7 @@ from perdure.activities.conversations import Conversations
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.turns import Continuation, OpenTurn
-from perdure.store import Opened, StepRecord, Store
+from perdure.store import ClaimedTurn, StepRecord, Store
 
 LONG = "x" * 1_000
 TWO_OF_THEM = 3_400
@@ -29,7 +29,7 @@ async def session_with(store: Store, session: str, message: Message) -> str:
     opening = OpenTurn(
         session=session, request=Continuation(prompt="-"), request_id="r", run_started_at=datetime.now(UTC)
     )
-    opened: Opened = await store.open_turn(opening, AgentDefinition(name="helper", model="test/model"))
+    opened: ClaimedTurn = await store.open_turn(opening, AgentDefinition(name="helper", model="test/model"))
     step = StepRecord(
         id=f"step-{session}", session=session, turn=opened.turn, step=1, parent=opened.tip, messages=(message,)
     )

@@ -16,7 +16,7 @@ from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, to
 from perdure.activities import tool_claims
 from perdure.activities.agents import TurnContexts
 from perdure.activities.heartbeat import keep_beating
-from perdure.activities.store_writes import PATIENCE
+from perdure.activities.store_access import PATIENCE
 from perdure.activities.tool_claims import (
     LONGEST_RECONCILIATION,
     MAX_ATTEMPTS,

@@ -19,7 +19,7 @@ from perdure.contracts.events import (
     ToolError,
     ToolStart,
 )
-from perdure.contracts.hooks import Boundary, React
+from perdure.contracts.hooks import Boundary, RunHooks
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import StopReason
 from perdure.store import StepRecord
@@ -36,8 +36,8 @@ STEP = StepRecord(
 )
 
 
-def asked(boundary: Boundary, failed: tuple[ToolOutcome, ...] = ()) -> React:
-    return React(
+def asked(boundary: Boundary, failed: tuple[ToolOutcome, ...] = ()) -> RunHooks:
+    return RunHooks(
         session="s", turn=1, step=1, tip="t1", definition="d", boundary=boundary, calling=("h",), failed=failed
     )
 
@@ -54,7 +54,7 @@ def at(boundary: Boundary, *events: Event, failed: tuple[ToolOutcome, ...] = ())
 
 
 def kinds(events: list[Hooked]) -> list[tuple[str, str]]:
-    return [(one.event.type, one.call_id) for one in events]
+    return [(envelope.event.type, envelope.call_id) for envelope in events]
 
 
 def end(call_id: str, error: ErrorDetail | None = None) -> ToolEnd:
@@ -81,14 +81,14 @@ def test_a_result_that_only_the_workflow_knows_is_there_too() -> None:
     )
     events = at("step", end("c"), failed=failed)
     assert kinds(events)[:-1] == [("tool_end", "c"), ("tool_end", "a"), ("tool_end", "b"), ("tool_error", "b")]
-    assert [one.seq for one in events] == [1, 0, 0, 0, 0]
+    assert [envelope.seq for envelope in events] == [1, 0, 0, 0, 0]
 
 
 def test_the_end_of_a_step_has_its_text_and_all_results() -> None:
     content = GenerationContent(content="I work")
     last = at("step", content, ToolStart(call_id="a", tool="tool_a", arguments="{}"), end("a"), end("b"))[-1].event
     assert isinstance(last, StepEnd)
-    assert (last.output, [one.call_id for one in last.results]) == ("I work", ["a", "b"])
+    assert (last.output, [result.call_id for result in last.results]) == ("I work", ["a", "b"])
 
 
 def test_events_of_another_place_are_left_out() -> None:
@@ -99,7 +99,7 @@ def test_events_of_another_place_are_left_out() -> None:
 
 def test_a_hook_for_one_tool_is_not_for_others() -> None:
     made = hook("tool_end", "step_end", tool="tool_a")(lambda event: event)
-    assert [one.call_id for one in at("step", end("a"), end("b")) if one.concerns(made)] == ["a", ""]
+    assert [hooked.call_id for hooked in at("step", end("a"), end("b")) if hooked.is_for(made)] == ["a", ""]
 
 
 @pytest.mark.parametrize(("background", "ended", "heard"), [(False, (), 2), (True, (), 0), (True, ("a",), 2)])
@@ -118,4 +118,4 @@ def test_a_delegate_in_the_background_is_heard_of_when_its_caller_knows_of_its_e
     calls = tuple(call.model_copy(update={"background": background}) for call in STEP.calls)
     request = asked("step").model_copy(update={"ended": ended})
     told = hooked_events_of(request, logged(start, stop), STEP.model_copy(update={"calls": calls}))
-    assert [one.event for one in told if one.event.type != "step_end"] == [start, stop][:heard]
+    assert [hooked.event for hooked in told if hooked.event.type != "step_end"] == [start, stop][:heard]

@@ -162,17 +162,17 @@ async def test_tokens_are_refreshed_without_a_person(login: Login, tmp_path: Pat
 async def test_workers_that_share_tokens_refresh_them_once(login: Login, tmp_path: Path) -> None:
     """S-76: a second one would present a refresh token that was taken already."""
     await person_logs_in(login, tmp_path)
-    async with worker(login, tmp_path) as one, worker(login, tmp_path) as other:
-        await one.open()
+    async with worker(login, tmp_path) as first, worker(login, tmp_path) as other:
+        await first.open()
         await other.open()
         run_out(tmp_path)
-        await asyncio.gather(*(using.call("web__echo", text="hi") for using in (one, other) for _ in range(5)))
+        await asyncio.gather(*(using.call("web__echo", text="hi") for using in (first, other) for _ in range(5)))
         assert login.refreshes == 1
         run_out(tmp_path)
         login.valid.clear()
         await other.open()
         assert login.refreshes == 2
-        assert (await one.call("web__echo", text="hi")).text == "echo: hi"
+        assert (await first.call("web__echo", text="hi")).text == "echo: hi"
 
 
 async def test_tokens_that_another_worker_replaced_in_the_middle_of_a_request_are_used(

@@ -15,7 +15,7 @@ import pytest
 from perdure import HttpServerConfig, StdioServerConfig
 from perdure.activities.mcp import server as mcp_server
 from perdure.activities.mcp.failures import McpError
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from perdure.contracts.errors import ReasonCode
 from tests import npm_servers
 from tests.house import WAIT_SECONDS, eventually
@@ -98,7 +98,7 @@ async def test_kill(real: Tapped) -> None:
     assert len(real.pids) == len(pids) + 1
 
 
-@pytest.mark.parametrize("real", [one for one in FIVE if one.id != "time"], indirect=True)
+@pytest.mark.parametrize("real", [server for server in FIVE if server.id != "time"], indirect=True)
 async def test_kill_in_a_call_that_may_not_be_sent_twice(real: Tapped) -> None:
     """S-77: it is not, and the model reads that its effect is unknown. The server of the time has no such tool."""
     unsafe = real.server.unsafe
@@ -177,7 +177,7 @@ async def test_files_and_memory_of_npm_change_the_world(tmp_path: Path) -> None:
 @pytest.mark.parametrize("transport", ["streamableHttp", "sse"])
 async def test_everything_of_npm_behind_a_url(transport: str, tmp_path: Path) -> None:
     """S-75: over streamable HTTP with sessions, and over SSE by fallback."""
-    port = free_port()
+    port = find_free_port()
     path = "mcp" if transport == "streamableHttp" else "sse"
     process = started(transport, port, tmp_path / "log")
     try:

@@ -128,7 +128,7 @@ async def test_a_conversation_that_goes_on_in_another_session_is_told_there_too(
     """S-77: its model has read what the first one built up."""
     async with sharing(tmp_path) as shared:
         await shared.says("a")
-        shared.worker.servers.goes_on("fork", "a")
+        shared.worker.servers.carry_over("fork", "a")
         await shared.says("b", "die")
         assert [await shared.says(session) for session in ("fork", "a")] == [LOST, LOST]
         assert (await shared.says("fork")).isdigit()
@@ -195,7 +195,7 @@ def test_a_call_that_was_certainly_not_carried_out_leaves_nothing_to_rely_on() -
     memory = Reliance()
     breaks(memory, "a", unsent=True)
     breaks(memory, "b", unsent=False)
-    memory.lost()
+    memory.note_loss()
     assert [begins(memory, session) for session in ("a", "b")] == [True, False]
 
 
@@ -204,7 +204,7 @@ def test_what_is_remembered_of_sessions_has_a_bound(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(session_state, "MOST_SESSIONS", 3)
     memory = Reliance()
     assert all(begins(memory, name) for name in ("a", "b", "c", "a", "d"))
-    memory.lost()
+    memory.note_loss()
     assert {name: begins(memory, name, "later") for name in ("a", "c", "d")} == {"a": False, "c": False, "d": False}
     assert begins(memory, "b", "later")
     assert len(memory._sessions) == 3

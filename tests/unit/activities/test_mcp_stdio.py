@@ -219,7 +219,7 @@ async def test_images_and_files_are_attachments_that_the_text_names(tmp_path: Pa
         "[resource file:///a.txt]",
         "some text",
     ]
-    assert [(one.media_type, one.data) for one in result.attachments] == [
+    assert [(attachment.media_type, attachment.data) for attachment in result.attachments] == [
         ("image/png", b"hello"),
         ("application/x-a", b"world"),
     ]

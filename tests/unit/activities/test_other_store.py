@@ -12,14 +12,14 @@ from temporalio.testing import ActivityEnvironment
 from perdure.activities.compact import CompactActivity
 from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
-from perdure.activities.hooks import ReactActivity
+from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.budgets import Spent
 from perdure.contracts.generations import Compact, Generate
-from perdure.contracts.hooks import React
+from perdure.contracts.hooks import RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import CallTool, CollectDelegates
 from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReason
@@ -38,10 +38,10 @@ ASKED: dict[str, tuple[type[Any], str, object]] = {
     ),
     "generate": (GenerateActivity, "generate", Generate(**STEP, parent="p", definition="d")),
     "compact": (CompactActivity, "compact", Compact(**STEP, parent="p", definition="d", trigger="manual")),
-    "react": (
-        ReactActivity,
-        "react",
-        React(**STEP, tip="t", definition="d", boundary="step", calling=()),
+    "run_hooks": (
+        HooksActivity,
+        "run_hooks",
+        RunHooks(**STEP, tip="t", definition="d", boundary="step", calling=()),
     ),
     "ask": (PeopleActivity, "ask", AskPeople(**STEP, requests=())),
     "collect_delegates": (

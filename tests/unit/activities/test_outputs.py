@@ -123,7 +123,7 @@ async def test_ten_megabytes_are_read_whole() -> None:
 async def test_an_image_leaves_one_line_with_media_type_size_and_handle() -> None:
     result = await read(Image(PNG), "c1")
     assert result.text == "[image, image/png, 6 bytes: artifact art_c1_1]"
-    assert [(one.media_type, one.data) for one in result.attachments] == [("image/png", PNG)]
+    assert [(attachment.media_type, attachment.data) for attachment in result.attachments] == [("image/png", PNG)]
 
 
 async def test_a_list_with_text_images_and_files_is_read_part_by_part() -> None:
@@ -212,4 +212,4 @@ async def test_a_secret_in_binary_data_becomes_stars_and_all_around_it_stays_in_
     found = [Image(data), File("a", data), File("b.txt", data, "text/plain")]
     kept = await artifacts_of(CALL, (await read(found, "c1")).attachments, {SECRET, "PNG"})
     stars = b"*" * len(secret)
-    assert [one.data for one in kept] == [PNG + stars + b"\xff" + stars + b"\x07end"] * 3
+    assert [attachment.data for attachment in kept] == [PNG + stars + b"\xff" + stars + b"\x07end"] * 3

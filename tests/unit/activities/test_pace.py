@@ -196,23 +196,23 @@ async def test_calls_share_a_gate_when_provider_address_and_key_are_the_same(mon
     monkeypatch.setenv("KEY_B", "sk-b-0123456789")
     monkeypatch.setenv("KEY_C", "sk-a-0123456789")
     gates = Gates(Metrics(CollectorRegistry()), room=10)
-    plain = gates.of(agent().definition)
-    assert gates.of(agent("openai/another").definition) is plain
-    assert gates.of(agent(temperature=0.5).definition) is plain
-    assert gates.of(agent(extra_headers={"x-title": "mine"}).definition) is plain
+    plain = gates.gate_of(agent().definition)
+    assert gates.gate_of(agent("openai/another").definition) is plain
+    assert gates.gate_of(agent(temperature=0.5).definition) is plain
+    assert gates.gate_of(agent(extra_headers={"x-title": "mine"}).definition) is plain
     others = [
-        gates.of(agent("anthropic/scripted").definition),
-        gates.of(agent(api_base="http://127.0.0.1:9/v1").definition),
-        gates.of(agent(api_key="${KEY_A}").definition),
-        gates.of(agent(api_key="${KEY_B}").definition),
+        gates.gate_of(agent("anthropic/scripted").definition),
+        gates.gate_of(agent(api_base="http://127.0.0.1:9/v1").definition),
+        gates.gate_of(agent(api_key="${KEY_A}").definition),
+        gates.gate_of(agent(api_key="${KEY_B}").definition),
     ]
     assert len({id(gate) for gate in (plain, *others)}) == 5
-    assert gates.of(agent(api_key="${KEY_C}").definition) is others[2]
+    assert gates.gate_of(agent(api_key="${KEY_C}").definition) is others[2]
 
 
 async def test_metrics_show_the_pace_of_the_slowest_key_and_who_waits() -> None:
     registry = CollectorRegistry()
-    gate = Gates(Metrics(registry), room=10).of(agent().definition)
+    gate = Gates(Metrics(registry), room=10).gate_of(agent().definition)
     await limited(gate, retry_after=60)
     _, call = waiter(gate, "job")
     await until(lambda: gate.waiting == 1)
@@ -227,12 +227,12 @@ async def test_metrics_show_the_pace_of_the_slowest_key_and_who_waits() -> None:
 async def test_limited_keys_share_the_room_that_a_worker_has_for_waiting_calls() -> None:
     """Tools and the calls of other keys need the rest."""
     gates = Gates(Metrics(CollectorRegistry()), room=4)
-    one, other = (gates.of(agent(model).definition) for model in ("openai/scripted", "anthropic/scripted"))
-    for gate in (one, other):
+    first, other = (gates.gate_of(agent(model).definition) for model in ("openai/scripted", "anthropic/scripted"))
+    for gate in (first, other):
         await limited(gate, retry_after=60)
-    waiting = [waiter(gate, f"job-{number}")[1] for gate in (one, other) for number in range(2)]
-    await until(lambda: one.waiting == other.waiting == 2)
-    for gate in (one, other):
+    waiting = [waiter(gate, f"job-{number}")[1] for gate in (first, other) for number in range(2)]
+    await until(lambda: first.waiting == other.waiting == 2)
+    for gate in (first, other):
         with pytest.raises(ApplicationError):
             await waiter(gate, "one too many")[1]
     for task in waiting:

@@ -63,13 +63,13 @@ async def test_the_first_report_is_written_at_once_and_the_last_with_the_result(
     log = Log()
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             reports.report(1)
             await log.next()
             for number in range(2, 500):
                 reports.report(number)
             await asyncio.sleep(0)
-        assert (said(log.written), said(reports.last())) == ([1], [499])
+        assert (said(log.written), said(reports.take_last())) == ([1], [499])
         assert log.written[0].key == "2/c1/tool_progress/w1/1"
 
     await in_activity(log, test)
@@ -80,13 +80,13 @@ async def test_what_is_reported_meanwhile_is_one_event_of_the_next_second(monkey
     log = Log()
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             reports.report(1)
             await log.next()
             reports.report(2)
             reports.report(3)
             await log.next()
-        assert (said(log.written), reports.last()) == ([1, 3], [])
+        assert (said(log.written), reports.take_last()) == ([1, 3], [])
 
     await in_activity(log, test)
 
@@ -95,7 +95,7 @@ async def test_a_body_on_a_thread_of_its_own_may_report() -> None:
     log = Log()
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             threading.Thread(target=reports.report, args=(1,)).start()
             await log.next()
         assert said(log.written) == [1]
@@ -108,11 +108,11 @@ async def test_a_store_that_is_away_costs_the_body_nothing_and_is_asked_again(mo
     log = Log(StoreUnavailableError("away"), StoreUnavailableError("away"), True)
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             reports.report(1)
             for _ in range(3):
                 await log.next()
-        assert (said(log.written), reports.last()) == ([1], [])
+        assert (said(log.written), reports.take_last()) == ([1], [])
 
     await in_activity(log, test)
 
@@ -122,10 +122,10 @@ async def test_what_could_not_be_written_goes_with_the_result() -> None:
     log = Log(StoreUnavailableError("away"))
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             reports.report(1)
             await log.next()
-        (last,) = reports.last()
+        (last,) = reports.take_last()
         assert (last.key, said([last])) == ("2/c1/tool_progress/w1/1", [1])
 
     await in_activity(log, test)
@@ -135,12 +135,12 @@ async def test_an_attempt_that_has_lost_its_claim_stops_asking() -> None:
     log = Log(False)
 
     async def test(reports: Progress) -> None:
-        with reports.taken(()):
+        with reports.take_reports(()):
             reports.report(1)
             await log.next()
             await asyncio.sleep(0)
             reports.report(2)
-        assert (reports.last(), log.asked) == ([], 1)
+        assert (reports.take_last(), log.asked) == ([], 1)
 
     await in_activity(log, test)
 
@@ -150,11 +150,11 @@ async def test_nothing_is_taken_before_or_after_the_body() -> None:
 
     async def test(reports: Progress) -> None:
         reports.report(1)
-        with reports.taken(()):
+        with reports.take_reports(()):
             pass
         reports.report(2)
         await asyncio.sleep(0)
-        assert (reports.last(), log.asked) == ([], 0)
+        assert (reports.take_last(), log.asked) == ([], 0)
 
     await in_activity(log, test)
 
@@ -164,9 +164,9 @@ async def test_a_message_is_one_short_line_without_secrets() -> None:
     log = Log()
 
     async def test(reports: Progress) -> None:
-        with reports.taken({"tr0ub4dor-and-3"}):
+        with reports.take_reports({"tr0ub4dor-and-3"}):
             reports.report(1, 2, "with tr0ub4dor-and-3,\n half \ud83d " + "x" * 10_000)
-        (last,) = reports.last()
+        (last,) = reports.take_last()
         assert isinstance(last.event, ToolProgress)
         assert last.event.message.startswith("with ***, half \ufffd xxx")
         assert len(last.event.message) == tool_runner.MESSAGE_CHARACTERS

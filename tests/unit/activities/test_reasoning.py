@@ -6,7 +6,6 @@ import pytest
 from aiohttp import web
 
 from perdure.activities import litellm_call
-from perdure.activities.conversations import wire
 from perdure.activities.litellm_call import Answer
 from perdure.activities.provider_messages import MOST_BYTES
 from perdure.activities.record_answer import step_of
@@ -14,6 +13,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage, UserMessage
 from perdure.contracts.tools import ToolDeclaration
+from perdure.llm.openai_format import wire
 from perdure.testing import Reply, Script, ScriptedProvider, say
 
 LOOK = ToolDeclaration(
@@ -55,7 +55,7 @@ def replies() -> Script:
 async def message_sent(first: str, second: str | None = None) -> dict[str, Any]:
     async with ScriptedProvider(replies()) as provider:
         await ask_twice(*(definition(name, _address(name, provider)) for name in (first, second or first)))
-        return next(one for one in provider.requests[1].request.messages if one["role"] == "assistant")
+        return next(message for message in provider.requests[1].request.messages if message["role"] == "assistant")
 
 
 def _address(name: str, provider: ScriptedProvider) -> str:
@@ -139,5 +139,5 @@ async def test_gemini_gets_the_signature_of_each_part_on_that_part() -> None:
         await ask_twice(using, using)
     finally:
         await runner.cleanup()
-    answer = next(one for one in bodies[1]["contents"] if one["role"] == "model")
+    answer = next(message for message in bodies[1]["contents"] if message["role"] == "model")
     assert [part.get("thoughtSignature") for part in answer["parts"]] == ["dGV4dA==", "Y2FsbA==", None]

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.activities.litellm_call import Answer, WireCall
+from perdure.activities.litellm_call import Answer
 from perdure.activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.recordings import RecordingInfo
 from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.tools import CallTool, ToolDeclaration
+from perdure.contracts.tools import CallTool, RawCall, ToolDeclaration
 from perdure.llm.openai_format import WireMessage, wire
 from perdure.llm.recorded_calls import (
     Asked,
@@ -40,7 +40,7 @@ LOOK = ToolDeclaration(name="look", description="Look.", parameters={"type": "ob
 AGENT = AgentDefinition(name="tester", model="openai/scripted", instructions="Tell.", tools=(LOOK,), recording="demo")
 ANSWER = Answer(
     text="here",
-    calls=(WireCall(name="look", arguments='{"at": 1}'),),
+    calls=(RawCall(name="look", arguments='{"at": 1}'),),
     thinking=({"type": "thinking", "signature": "abc"},),
     finish_reason="tool_calls",
     usage=Usage(input_tokens=3, output_tokens=2),
@@ -130,9 +130,9 @@ def test_what_no_model_reads_does_not_change_the_hash(changes: dict[str, Any]) -
 
 def test_another_session_asks_for_the_same_although_its_ids_are_its_own() -> None:
     """S-73: in calls, in results, and in handles of artifacts."""
-    one, other = asked(), asked(messages=conversation("f" * 16))
-    assert one.digest == other.digest
-    assert "0123456789abcdef" not in json.dumps(one.request)
+    first, other = asked(), asked(messages=conversation("f" * 16))
+    assert first.digest == other.digest
+    assert "0123456789abcdef" not in json.dumps(first.request)
     assert other.numbers.show("read art_call#1, not call#9") == f"read art_call_{'f' * 16}_0, not call#9"
 
 
@@ -341,9 +341,9 @@ async def test_two_workers_may_write_one_recording_at_once(store: Store, tmp_pat
     """S-73: each file is whole at every moment, and the recording is the first one's."""
     workers = [worker(store, tmp_path, "record") for _ in range(16)]
 
-    def write(one: Recordings) -> None:
-        asyncio.run(one.open("demo", "tester"))
-        asyncio.run(one.answer(AGENT, PROMPT, Provider()))
+    def write(recordings: Recordings) -> None:
+        asyncio.run(recordings.open("demo", "tester"))
+        asyncio.run(recordings.answer(AGENT, PROMPT, Provider()))
         asyncio.run(worker(store, tmp_path, "replay").answer(AGENT, PROMPT, Provider()))
 
     with ThreadPoolExecutor(16) as pool:

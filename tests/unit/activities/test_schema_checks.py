@@ -8,7 +8,7 @@ import pytest
 from mcp_types import CallToolResult, Tool
 
 from perdure import schema_checks
-from perdure.activities.litellm_call import Answer, WireCall
+from perdure.activities.litellm_call import Answer
 from perdure.activities.mcp.server import check_output
 from perdure.activities.record_answer import step_of
 from perdure.agents.schemas import GivenUpError
@@ -16,9 +16,9 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
 from perdure.contracts.generations import Generate
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
-from perdure.contracts.tools import ToolDeclaration
-from perdure.schema_checks import off_the_loop, problem, run_with_clock
-from perdure.security.approvals import fits
+from perdure.contracts.tools import RawCall, ToolDeclaration
+from perdure.schema_checks import problem, run_off_the_loop, run_with_clock
+from perdure.security.approvals import is_fitting
 
 LEVELS = 60
 DOUBLING: dict[str, Any] = {
@@ -75,7 +75,7 @@ def test_a_call_that_a_person_approves_does_not_wait_for_the_schema_of_its_tool(
     tool = ToolDeclaration(name="evil__put", description="", parameters=ENDLESS, reference="mcp:evil/put")
     rules = ApprovalPolicy(rules=(ApprovalRule(tool="evil__*", decision="ask"),))
     definition = AgentDefinition(name="tester", model="openai/scripted", tools=(tool,), approvals=rules)
-    calls = (WireCall(name="evil__put", arguments=json.dumps(VALUE)),)
+    calls = (RawCall(name="evil__put", arguments=json.dumps(VALUE)),)
     answer = Answer(text="", calls=calls, thinking=(), finish_reason="tool_calls", usage=Usage(), cost_usd=None)
     request = Generate(session="s", turn=1, step=1, parent="p", definition=definition.digest())
     step, _ = step_of(request, definition, (), answer, ())
@@ -95,14 +95,14 @@ def test_a_rule_that_takes_for_ever_allows_nothing_and_forbids_what_it_might(sch
     """Under the clock of the answer: the rules of all its calls have their time together."""
     tool = ToolDeclaration(name="put", description="", parameters={}, reference="tools:put")
     rules = {word: ApprovalRule(tool="put", decision=word, arguments=schema) for word in ("allow", "deny", "ask")}
-    held = run_with_clock(lambda: {word: fits(rule, tool, VALUE) for word, rule in rules.items()})
+    held = run_with_clock(lambda: {word: is_fitting(rule, tool, VALUE) for word, rule in rules.items()})
     assert held == {"allow": False, "deny": True, "ask": True}
 
 
 async def test_the_event_loop_turns_while_a_schema_is_checked() -> None:
     """On a thread of its own, which gives the loop its turns."""
     turns = 0
-    checks = asyncio.ensure_future(off_the_loop(lambda: problem(DOUBLING, VALUE)))
+    checks = asyncio.ensure_future(run_off_the_loop(lambda: problem(DOUBLING, VALUE)))
     while not checks.done():
         turns += 1
         await asyncio.sleep(0)

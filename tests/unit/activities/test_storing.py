@@ -6,9 +6,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.errors import LONGEST_STORE_RETRY, STORE_RETRY, store_failures
 from perdure.activities.heartbeat import keep_beating
-from perdure.activities.store_writes import PATIENCE, write_until_stored
+from perdure.activities.store_access import (
+    LONGEST_STORE_RETRY,
+    PATIENCE,
+    STORE_RETRY,
+    store_failures,
+    write_until_stored,
+)
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
 from perdure.workflows.options import GRACE, LOST_WORKER_MARGIN
 

@@ -132,12 +132,12 @@ def test_what_comes_to_nothing_is_warned_of_where_it_is_written(name: str) -> No
     make, told = WARNED[name]
     with pytest.warns(AgentWarning) as warned:
         make()
-    [one] = warned
-    assert told in str(one.message)
-    assert "\n" not in str(one.message)
+    [warning] = warned
+    assert told in str(warning.message)
+    assert "\n" not in str(warning.message)
     lines, first = inspect.getsourcelines(question if name == "a question with a body" else make)
-    assert one.filename == __file__
-    assert first <= one.lineno < first + len(lines)
+    assert warning.filename == __file__
+    assert first <= warning.lineno < first + len(lines)
 
 
 def test_what_may_have_an_effect_is_warned_of_nowhere() -> None:
@@ -171,7 +171,7 @@ def test_an_agent_of_a_file_is_warned_of_at_its_line(tmp_path: Path) -> None:
     file.write_text(FILE, encoding="utf-8")
     with pytest.warns(AgentWarning, match="agent 'b': stop_conditions: tool_use of 'dig'") as warned:
         load_agents([str(file)])
-    assert [(one.filename, one.lineno) for one in warned] == [(str(file), 5)]
+    assert [(warning.filename, warning.lineno) for warning in warned] == [(str(file), 5)]
 
 
 def test_an_agent_of_a_request_warns_nobody_at_the_worker() -> None:

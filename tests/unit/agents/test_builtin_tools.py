@@ -44,7 +44,7 @@ MADE: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
 def test_what_finishes_a_turn_is_among_the_tools(name: str) -> None:
     settings, finish_tool, tools = MADE[name]
     definition = agent(**settings).definition
-    assert (definition.finish_tool, [one.name for one in definition.tools]) == (finish_tool, tools)
+    assert (definition.finish_tool, [declaration.name for declaration in definition.tools]) == (finish_tool, tools)
     assert agent(**settings).clone().definition == definition
 
 
@@ -92,7 +92,7 @@ class Call(ToolContext):
 
 
 def read(context: Call, **arguments: object) -> str:
-    return str(read_output.function(context=context, **read_output.checked({"handle": "art_1", **arguments})))  # type: ignore[dict-item]
+    return str(read_output.function(context=context, **read_output.check_arguments({"handle": "art_1", **arguments})))  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

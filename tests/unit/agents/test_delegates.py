@@ -25,11 +25,11 @@ def arguments(tool: ToolDeclaration) -> list[str]:
 def test_a_delegate_is_a_tool_that_takes_a_query() -> None:
     """S-62: by agent, by name, or with settings."""
     lead = agent("lead", delegates=[agent("re.searcher", description="Finds."), "other", Delegate("third", "Third.")])
-    one, other, third = lead.definition.tools
-    assert (one.name, one.description) == ("re_searcher", "Finds.")
+    first, other, third = lead.definition.tools
+    assert (first.name, first.description) == ("re_searcher", "Finds.")
     assert (other.name, other.description) == ("other", "Have the agent other carry out a task.")
     assert third.description == "Third."
-    assert one.parameters["required"] == ["query"]
+    assert first.parameters["required"] == ["query"]
     assert [tool.delegate.agent for tool in lead.definition.tools if tool.delegate] == ["re.searcher", "other", "third"]
 
 
@@ -59,8 +59,8 @@ def test_spawn_agent_may_be_allowed_to_work_in_the_background_and_no_other_tool_
 
 def test_an_agent_that_is_data_may_allow_it_too() -> None:
     """S-64: as a field of the delegate, which is yes or no."""
-    (one,) = delegate_of({"agent": "helper", "background": True})
-    assert one.background
+    (delegate,) = delegate_of({"agent": "helper", "background": True})
+    assert delegate.background
     with pytest.raises(AgentDataError, match="background is either true or false"):
         delegate_of({"agent": "helper", "background": "yes"})
 

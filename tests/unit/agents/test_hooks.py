@@ -46,7 +46,7 @@ def test_a_hook_says_what_it_is_for_as_data() -> None:
     agent = Agent(name="a", model="p/m", hooks=[made, rule], on_hook_error="ignore")
     again = AgentDefinition.model_validate_json(agent.definition.canonical())
     assert again == agent.definition
-    assert [one.name for one in again.hooks] == ["look", "rule"]
+    assert [declared.name for declared in again.hooks] == ["look", "rule"]
     assert (agent.hook("look"), agent.hook("rule")) == (made, None)
     assert agent.clone(name="b").hooks == agent.hooks
 
@@ -106,7 +106,7 @@ def test_an_agent_refuses_hooks_that_are_none_or_share_a_name(hooks: list[Any], 
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Finish("a", "b"), "Finish takes one value without a name, its reason"),  # type: ignore[call-arg]
+        (lambda: Finish("a", "b"), "takes from 1 to 2 positional arguments but 3 were given"),  # type: ignore[call-arg]
         (lambda: RetryWithFeedback(""), "RetryWithFeedback: feedback: String should have at least 1 character"),
         (lambda: Fail(3), "Fail: reason: Input should be a valid string (got 3)"),  # type: ignore[arg-type]
         (lambda: Continue("x" * 70_000), "Continue: its messages are 70,000 bytes, the limit is 65,536"),
@@ -148,8 +148,8 @@ def test_a_rule_of_a_request_names_its_mistake() -> None:
 
 def test_a_tool_may_not_be_named_like_the_activity_that_calls_hooks() -> None:
     @tool
-    def react() -> str:
+    def run_hooks() -> str:
         return ToolEnd.__name__
 
-    with pytest.raises(AgentDefinitionError, match="a tool may not be named 'react'"):
-        Agent(name="a", model="p/m", tools=[react])
+    with pytest.raises(AgentDefinitionError, match="a tool may not be named 'run_hooks'"):
+        Agent(name="a", model="p/m", tools=[run_hooks])

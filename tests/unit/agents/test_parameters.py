@@ -151,7 +151,7 @@ def fetch(
 def test_what_a_tool_needs_is_not_in_its_schema_and_no_model_can_send_it() -> None:
     assert list(described(fetch)) == ["path"]
     with pytest.raises(Exception, match="argument"):
-        fetch.checked({"path": "/", "token": "mine"})
+        fetch.check_arguments({"path": "/", "token": "mine"})
 
 
 def test_needs_are_filled_in_as_the_parameters_types_with_the_defaults_of_setting_and_function() -> None:

@@ -25,16 +25,16 @@ def test_a_skill_that_keeps_the_rules_is_taken(
 ) -> None:
     """S-79."""
     write(tmp_path / "review", content)
-    (one,) = skills_in(tmp_path)
-    assert {name: getattr(one, name) for name in expected} == expected
-    assert json.loads(one.model_dump_json())["name"] == "review"
+    (skill,) = skills_in(tmp_path)
+    assert {name: getattr(skill, name) for name in expected} == expected
+    assert json.loads(skill.model_dump_json())["name"] == "review"
 
 
 @pytest.mark.parametrize("name", ["a", "7", "a-b-c", "pdf-2", LONG_NAME])
 def test_a_name_of_lower_case_letters_digits_and_single_hyphens_is_taken(tmp_path: Path, name: str) -> None:
     """S-79."""
     write(tmp_path / name, front(name=name))
-    assert [one.name for one in skills_in(tmp_path)] == [name]
+    assert [skill.name for skill in skills_in(tmp_path)] == [name]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_a_folder_of_skills_is_searched_one_level_deep(tmp_path: Path) -> None:
     write(tmp_path.with_name("kept") / "linked", front(name="linked"))
     (tmp_path / "linked").symlink_to(tmp_path.with_name("kept") / "linked")
     (tmp_path / "README.md").write_text("no skill")
-    assert [one.name for one in skills_in(tmp_path)] == ["a", "b", "linked"]
-    assert [one.name for one in skills_in(tmp_path / "group" / "deep")] == ["deep"]
+    assert [skill.name for skill in skills_in(tmp_path)] == ["a", "b", "linked"]
+    assert [skill.name for skill in skills_in(tmp_path / "group" / "deep")] == ["deep"]
 
 
 def test_a_broken_skill_is_skipped_with_a_line_in_the_log_if_the_author_says_so(
@@ -106,7 +106,7 @@ def test_a_broken_skill_is_skipped_with_a_line_in_the_log_if_the_author_says_so(
     """S-79."""
     write(tmp_path / "a", front(name="a"))
     write(tmp_path / "b", "no front matter")
-    assert [one.name for one in skills_in(tmp_path, on_invalid="skip")] == ["a"]
+    assert [skill.name for skill in skills_in(tmp_path, on_invalid="skip")] == ["a"]
     assert f"left out: {tmp_path}/b/SKILL.md:1: the first line must be '---'" in caplog.text
     assert skills_in(tmp_path / "absent", on_invalid="skip") == ()
     assert "absent' cannot be read: No such file or directory" in caplog.text
@@ -117,8 +117,8 @@ def test_a_skill_outside_the_limits_is_accepted_with_a_line_in_the_log_if_the_au
 ) -> None:
     """S-79: but never one that cannot be read."""
     write(tmp_path / "b", front(name="Other", description="d" * 1025))
-    (one,) = skills_in(tmp_path, on_invalid="accept")
-    assert (one.name, len(one.description)) == ("Other", 1025)
+    (skill,) = skills_in(tmp_path, on_invalid="accept")
+    assert (skill.name, len(skill.description)) == ("Other", 1025)
     assert [line.split(": ")[2] for line in caplog.messages] == ["name", "description"]
     write(tmp_path / "c", "no front matter")
     with pytest.raises(AgentDefinitionError, match=r"c/SKILL\.md:1: the first line"):
@@ -162,8 +162,8 @@ def test_up_to_ten_files_are_named_and_none_from_elsewhere(tmp_path: Path) -> No
     (tmp_path / "secret").write_text("x")
     (folder / "stolen").symlink_to(tmp_path / "secret")
     (folder / "round").symlink_to(folder, target_is_directory=True)
-    (one,) = skills_in(tmp_path / "skills")
-    assert one.files == ("notes.md", "scripts/run.py")
+    (skill,) = skills_in(tmp_path / "skills")
+    assert skill.files == ("notes.md", "scripts/run.py")
     for number in range(12):
         (folder / f"many-{number:02}").write_text("x")
     assert skills_in(folder)[0].files == tuple(f"many-{number:02}" for number in range(10))
@@ -189,22 +189,22 @@ def test_a_skill_is_found_by_its_id_or_by_a_name_that_no_other_has() -> None:
 
 def test_the_tool_lists_the_skills_as_xml_in_its_description() -> None:
     """S-79: whatever a description holds."""
-    one = Skill(name="review", capability="code", description="Ends <here> & now.")
-    assert to_prompt_xml(one) == (
+    skill = Skill(name="review", capability="code", description="Ends <here> & now.")
+    assert to_prompt_xml(skill) == (
         "<skill>\n<name>code:review</name>\n<description>Ends &lt;here&gt; &amp; now.</description>\n</skill>"
     )
-    declaration = agent(skills=[one]).definition.tool("skill")
+    declaration = agent(skills=[skill]).definition.tool("skill")
     assert declaration is not None
-    assert declaration.description.endswith(f"<available_skills>\n{to_prompt_xml(one)}\n</available_skills>")
+    assert declaration.description.endswith(f"<available_skills>\n{to_prompt_xml(skill)}\n</available_skills>")
     assert agent().definition.tool("skill") is None
 
 
 def test_a_call_gives_body_tools_folder_and_files() -> None:
     """S-79."""
-    one = Skill(
+    skill = Skill(
         name="a", description="d", body="# How", allowed_tools=("x", "y"), compatibility="git", files=("run.py",)
     )
-    assert render_skill(one, folder="/srv/a", note="mind this.") == (
+    assert render_skill(skill, folder="/srv/a", note="mind this.") == (
         '<skill name="a">\n# How\n</skill>\n'
         "<allowed_tools>x, y</allowed_tools>\n"
         "<compatibility>git</compatibility>\n"

@@ -126,10 +126,10 @@ stop_conditions:
   - {type: no_tool_calls, for_steps: 3}
 """
     file.write_text(text, encoding="utf-8")
-    (one,) = load_agents([str(file)]).values()
-    assert one.stop_conditions == (stop.no_tool_calls(3),)
-    assert (one.budgets.depth, one.retry.max_retries, one.label, one.tags) == (1, 2, "The One", ("a", "b"))
-    assert (one.definition.label, one.definition.tags) == ("The One", ("a", "b"))
+    (loaded,) = load_agents([str(file)]).values()
+    assert loaded.stop_conditions == (stop.no_tool_calls(3),)
+    assert (loaded.budgets.depth, loaded.retry.max_retries, loaded.label, loaded.tags) == (1, 2, "The One", ("a", "b"))
+    assert (loaded.definition.label, loaded.definition.tags) == ("The One", ("a", "b"))
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,12 @@ def test_an_agent_takes_toolsets_methods_and_functions_side_by_side() -> None:
 
 
 def test_two_instances_do_not_share_tools_nor_does_a_copy() -> None:
-    one = Files(root="/one")
-    assert one.look("a") == "/one/a"
-    assert (Files(root="/two").look("a"), one.model_copy(update={"root": "/three"}).look("a")) == ("/two/a", "/three/a")
+    files = Files(root="/one")
+    assert files.look("a") == "/one/a"
+    assert (Files(root="/two").look("a"), files.model_copy(update={"root": "/three"}).look("a")) == (
+        "/two/a",
+        "/three/a",
+    )
 
 
 @pytest.mark.parametrize(

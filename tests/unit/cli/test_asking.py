@@ -82,7 +82,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> "asyncio.Queue[str]":
     lines: asyncio.Queue[str] = asyncio.Queue()
     monkeypatch.setattr(asking, "LOOK", timedelta(0))
     monkeypatch.setattr(asking, "CATCH_UP", timedelta(0))
-    monkeypatch.setattr(asking, "at_a_terminal", lambda: True)
+    monkeypatch.setattr(asking, "is_at_a_terminal", lambda: True)
     monkeypatch.setattr(asking, "_line", lines.get)
     monkeypatch.setattr("termios.tcflush", Mock())
     monkeypatch.setattr("sys.stdin", io.FileIO(0, closefd=False))
@@ -153,7 +153,7 @@ async def test_a_request_is_dealt_with_when_its_event_has_been_printed(
 ) -> None:
     """The worker says that it waits before the log has been read so far."""
     monkeypatch.setattr(asking, "CATCH_UP", timedelta(minutes=1))
-    monkeypatch.setattr(asking, "at_a_terminal", lambda: False)
+    monkeypatch.setattr(asking, "is_at_a_terminal", lambda: False)
     turn, left = StatedTurn(status(question())), asyncio.Event()
     what = Asking(cast("Turn", turn), None, Terminal(list[str]().append, left.set, lambda _: None))
     what.start()
@@ -162,7 +162,7 @@ async def test_a_request_is_dealt_with_when_its_event_has_been_printed(
         for _ in range(100):
             await asyncio.sleep(0)
         assert not left.is_set()
-        what.saw(event_of(question()))
+        what.note(event_of(question()))
         await left.wait()
     what.stop()
     assert (what.left, typed.empty()) == ((question(),), True)
@@ -172,11 +172,11 @@ async def test_a_turn_that_has_stopped_for_people_is_followed_to_its_last_event(
     typed: "asyncio.Queue[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-66: its requests stand in its result before the end of its log has been read."""
-    monkeypatch.setattr(asking, "at_a_terminal", lambda: False)
+    monkeypatch.setattr(asking, "is_at_a_terminal", lambda: False)
     turn, left = StatedTurn(None), asyncio.Event()
     what = Asking(cast("Turn", turn), None, Terminal(list[str]().append, left.set, lambda _: None))
     what.start()
-    what.saw(event_of(question()))
+    what.note(event_of(question()))
     await asyncio.wait_for(turn.said_all.wait(), 10)
     for _ in range(100):
         await asyncio.sleep(0)

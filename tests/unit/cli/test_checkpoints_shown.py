@@ -44,7 +44,10 @@ def test_each_checkpoint_is_a_line() -> None:
 def test_the_checkpoints_of_one_turn_are_one_object_of_json() -> None:
     body = json.loads(perdure("show", SESSION, "--checkpoints", "--turn", "1", "--json").stdout)
 
-    assert [(one["session"], one["turn"], one["step"], one["status"]) for one in body["checkpoints"]] == [
+    assert [
+        (checkpoint["session"], checkpoint["turn"], checkpoint["step"], checkpoint["status"])
+        for checkpoint in body["checkpoints"]
+    ] == [
         (SESSION, 1, 0, "init"),
         (SESSION, 1, 1, "stoppedByError"),
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.cli import worker
 from perdure.cli.main import VERBS, module
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from tests.contract.repository import ROOT
 from tests.unit.cli.invoked import assert_one_line, perdure
 
@@ -21,7 +21,7 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(("PERDURE_", "TEMPORAL_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{find_free_port()}")
 
 
 def python(*args: str) -> "subprocess.CompletedProcess[str]":

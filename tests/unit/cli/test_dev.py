@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.server import free_port
+from perdure.cli.server import find_free_port
 from tests.contract.repository import ROOT
 
 STAND_IN = """
@@ -46,7 +46,7 @@ def command(tmp_path: Path) -> list[str]:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "stand_in.py").write_text(STAND_IN)
     code = "from perdure.cli import main, worker\nworker.WORKER = 'stand_in'\nmain()"
-    return [sys.executable, "-c", code, "dev", "--headless", "--port", str(free_port())]
+    return [sys.executable, "-c", code, "dev", "--headless", "--port", str(find_free_port())]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "root")]),
         "PYTHONUNBUFFERED": "1",
-        "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
+        "PERDURE_METRICS_ADDRESS": f"127.0.0.1:{find_free_port()}",
     }
 
 

@@ -19,9 +19,9 @@ from perdure import Agent
 from perdure.cli import doctor
 from perdure.cli.doctor import Finding, look_at_agents
 from perdure.cli.errors import ExitCode
-from perdure.cli.loaded_agents import USUAL_KEYS
 from perdure.cli.main import cli
-from perdure.cli.server import EmbeddedServer, free_port
+from perdure.cli.server import EmbeddedServer, find_free_port
+from perdure.cli.worker import USUAL_KEYS
 from perdure.client.errors import ServerUnreachableError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
@@ -43,7 +43,7 @@ def _somewhere_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "none.toml"))
-    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{find_free_port()}")
     monkeypatch.setattr(doctor, "PATIENCE", timedelta(seconds=WAIT_SECONDS))  # busy is not ill
 
 
@@ -205,7 +205,7 @@ def test_an_address_that_is_none_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_secret_is_shown_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_STORE_URL", f"postgresql://user:{SECRET}@127.0.0.1:{free_port()}/db")
+    monkeypatch.setenv("PERDURE_STORE_URL", f"postgresql://user:{SECRET}@127.0.0.1:{find_free_port()}/db")
     monkeypatch.setenv("TEMPORAL_API_KEY", "key-of-the-cluster-0123456789")
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "key-of-the-cluster-0123456789")
     result = diagnosis()
@@ -294,7 +294,7 @@ def test_a_bug_in_a_check_does_not_look_like_health() -> None:
         msg = "no such attribute"
         raise AttributeError(msg)
 
-    first, second = doctor.Asking("server", broken(), fix="").found_by(time.monotonic() + 60)
+    first, second = doctor.Asking("server", broken(), fix="").collect(time.monotonic() + 60)
     assert first.ok
     assert (second.ok, second.text) == (False, "AttributeError: no such attribute")
 
@@ -302,7 +302,7 @@ def test_a_bug_in_a_check_does_not_look_like_health() -> None:
 def test_what_the_other_end_said_is_shown() -> None:
     error = ServerUnreachableError("no Temporal server answers at a:1; start one")
     error.__cause__ = RuntimeError('Failed: Status { code: PermissionDenied, message: "Request unauthorized." }')
-    finding = doctor._no_connection(error)
+    finding = doctor._describe_no_connection(error)
     assert finding.text == "no Temporal server answers at a:1 (Request unauthorized.)"
     assert (finding.fix, finding.code) == ("start one", ExitCode.UNREACHABLE)
 
@@ -318,7 +318,7 @@ def test_what_the_other_end_said_is_shown() -> None:
 )
 def test_the_exit_code_is_that_of_the_worst_finding(codes: list[ExitCode], code: int) -> None:
     hint = Finding(check="keys", ok=None, text="")
-    assert doctor.exit_code([hint, *(Finding(check="x", ok=False, text="", code=one) for one in codes)]) == code
+    assert doctor.exit_code([hint, *(Finding(check="x", ok=False, text="", code=reason) for reason in codes)]) == code
 
 
 def test_an_argument_is_refused() -> None:

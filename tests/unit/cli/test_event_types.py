@@ -129,7 +129,7 @@ def test_every_name_that_is_printed_chooses_the_events_that_have_it(names: Names
         also = [other for other in events if name_of(other, names) == name]
         beside = {"agent_end"} if name == "agent_end" else set[str]()
         assert event in found
-        assert [one for one in found if one not in also and one.type not in beside] == []
+        assert [mention for mention in found if mention not in also and mention.type not in beside] == []
 
 
 @pytest.mark.parametrize("args", VERBS[:3])

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from perdure.cli.export import added_messages_of
 from perdure.cli.main import cli
+from perdure.cli.show import added_messages_of
 from perdure.client import read
 from perdure.contracts.agents import AgentDefinition
-from perdure.contracts.events import CallSummary, GenerationContent, NewEvent
+from perdure.contracts.events import GenerationContent, NewEvent
 from perdure.contracts.messages import AssistantMessage, ToolCall, UserMessage
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import MaskedCall, ToolDeclaration
 from perdure.contracts.turns import StopReason
 from perdure.store import LedgerCall, StepRecord, Store
 from tests.unit.store.given import SESSION, answer, claim, commit, finish, generate, opening
@@ -51,7 +51,7 @@ async def first_turn(store: Store) -> None:
         messages=(AssistantMessage(tool_calls=(ToolCall(id="c1", name="search", arguments=SHOWN),)),),
     )
     ledger = LedgerCall(call_id="c1", tool="search", arguments=json.dumps({"password": SECRET}), masked=True)
-    content = GenerationContent(content="", tool_calls=(CallSummary(call_id="c1", tool="search", arguments=SHOWN),))
+    content = GenerationContent(content="", tool_calls=(MaskedCall(call_id="c1", tool="search", arguments=SHOWN),))
     await store.finish_generation(step, [ledger], [NewEvent(key="content", turn=1, step=1, event=content)])
     assert SECRET in (await claim(store, "w1")).arguments
     await finish(store, "w1")
@@ -118,7 +118,7 @@ def test_jsonl_of_one_turn_is_one_line() -> None:
 def test_chat_is_one_row_with_only_who_said_what() -> None:
     """S-55."""
     (row,) = exported("chat")
-    assert [(one["role"], one["content"]) for one in row["conversation"]] == [
+    assert [(message["role"], message["content"]) for message in row["conversation"]] == [
         ("system", "Be long."),
         ("user", "find it"),
         ("assistant", ""),
@@ -172,7 +172,7 @@ def test_steps_that_the_conversation_does_not_reach_are_not_of_it() -> None:
         content = UserMessage(content=name)
         return StepRecord(id=name, session=SESSION, turn=1, step=0, parent=parent, messages=(content,))
 
-    steps = {one.id: one for one in (step("a", None), step("lost", "a"), step("b", "a"))}
+    steps = {record.id: record for record in (step("a", None), step("lost", "a"), step("b", "a"))}
     assert added_messages_of(steps, 1, "b") == [UserMessage(content="a"), UserMessage(content="b")]
     assert added_messages_of(steps, 2, "b") == added_messages_of(steps, 1, None) == []
 

@@ -21,11 +21,11 @@ def test_what_is_no_address_is_named(address: str) -> None:
 def test_an_address_for_other_machines_is_refused_unless_it_is_asked_for(address: str) -> None:
     assert_one_line(perdure("mcp", "--http", address), 2, address, "--allow-remote")
     if ":" not in address.rpartition(":")[0] or socket.has_dualstack_ipv6():
-        mcp.bound(address, allow_remote=True).close()
+        mcp.bind_socket(address, allow_remote=True).close()
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
-    with mcp.bound("localhost:0", allow_remote=False) as taken:
+    with mcp.bind_socket("localhost:0", allow_remote=False) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert_one_line(perdure("mcp", "--http", address), 8, address, "choose another port")
 

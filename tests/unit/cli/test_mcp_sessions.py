@@ -36,7 +36,7 @@ async def host(monkeypatch: pytest.MonkeyPatch, idle: float) -> AsyncIterator[ht
     """A client of a server that keeps two sessions at most."""
     monkeypatch.setattr(mcp_server, "MOST_SESSIONS", 2)
     monkeypatch.setattr(mcp_server, "IDLE_SECONDS", idle)
-    listener = mcp.bound("127.0.0.1:0", allow_remote=False)
+    listener = mcp.bind_socket("127.0.0.1:0", allow_remote=False)
     app = as_web_application(as_mcp(hello), "127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -27,7 +27,7 @@ class Told:
     def lines(self, event: events.Event, seconds: float = 0, *, step: int = 3) -> list[str]:
         at = BEGAN + timedelta(seconds=seconds)
         envelope = events.Envelope(seq=1, session="job-1", turn=1, step=step, at=at, event=event)
-        return [line.text for line in self.progress.saw(envelope)]
+        return [line.text for line in self.progress.note(envelope)]
 
     def rows(self, seconds: float) -> list[str]:
         return self.progress.rows(BEGAN + timedelta(seconds=seconds))
@@ -108,12 +108,12 @@ def test_delegates_stand_below_their_calls_and_are_told_apart() -> None:
     }
     for start_of in starts.values():
         told.lines(start_of, 2)
-    below = {call: Told(told.progress.of_delegate(start_of)) for call, start_of in starts.items()}
+    below = {call: Told(told.progress.progress_of_delegate(start_of)) for call, start_of in starts.items()}
     assert below["a"].lines(start("x")) == ["  helper │ → read {}"]
     assert below["b"].lines(events.GenerationStart(model="m", messages=1), 3) == []
     inner = DelegateStart(call_id="c", tool="sub", agent="sub", delegate="job-1-c")
     below["b"].lines(inner, 4)
-    deepest = Told(below["b"].progress.of_delegate(inner))
+    deepest = Told(below["b"].progress.progress_of_delegate(inner))
     assert deepest.lines(start("y")) == ["  helper #2 │ sub │ → read {}"]
     assert told.rows(5) == [
         "step 3 · 2 calls · 3s · 0 tokens",

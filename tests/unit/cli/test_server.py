@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from perdure.cli import server
 from perdure.cli.errors import CliError, ExitCode, MistakeError
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port, spawn, stop_process, wait_process
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port, spawn, stop_process, wait_process
 
 
 def listens(port: int) -> bool:
@@ -18,7 +18,7 @@ def listens(port: int) -> bool:
 
 
 async def test_the_server_answers_inside_and_is_gone_outside(tmp_path: Path) -> None:
-    port = free_port()
+    port = find_free_port()
     async with EmbeddedServer(ServerOptions(port=port, log=tmp_path / "logs" / "server.log")) as running:
         assert running.address == f"127.0.0.1:{port}"
         assert running.ui_url is None
@@ -30,7 +30,7 @@ async def test_the_server_answers_inside_and_is_gone_outside(tmp_path: Path) -> 
 
 
 async def test_the_file_keeps_executions_over_a_restart(tmp_path: Path) -> None:
-    options = ServerOptions(port=free_port(), db=tmp_path / "new" / "temporal.db")
+    options = ServerOptions(port=find_free_port(), db=tmp_path / "new" / "temporal.db")
     async with EmbeddedServer(options) as running:
         client = await Client.connect(running.address)
         await client.start_workflow("Nothing", id="kept", task_queue="nobody")
@@ -44,7 +44,7 @@ async def test_executions_and_logs_are_their_owners_alone(tmp_path: Path) -> Non
     folder = tmp_path / "new" / "folder"
     before = os.umask(0o022)
     try:
-        options = ServerOptions(port=free_port(), db=folder / "temporal.db", log=folder / "server.log")
+        options = ServerOptions(port=find_free_port(), db=folder / "temporal.db", log=folder / "server.log")
         async with EmbeddedServer(options):
             files = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
     finally:
@@ -63,12 +63,12 @@ async def test_a_port_in_use_is_named_with_the_option_that_chooses_another() -> 
             await EmbeddedServer(ServerOptions(port=port)).start()
         assert caught.value.exit_code == ExitCode.USAGE
         with pytest.raises(MistakeError, match="--ui-port"):
-            await EmbeddedServer(ServerOptions(port=free_port(), ui_port=port)).start()
+            await EmbeddedServer(ServerOptions(port=find_free_port(), ui_port=port)).start()
 
 
 async def test_a_server_that_ends_while_it_starts_names_its_log(tmp_path: Path) -> None:
     options = ServerOptions(
-        port=free_port(), dynamic_config={"history.timerProcessorMaxTimeShift": "not json"}, log=tmp_path / "log"
+        port=find_free_port(), dynamic_config={"history.timerProcessorMaxTimeShift": "not json"}, log=tmp_path / "log"
     )
     failing = EmbeddedServer(options)
     with pytest.raises(CliError, match=r"ended with code .*log"):

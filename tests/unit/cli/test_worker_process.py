@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.worker import MemoryKills, WorkerProcess, cause_of_death, plain_line, wait_before_start
+from perdure.cli.worker import MemoryKills, WorkerProcess, cause_of_death, to_plain_line, wait_before_start
 
 NONE = MemoryKills(0, 0)
 
@@ -62,11 +62,11 @@ def test_workers_that_die_in_a_row_start_ever_later_but_never_later_than_half_a_
 
 def test_a_line_of_the_log_is_shown_as_a_person_reads_it() -> None:
     record = {"at": "now", "level": "error", "logger": "perdure.worker", "message": "it broke"}
-    assert plain_line(json.dumps(record)) == "perdure.worker: it broke"
+    assert to_plain_line(json.dumps(record)) == "perdure.worker: it broke"
     failed = {**record, "exception": "Traceback …\n  File …\nValueError: too long"}
-    assert plain_line(json.dumps(failed)) == "perdure.worker: it broke: ValueError: too long"
-    assert plain_line("Killed") == "Killed"
-    assert plain_line('"only a text"') == '"only a text"'
+    assert to_plain_line(json.dumps(failed)) == "perdure.worker: it broke: ValueError: too long"
+    assert to_plain_line("Killed") == "Killed"
+    assert to_plain_line('"only a text"') == '"only a text"'
 
 
 async def test_the_last_lines_are_those_of_this_process_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client import Client
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
@@ -201,7 +201,7 @@ class StandIn:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     log = tmp_path_factory.mktemp("server") / "server.log"
     fast = {"history.timerProcessorMaxTimeShift": '"1ms"'}
-    embedded = EmbeddedServer(ServerOptions(port=free_port(), log=log, dynamic_config=fast))
+    embedded = EmbeddedServer(ServerOptions(port=find_free_port(), log=log, dynamic_config=fast))
     asyncio.run(embedded.start())
     yield embedded
     asyncio.run(embedded.stop())

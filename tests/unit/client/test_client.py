@@ -8,7 +8,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client import (
     Client,
     NoWorkerError,
@@ -340,7 +340,7 @@ async def test_a_store_that_is_not_the_workers_is_named(worker_with_another_stor
 
 
 async def test_an_address_where_nothing_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     monkeypatch.setenv("TEMPORAL_ADDRESS", address)
     with pytest.raises(ServerUnreachableError, match=f"{address}; start one with 'perdure dev'"):
         await Client.connect()
@@ -349,7 +349,7 @@ async def test_an_address_where_nothing_answers_is_named(monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def slow_server() -> Iterator[EmbeddedServer]:
     shipped = {"history.workflowIdReuseMinimalInterval": '"1s"'}
-    embedded = EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=shipped))
+    embedded = EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=shipped))
     asyncio.run(embedded.start())
     yield embedded
     asyncio.run(embedded.stop())

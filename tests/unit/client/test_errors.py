@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import perdure.client
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client import (
     Client,
     PerdureError,
@@ -189,7 +189,7 @@ async def test_a_server_and_a_store_that_are_away_raise_errors_of_the_tree_only(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(patience, "PATIENCE", timedelta(0))
-    async with EmbeddedServer(ServerOptions(port=free_port())) as server:
+    async with EmbeddedServer(ServerOptions(port=find_free_port())) as server:
         alone = await Client.connect(address=server.address, store_url=f"sqlite:///{tmp_path}/missing/store.db")
     calls = [(method, several[0](alone)) for method, several in odd_calls().items()]
     raised = await expect_our_errors(calls)
@@ -204,7 +204,7 @@ async def test_a_server_and_a_store_that_are_away_raise_errors_of_the_tree_only(
 async def test_options_of_connect_replace_the_environment_each_for_itself(
     server: EmbeddedServer, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{find_free_port()}")
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "of-the-environment")
     monkeypatch.setenv("PERDURE_STORE_URL", "sqlite:///nowhere/store.db")
     monkeypatch.setenv("PERDURE_TASK_QUEUE", "of-the-environment")
@@ -215,11 +215,11 @@ async def test_options_of_connect_replace_the_environment_each_for_itself(
         assert await client.agents() == []
     async with await Client.connect(
         client.settings, address=server.address, namespace="default", task_queue="q"
-    ) as one:
-        assert (one.temporal.namespace, one.settings.task_queue) == ("default", "q")
-        assert one.settings.store_url == store_url
+    ) as other:
+        assert (other.temporal.namespace, other.settings.task_queue) == ("default", "q")
+        assert other.settings.store_url == store_url
         with pytest.raises(UnknownSessionError):
-            await one.attach("gone")
+            await other.attach("gone")
 
 
 async def test_options_of_connect_that_cannot_be_used_say_which_and_why(

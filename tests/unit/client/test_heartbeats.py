@@ -34,10 +34,10 @@ class Source:
 
     async def events(self) -> AsyncIterator[Envelope]:
         try:
-            while (one := await self.given.get()) is not None:
-                if isinstance(one, Exception):
-                    raise one
-                yield one
+            while (item := await self.given.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
         finally:
             self.closed = True
 
@@ -48,22 +48,22 @@ async def test_heartbeats_come_only_while_nothing_else_does_with_the_place_of_th
     reading = with_heartbeats(source.events(), FIRST, OFTEN)
     silent = [await anext(reading), await anext(reading)]
     source.given.put_nowait(envelope(5))
-    came = [one async for one in _until(reading, 5)]
+    came = [received async for received in _until(reading, 5)]
     later = await anext(reading)
     source.given.put_nowait(None)
-    rest = [one async for one in reading]
-    assert [(one.seq, one.turn, one.event.type) for one in silent] == [(4, 0, "heartbeat")] * 2
-    assert (came[-1].event.type, {one.seq for one in came[:-1]} <= {4}) == ("user_message", True)
+    rest = [received async for received in reading]
+    assert [(received.seq, received.turn, received.event.type) for received in silent] == [(4, 0, "heartbeat")] * 2
+    assert (came[-1].event.type, {received.seq for received in came[:-1]} <= {4}) == ("user_message", True)
     assert (later.seq, later.turn, later.step, later.event) == (5, 1, 5, Heartbeat())
     assert silent[0].at <= silent[1].at <= later.at
-    assert all(isinstance(one.event, Heartbeat) for one in rest)
+    assert all(isinstance(received.event, Heartbeat) for received in rest)
     assert source.closed
 
 
 async def _until(reading: AsyncIterator[Envelope], seq: int) -> AsyncIterator[Envelope]:
-    async for one in reading:
-        yield one
-        if one.seq == seq:
+    async for received in reading:
+        yield received
+        if received.seq == seq:
             return
 
 
@@ -73,8 +73,10 @@ async def test_no_heartbeat_comes_between_events_that_are_there() -> None:
     for seq in range(5, 105):
         source.given.put_nowait(envelope(seq))
     source.given.put_nowait(None)
-    came = [one async for one in with_heartbeats(source.events(), FIRST, RARELY)]
-    assert [(one.seq, one.event.type) for one in came] == [(seq, "user_message") for seq in range(5, 105)]
+    came = [received async for received in with_heartbeats(source.events(), FIRST, RARELY)]
+    assert [(received.seq, received.event.type) for received in came] == [
+        (seq, "user_message") for seq in range(5, 105)
+    ]
 
 
 async def test_what_the_reading_fails_with_is_not_lost() -> None:
@@ -100,7 +102,7 @@ async def test_an_ended_turn_is_read_with_its_types_and_a_heartbeat_that_is_too_
 ) -> None:
     turn = await client.start("writer", "go")
     await turn.result()
-    chosen = [one.event.type async for one in turn.events(types=["agent_end"], heartbeat=RARELY)]
+    chosen = [logged.event.type async for logged in turn.events(types=["agent_end"], heartbeat=RARELY)]
     assert chosen == ["agent_end"]
     with pytest.raises(RequestRefusedError, match=r"heartbeat: 0.001 s is too short; name 0.01 s or more"):
         await anext(turn.events(heartbeat=timedelta(milliseconds=1)))

@@ -44,7 +44,7 @@ def test_calls_are_counted_with_their_time_and_their_success() -> None:
 def test_each_tool_is_counted_apart_if_asked_for() -> None:
     """S-45."""
     tools = tool_metrics(EVENTS, detailed=True).tools
-    assert {name: (one.count, one.errors, one.seconds) for name, one in tools.items()} == {
+    assert {name: (tool.count, tool.errors, tool.seconds) for name, tool in tools.items()} == {
         "work": (3, 2, 1.5),
         "other": (1, 0, 0.25),
         "nothing": (1, 1, 0.0),

@@ -5,16 +5,18 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import React, Reacted
+from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
+from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, End
+from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.state import Mailbox, TurnState
-from perdure.engine.step import Action, CallTools
-from perdure.engine.turn import Failed, ToolResults, Turn, World, call_hooks, run_turn
+from perdure.engine.state import Mailbox, Place, TurnState
+from perdure.engine.turn import Turn, run_turn
+from perdure.engine.world import Action, World
 from tests.unit.engine.opening import NOW
 
 
@@ -44,7 +46,7 @@ class Silent(World):
     def hear_delegates(self) -> None:
         pass
 
-    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+    async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         raise Asked(action)
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
@@ -56,7 +58,7 @@ class Silent(World):
     async def compact(self, action: Compact) -> Compacted | Failed | None:
         raise Asked(action)
 
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
         raise Asked(action)
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
@@ -75,17 +77,9 @@ class Silent(World):
         raise Asked(action)
 
 
-async def _go_on(turn: Turn, world: World) -> CommitTurn:
-    """Go on between any two actions, also where a run never begins: before the hooks that look at an answer."""
-    boundary = turn.state.hooks.boundary
-    if boundary in {"generation", "error"} and not world.stopped:
-        await call_hooks(turn, world, boundary)
-    return await run_turn(turn, world)
-
-
 def run_now(turn: Turn, world: World) -> CommitTurn:
     """Run a turn in a world that never waits."""
-    story = _go_on(turn, world)
+    story = run_turn(turn, world)
     try:
         story.send(None)
     except StopIteration as end:
@@ -100,10 +94,10 @@ def _waits() -> NoReturn:
 
 
 def asked_next(
-    state: TurnState, mail: Mailbox, now: datetime = NOW, *, stopped: bool = False
+    state: TurnState, mail: Mailbox, now: datetime = NOW, *, stopped: bool = False, place: Place = "calls"
 ) -> tuple[TurnState, Mailbox, Action]:
     """The next action, with the state and the mailbox as they are then."""
-    turn, world = Turn(state), Silent(mail, now, stopped=stopped)
+    turn, world = Turn(state, place), Silent(mail, now, stopped=stopped)
     action: Action
     try:
         action = run_now(turn, world)
@@ -112,6 +106,6 @@ def asked_next(
     return turn.state, world.mail, action
 
 
-def next_action(state: TurnState, mail: Mailbox) -> Action:
+def next_action(state: TurnState, mail: Mailbox, place: Place = "calls") -> Action:
     """The next action."""
-    return asked_next(state, mail)[2]
+    return asked_next(state, mail, place=place)[2]

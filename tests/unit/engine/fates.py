@@ -9,10 +9,11 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted, Generate, Generation
 from perdure.contracts.tools import DelegateReport, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
-from perdure.engine import after, limits
+from perdure.engine import calls as engine_calls
+from perdure.engine import limits
+from perdure.engine.calls import CallTools
 from perdure.engine.delegates import StartDelegate
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed
+from perdure.engine.generation import Failed
 from tests.unit.engine.scripts import Script, calls
 
 ANSWERS = (
@@ -37,7 +38,7 @@ def answer(script: Script, action: Generate, policy: TurnPolicy, begun: tuple[st
     cost: Decimal | None = script.of(Decimal("0.05"), None, Decimal("0.3"), Decimal(0))
     cut = cost is not None and left is not None and cost > left
     if cut and script.of(True, False):
-        return Failed(limits.used_up("cost_usd", "the next call could cost more"), paid)
+        return Failed(limits.exhausted_error("cost_usd", "the next call could cost more"), paid)
     conditions = text_conditions(policy.conditions)
     is_wrong = kind == "wrong" and action.text_only is False
     wrong = ErrorDetail(code="llm.schema_violation", title="generation", message="no JSON")
@@ -77,7 +78,7 @@ def summary(script: Script, action: Compact) -> Compacted | Failed:
         outcome = Compacted(tip=action.parent, reason="too short", failed=paid)
     elif kind != "written":
         error = ErrorDetail(code="llm.rate_limited", title="generation", message="no")
-        outcome = Failed(limits.used_up("cost_usd", "too much") if too_much else error, paid)
+        outcome = Failed(limits.exhausted_error("cost_usd", "too much") if too_much else error, paid)
     return outcome
 
 
@@ -92,7 +93,7 @@ def results(script: Script, action: CallTools, policy: TurnPolicy) -> tuple[list
         matched = script.some(range(len(conditions)))
         outcome = ToolOutcome(call_id=call.call_id, preview=fate, matched=matched)
         if fate in {"lost", "abort"}:
-            outcome, aborted = after.not_run(call.call_id, error), error if fate == "abort" else aborted
+            outcome, aborted = engine_calls.failed_outcome(call.call_id, error), error if fate == "abort" else aborted
         elif fate == "caught":
             outcome = outcome.model_copy(update={"error": error})
         elif fate == "stop":
@@ -106,7 +107,7 @@ def collected(script: Script, call_id: str) -> ToolOutcome:
     error = ErrorDetail(code="tool.delegate_failed", title="await_delegate", message="no")
     fate = script.often("helped", "none finished", "unwritten")
     if fate == "unwritten":
-        return after.not_run(call_id, error)
+        return engine_calls.failed_outcome(call_id, error)
     return ToolOutcome(call_id=call_id, preview=fate, error=None if fate == "helped" else error)
 
 

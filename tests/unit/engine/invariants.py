@@ -11,21 +11,21 @@ from perdure.contracts.hooks import (
     AnyReaction,
     Boundary,
     BudgetWarning,
+    HookResults,
     HookRule,
     ModelFallback,
-    React,
-    Reacted,
     ReactStep,
+    RunHooks,
     StopConditionMet,
 )
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.engine import conditions
+from perdure.engine.calls import CallTools
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
+from perdure.engine.generation import Failed
 from perdure.engine.limits import CODES
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed
 from tests.unit.engine.asked import asked_next
 from tests.unit.engine.scripts import DELEGATES, FUNCTIONS, WAITING
 from tests.unit.engine.simulation import HOOK_FAILED, Moment, Played
@@ -50,7 +50,7 @@ def answers(played: Played) -> list[tuple[Moment, Generate, Generation]]:
 
 def planned(played: Played) -> dict[str, PlannedCall]:
     """All calls of the turn, and those it began with."""
-    asked = {call.call_id: call for call in played.begun.asking}
+    asked = {call.call_id: call for call in played.begun.calls.asking}
     return asked | {call.call_id: call for _, _, answer in answers(played) for call in answer.calls}
 
 
@@ -69,7 +69,7 @@ def outcomes(played: Played, until: Moment) -> dict[str, ToolOutcome]:
     """The results that are known by then, whoever gave them."""
     known = dict(played.recorded)
     for moment in played.moments:
-        known |= {one.call_id: one for one in moment.state.failed}
+        known |= {one.call_id: one for one in moment.state.calls.outcomes}
         if moment is until:
             break
     for call in planned(played).values():
@@ -110,7 +110,7 @@ def every_answer_reads_the_results_of_the_one_before_it(played: Played) -> None:
         parent, results, calls = chain[tip]
         assert read == calls
         tip, read = parent, results
-    assert (tip, read) == (played.begun.tip, played.begun.call_ids)
+    assert (tip, read) == (played.begun.tip, played.begun.calls.ids)
 
 
 def no_call_runs_twice_and_none_that_nobody_approved(played: Played) -> None:
@@ -119,7 +119,7 @@ def no_call_runs_twice_and_none_that_nobody_approved(played: Played) -> None:
     ids = [call_id for _, call_id in ran(played)]
     assert len(ids) == len(set(ids))
     for moment, call_id in ran(played):
-        assert call_id in moment.state.call_ids
+        assert call_id in moment.state.calls.ids
         call = calls[call_id]
         assert call.rejected is None
         assert call.needs != "answer"
@@ -133,10 +133,10 @@ def tools_come_before_delegates_and_delegates_before_people(played: Played) -> N
     calls, done = planned(played), set[str]()
     for moment in played.moments:
         action = moment.action
-        mine = [calls[call_id] for call_id in moment.state.call_ids]
+        mine = [calls[call_id] for call_id in moment.state.calls.ids]
         free = [call for call in mine if call.rejected is None and call.needs is None and call.builtin is None]
         waiting = {call.call_id for call in mine if call.tool in WAITING and call.needs is None}
-        done |= {one.call_id for one in moment.state.failed}
+        done |= {one.call_id for one in moment.state.calls.outcomes}
         if isinstance(action, CallDelegates):
             assert {call.call_id for call in free if call.tool not in DELEGATES} <= done
             done |= {start.call.call_id for start in action.starts} | {one.call_id for one in action.refused}
@@ -157,10 +157,10 @@ def nothing_begins_after_the_end(played: Played) -> None:
     for moment in before:
         assert not isinstance(moment.action, CommitTurn)
         assert moment.ends or not moment.stopped
-        assert moment.ends or moment.state.ending is None or isinstance(moment.action, React)
+        assert moment.ends or moment.state.ending is None or isinstance(moment.action, RunHooks)
     ending = [place for place, moment in enumerate(played.moments) if moment.ends]
     assert ending[0] >= len(before) - 1, "nothing comes between the ends of delegates and the commit"
-    _, _, again = asked_next(last.later, played.mail, last.now, stopped=last.stopped)
+    _, _, again = asked_next(last.later, played.mail, last.now, stopped=last.stopped, place="model")
     assert isinstance(again, CommitTurn)
     assert (again.stop_reason, again.error) == (played.commit.stop_reason, played.commit.error)
 
@@ -179,7 +179,7 @@ def the_stop_record_names_its_cause(played: Played) -> None:
         assert (error.code in dimensions) == (reason is StopReason.BUDGET_EXHAUSTED)
         assert error.code not in dimensions or getattr(policy.budgets, dimensions[error.code]) is not None
     met = [one.event.condition for one in played.decided.values() if isinstance(one.event, StopConditionMet)]
-    by_condition = commit.stopped_by in {conditions.title(one) for one in policy.stop_conditions}
+    by_condition = commit.stopped_by in {conditions.title_of(one) for one in policy.stop_conditions}
     assert met == ([commit.stopped_by] if by_condition else [])
 
 
@@ -199,11 +199,11 @@ def no_limit_is_passed(played: Played) -> None:
             assert limits.cost_usd is None or spent.cost_usd < limits.cost_usd
             assert moment.action.cost_left == (None if limits.cost_usd is None else limits.cost_usd - spent.cost_usd)
             assert steps > 0
-        if isinstance(moment.action, React) and limits.behavior_calls is not None:
+        if isinstance(moment.action, RunHooks) and limits.behavior_calls is not None:
             assert moment.action.left == max(0, limits.behavior_calls - spent.behavior_calls)
         if isinstance(moment.action, CallDelegates):
             _shares_fit(moment, moment.action, steps)
-    if not played.extended and not played.begun.earlier.llm_calls:
+    if not played.extended and not played.begun.origin.earlier.llm_calls:
         _sums_fit(played)
 
 
@@ -244,7 +244,7 @@ def _failed(played: Played) -> Iterator[tuple[Moment, ToolOutcome]]:
     """The results that the workflow alone knows, each once."""
     known: set[str] = set()
     for moment in played.moments:
-        new = [one for one in moment.state.failed if one.call_id not in known]
+        new = [one for one in moment.state.calls.outcomes if one.call_id not in known]
         known |= {one.call_id for one in new}
         yield from ((moment, one) for one in new)
 
@@ -282,7 +282,7 @@ def every_decision_is_written_once_and_in_order(played: Played) -> None:
 def of_all_reactions_the_first_in_priority_counts(played: Played) -> None:
     """S-36: Finish before Fail before a retry before Continue; of one kind the first in the agent's order."""
     for moment in played.moments:
-        if not isinstance(moment.came, Reacted) or moment.came.refused is not None or not moment.came.reactions:
+        if not isinstance(moment.came, HookResults) or moment.came.refused is not None or not moment.came.reactions:
             continue
         known = {one.key for one in moment.state.decided}
         steps = [one.event for one in moment.later.decided if one.key not in known]
@@ -311,7 +311,7 @@ def _rank(played: Played, hook: str, reaction: AnyReaction) -> tuple[int, int]:
 
 def a_hook_that_fails_ends_the_turn(played: Played) -> None:
     """S-37."""
-    if any(isinstance(one.action, React) and isinstance(one.came, Failed) for one in played.moments):
+    if any(isinstance(one.action, RunHooks) and isinstance(one.came, Failed) for one in played.moments):
         assert (played.commit.stop_reason, played.commit.error) == (StopReason.ERROR, HOOK_FAILED)
 
 

@@ -10,12 +10,12 @@ from perdure.contracts import conditions
 from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.conditions import AnyCondition, text_conditions, walk_conditions
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import Reacted
+from perdure.contracts.hooks import HookResults
 from perdure.contracts.tools import ChangeTodos, ClearTodos, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason, TurnRequest, TurnResult
 from perdure.engine import conditions as stops
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
-from perdure.engine.turn import Failed
+from perdure.engine.generation import Failed
 from tests.unit.engine.invariants import COUNTED, outcomes
 from tests.unit.engine.scripts import DELEGATES
 from tests.unit.engine.simulation import Ends, Moment, Played
@@ -49,7 +49,7 @@ class Ledger:
             self.add(llm_calls=1, events=1, unpriced_calls=int(came.cost_usd is None))
         if isinstance(came, Generation):
             self._admit(came, moment.later.policy.budgets)
-        if isinstance(came, Reacted):
+        if isinstance(came, HookResults):
             self.add(behavior_calls=came.calls)
         if isinstance(moment.action, CallDelegates):
             for start, one in zip(moment.action.starts, cast("tuple[object, ...]", came), strict=True):
@@ -113,13 +113,13 @@ def what_is_spent_is_what_was_paid_once(played: Played) -> None:
         _agree(moment, ledger)
         ledger.heard(moment)
         ledger.ended(moment.heard[1])
-        for outcome in following.state.failed:
+        for outcome in following.state.calls.outcomes:
             if outcome.error is not None and outcome.error.code == "tool.denied" and outcome.decided is None:
                 ledger.give_back(outcome.call_id)
     ledger.ended(played.moments[-1].heard[0])
     _agree(played.moments[-1], ledger)
     assert not ledger.granted, "no delegate works on behind the end of its caller"
-    assert played.commit.spent == ledger.spent.without(played.begun.earlier)
+    assert played.commit.spent == ledger.spent.without(played.begun.origin.earlier)
 
 
 def _agree(moment: Moment, ledger: Ledger) -> None:
@@ -151,15 +151,15 @@ class Facts:
 
 def _ends_of_steps(played: Played) -> Iterator[tuple[Moment, Facts]]:
     """The first action behind each step that did not wait for people, stops excepted."""
-    facts, new = Facts(calls={call.call_id: call for call in played.begun.asking}), False
+    facts, new = Facts(calls={call.call_id: call for call in played.begun.calls.asking}), False
     before = played.begun
     for moment in played.moments:
         waits = isinstance(moment.action, AwaitDelegates) and moment.action.call is None
         if new and (waits or isinstance(moment.action, Generate | Compact | CommitTurn)) and not moment.stopped:
             new = False
-            # Of delegates that have ended since, the next step is told.
-            judged = before if before.judged_step == moment.state.step else moment.state
-            facts.spent = judged.spent.without(played.begun.earlier)
+            # Delegates that have ended since count for the next step.
+            judged = moment.state if before.has_open_calls else before
+            facts.spent = judged.spent.without(played.begun.origin.earlier)
             yield moment, facts
         if isinstance(moment.came, Generation):
             facts.heard(moment.came)
@@ -173,7 +173,7 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
     row = [one for one in walk_conditions(policy.stop_conditions) if isinstance(one, conditions.ConsecutiveErrors)]
     if policy.hooks or row:
         return
-    titles, judged = {stops.title(one) for one in policy.stop_conditions}, None
+    titles, judged = {stops.title_of(one) for one in policy.stop_conditions}, None
     for moment, facts in _ends_of_steps(played):
         judged = moment
         held = [one for one in policy.stop_conditions if _holds(one, played, moment, facts)]
@@ -183,7 +183,7 @@ def conditions_end_the_turn_as_soon_as_they_hold(played: Played) -> None:
             on_errors = [
                 one for one in held if any(isinstance(part, conditions.ToolFailed) for part in walk_conditions((one,)))
             ]
-            assert played.commit.stopped_by in map(stops.title, [held[0], *on_errors])
+            assert played.commit.stopped_by in map(stops.title_of, [held[0], *on_errors])
         elif played.commit.stop_reason is not StopReason.WAITING_FOR_INPUT:
             by_itself = played.commit.stopped_by is not None or played.commit.stop_reason is StopReason.ERROR
             assert by_itself or not held

@@ -21,16 +21,16 @@ from perdure.contracts.hooks import (
 )
 from perdure.contracts.tools import (
     AttemptCompletion,
-    AwaitDelegates,
+    AwaitCall,
     ChangeTodos,
     ClearTodos,
     Delegated,
     DelegateSettings,
+    FinishCall,
     PlannedCall,
     Todo,
     ToolPolicy,
 )
-from perdure.contracts.tools import Finish as FinishCall
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 
 Choice = TypeVar("Choice")
@@ -250,7 +250,7 @@ def _call(script: Script, call_id: str, begun: tuple[str, ...]) -> PlannedCall:
     if tool in WAITING:
         some = script.of((), (), begun[-1:], (*begun[:1], *begun[-1:]), begun[::-1])
         named = script.often(some, (*some, "nowhere"))
-        return call.model_copy(update={"builtin": AwaitDelegates(sessions=named)})
+        return call.model_copy(update={"builtin": AwaitCall(sessions=named)})
     return call.model_copy(update={"builtin": _builtin(script, tool)})
 
 

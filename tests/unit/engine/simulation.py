@@ -14,18 +14,20 @@ from typing import Any
 from perdure.contracts.budgets import ExtendRequest
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.hooks import Decided, HookReaction, React, Reacted
+from perdure.contracts.hooks import Decided, HookResult, HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult
-from perdure.engine import after, delegates, input_requests
-from perdure.engine import step as engine
+from perdure.engine import delegates, input_requests
+from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
+from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import ExtendError, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
-from perdure.engine.turn import Failed, ToolResults, Turn, World, close_turn
+from perdure.engine.turn import Turn, note_end, state_of
+from perdure.engine.world import Action, World
 from tests.unit.engine.asked import run_now
 from tests.unit.engine.fates import answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
@@ -59,7 +61,7 @@ class Moment:
 
     state: TurnState
     mail: Mailbox
-    action: engine.Action
+    action: Action
     now: datetime
     stopped: bool
     came: object
@@ -119,7 +121,7 @@ class Simulation(World):
         opening, opened = request(script)
         opened = opened.model_copy(update={"policy": opened.policy.model_copy(update=policy)})
         self.time = NOW
-        self.turn = Turn(engine.begin(opening, opened, self.time))
+        self.turn = Turn(state_of(opening, opened, self.time))
         self.mail = Mailbox()
         self.past = False
         self.looks = 0
@@ -128,8 +130,8 @@ class Simulation(World):
         self.ended: dict[str, TurnResult | ErrorDetail] = {}
         self.heard: list[tuple[str, TurnResult | ErrorDetail]] = []
         self.played = Played(self.state)
-        if self.state.asking:
-            waiting = self.state.model_copy(update={"asked": True})
+        if self.state.calls.asking:
+            waiting = replace(self.state, calls=replace(self.state.calls, asked=True))
             self._reply(waiting, 0, yes=script.of(True, False))
 
     @property
@@ -155,13 +157,13 @@ class Simulation(World):
     def play(self) -> Played:
         commit = run_now(self.turn, self)
         with self._moment(commit):
-            close_turn(self.turn, self, commit)
+            note_end(self.turn, self, commit)
             self._write(commit.decided)
         self.played.mail = self.mail
         return self.played
 
     @contextlib.contextmanager
-    def _moment(self, action: engine.Action) -> Iterator[list[object]]:
+    def _moment(self, action: Action) -> Iterator[list[object]]:
         """Note an action, what came of it, which the caller puts into the list, and what it has changed."""
         assert len(self.played.moments) < MOST_ACTIONS * (1 + self.state.policy.max_steps), "the turn does not end"
         self._note_decisions()
@@ -188,7 +190,7 @@ class Simulation(World):
     def _rotate(self) -> None:
         """Go on with what another run would be given."""
         if self.script.of(*[False] * 9, True):
-            carried = Carried(turn=self.state, mail=self.mail)
+            carried = Carried(turn=self.state, mail=self.mail, place="calls")
             read = Carried.model_validate(
                 Carried.model_validate_json(carried.model_dump_json()).model_dump(mode="json")
             )
@@ -210,18 +212,20 @@ class Simulation(World):
             self._extend()
         elif happening == "cancel" and self.mail.cancel is None and self.script.of(False, True):
             cancel = CancelRequest(reason=self.script.of("", "why"))
-            self.mail = self.mail.model_copy(update={"cancel": cancel, "cancel_at": self.now})
+            self.mail = replace(self.mail, cancel=cancel, cancel_at=self.now)
         limit = self.state.policy.budgets.seconds
-        if counts and limit is not None and self.now >= self.state.started_at + self.state.waited + limit:
+        if counts and limit is not None and self.now >= self.state.origin.started_at + self.state.waited + limit:
             self.past = True
 
     def _send(self, *, steer: bool) -> None:
-        into = steer and self.state.ending is None and self.state.guidance is None
-        kind, name = (SendRequest, "steered") if into else (QueuedMessage, "queued")
-        message = kind(prompt="more", request_id=f"m{self.messages}", steer=steer)
+        into = steer and self.state.takes_steering
+        request_id = f"m{self.messages}"
         self.messages += 1
-        self.mail = self.mail.model_copy(update={name: (*getattr(self.mail, name), message)})
-        self.played.sent += [message.request_id] if into else []
+        if into:
+            self.mail = self.mail.with_steered(SendRequest(prompt="more", request_id=request_id, steer=True))
+            self.played.sent.append(request_id)
+        else:
+            self.mail = self.mail.with_queued(QueuedMessage(prompt="more", request_id=request_id, steer=steer))
 
     def _extend(self) -> None:
         asked = ExtendRequest(**self.script.of(*LIMITS), end=self.script.often(False, True))
@@ -233,7 +237,7 @@ class Simulation(World):
             self._note_decisions()
 
     def _reply(self, state: TurnState, place: int, *, yes: bool) -> None:
-        call = state.asking[place]
+        call = state.calls.asking[place]
         words = {"answer": "answered", "approval": "approved"}
         reply = Reply.model_validate(
             {"request": call.call_id, "decision": words[call.needs or "answer"] if yes else "denied", "by": "ann"}
@@ -241,11 +245,11 @@ class Simulation(World):
         if reply.decision == "answered":
             reply = reply.model_copy(update={"value": "red"})
         with contextlib.suppress(input_requests.ReplyError):
-            self.mail, _ = input_requests.settle(state, self.mail, reply, self.now)
+            self.mail, _ = input_requests.accept_reply(state, self.mail, reply, self.now)
 
     # What the turn asks for, and what comes of it.
 
-    async def may_rotate(self, action: Generate | WaitForPeople) -> bool:
+    async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         return False
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
@@ -272,28 +276,28 @@ class Simulation(World):
             came.append(outcome)
         return outcome
 
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
         with self._moment(action) as came:
             outcome = self._reactions(action)
             self._meanwhile()
             came.append(None if self.is_stopped else outcome)
         return None if self.is_stopped else outcome
 
-    def _reactions(self, action: React) -> Reacted | Failed:
-        done, refused, failed = list[HookReaction | None](), None, False
+    def _reactions(self, action: RunHooks) -> HookResults | Failed:
+        done, refused, failed = list[HookResult | None](), None, False
         for name in action.calling:
             if action.left is not None and len(done) >= action.left:
                 refused = name
                 break
             wanted = self.script.of(*[None] * 8, *REACTIONS)
-            done.append(None if wanted is None else HookReaction(hook=name, reaction=wanted))
+            done.append(None if wanted is None else HookResult(hook=name, reaction=wanted))
             failed = failed or self.script.of(*[False] * 39, True)
         if failed:
             return Failed(HOOK_FAILED)
         reactions = tuple(one for one in done if one is not None)
-        return Reacted(reactions=reactions, calls=len(done), refused=refused)
+        return HookResults(reactions=reactions, calls=len(done), refused=refused)
 
-    async def call_tools(self, action: engine.CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
         with self._moment(action) as came:
             outcomes, aborted = results(self.script, action, self.state.policy)
             self._meanwhile()
@@ -324,7 +328,7 @@ class Simulation(World):
     def _awaited(self, action: AwaitDelegates) -> ToolOutcome | None:
         if action.ends:
             self._meanwhile()
-            if self.script.of(False, True) and self.state.asking:
+            if self.script.of(False, True) and self.state.calls.asking:
                 self._reply(self.state, 0, yes=True)
             for session in action.sessions:
                 self._end(session)
@@ -362,7 +366,7 @@ class Simulation(World):
         """The caller hears of the ends of delegates in the background."""
         for one in self.state.running:
             if one.session in self.ended:
-                self.turn.state = after.background_ended(self.state, one.session, self.ended[one.session])
+                self.turn.state = delegates.mark_ended(self.state, one.session, self.ended[one.session])
                 self.heard.append((one.session, self.ended[one.session]))
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
@@ -379,6 +383,6 @@ class Simulation(World):
                 if kind == "late" and action.until is not None:
                     self.time = max(self.now, action.until)
                 elif kind in {"yes", "no"}:
-                    for place in range(self.script.of(len(self.state.asking), 1)):
+                    for place in range(self.script.of(len(self.state.calls.asking), 1)):
                         self._reply(self.state, place, yes=kind == "yes")
         return self.now - began

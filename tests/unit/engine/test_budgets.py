@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.budgets import COUNTED, Budgets, Dimensions, Spent, Usage
 from perdure.engine.limits import (
     CODES,
     Dimension,
     Wanted,
-    admitted,
+    admit,
+    exhausted_error,
     forbids_generation,
     in_usd,
     is_exhausted,
     share,
-    used_up,
     warnings,
 )
 
@@ -28,7 +28,7 @@ CALL_DIMENSIONS: list[Dimension] = ["tool_calls", "behavior_calls", "events", "p
 def test_a_budget_of_calls_admits_exactly_so_many(dimension: Dimension, limit: int) -> None:
     """S-70: the others get an error result, and the turn ends."""
     calls = [Wanted(tool="work", uses=(dimension,))] * (limit + 2)
-    spent, errors, ending = admitted(Budgets.model_validate({dimension: limit}), Spent(), calls)
+    spent, errors, ending = admit(Budgets.model_validate({dimension: limit}), Spent(), calls)
     assert [error is None for error in errors] == [True] * limit + [False, False]
     assert getattr(spent, dimension) == limit
     assert ending is not None
@@ -41,14 +41,14 @@ def test_a_budget_of_calls_admits_exactly_so_many(dimension: Dimension, limit: i
 
 def test_a_budget_that_is_just_used_up_by_the_calls_ends_nothing() -> None:
     """S-70."""
-    _, _, ending = admitted(Budgets(tool_calls=2), Spent(), [Wanted(tool="work")] * 2)
+    _, _, ending = admit(Budgets(tool_calls=2), Spent(), [Wanted(tool="work")] * 2)
     assert ending is None
 
 
 @pytest.mark.parametrize(("limit", "depth", "allowed"), [(0, 1, False), (1, 1, True), (1, 2, False), (None, 9, True)])
 def test_depth_admits_exactly_so_many_levels(limit: int | None, depth: int, *, allowed: bool) -> None:
     """S-70."""
-    _, errors, ending = admitted(Budgets(depth=limit), Spent(), [Wanted(tool="ask", depth=depth)])
+    _, errors, ending = admit(Budgets(depth=limit), Spent(), [Wanted(tool="ask", depth=depth)])
     assert (errors == [None]) is allowed
     assert allowed or (ending is not None and ending.code == "budget.depth_exhausted")
 
@@ -159,8 +159,22 @@ def test_the_errors_and_warnings_of_a_share_are_short() -> None:
 
 def test_a_budget_of_an_unknown_dimension_has_a_code_of_its_own() -> None:
     """S-68: such as one of a later release; it ends a turn as any other."""
-    error = used_up("breaths", "3 of 3")
+    error = exhausted_error("breaths", "3 of 3")
     assert (error.code, error.message) == ("budget.exhausted", "a budget of the turn is used up: 3 of 3")
     assert is_exhausted(error.code)
     assert is_exhausted("budget.cost_exhausted")
     assert not is_exhausted("tool.timeout")
+
+
+def test_each_dimension_that_whole_numbers_count_is_shared_and_given_back() -> None:
+    """S-70: one that is left out here would be granted whole to each delegate. ``depth`` is no amount."""
+    whole = {name for name, field in Dimensions.model_fields.items() if field.annotation == int | None}
+    assert set(COUNTED) == whole - {"depth"}
+    limits, used = Budgets.model_validate(counts_of(9)), Spent.model_validate(counts_of(3))
+    assert share(limits, used, 2).model_dump(include=set(COUNTED)) == counts_of(3)
+    total = used.with_delegate(Spent.model_validate(counts_of(1)), 1)
+    assert total.model_dump(include=set(COUNTED)) == counts_of(4)
+
+
+def counts_of(of_each: int) -> dict[str, int]:
+    return dict.fromkeys(COUNTED, of_each)

@@ -12,9 +12,10 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import after
-from perdure.engine.state import Mailbox, TurnState
+from perdure.engine import generation
+from perdure.engine.state import Mailbox, Origin, TurnState
 from tests.unit.engine.asked import next_action
+from tests.unit.engine.opening import compacted, failed, ran
 
 MAIL = Mailbox()
 OVERFLOW = ErrorDetail(code="llm.context_overflow", title="generation", message="too long")
@@ -23,20 +24,19 @@ SUMMARY = Compacted(tip="c", summarised=20, usage=Usage(input_tokens=500, output
 NOTHING = Compacted(tip="t0", reason="of 4 messages none can be summarised")
 
 
-def opened(above: int | None = 1_000, **state: Any) -> TurnState:
+def opened(above: int | None = 1_000, guidance: str | None = None, **state: Any) -> TurnState:
     policy = TurnPolicy(agent="a", model="p/m", compaction=CompactionPolicy(above_tokens=above))
     policy = policy.model_copy(update=state.pop("policy", {}))
-    return TurnState(
-        session="s", turn=1, definition="d", tip="t0", started_at=datetime.now(UTC), policy=policy, **state
-    )
+    origin = Origin(session="s", turn=1, definition="d", started_at=datetime.now(UTC), guidance=guidance)
+    return TurnState(origin=origin, tip="t0", policy=policy, **state)
 
 
 def worked(state: TurnState, tokens: int) -> TurnState:
     """The state after a generation of that size with one call, whose result is there."""
     call = PlannedCall(call_id="c1", tool="work")
     usage = Usage(input_tokens=tokens - 10, output_tokens=10)
-    state = after.generation(state, Generation(tip="t1", calls=(call,), usage=usage, cost_usd=Decimal(0)))
-    return after.tools(state, (ToolOutcome(call_id="c1"),), None)
+    state = generation.with_answer(state, Generation(tip="t1", calls=(call,), usage=usage, cost_usd=Decimal(0)))
+    return ran(state, ToolOutcome(call_id="c1"))
 
 
 def compaction(state: TurnState) -> Compact:
@@ -45,7 +45,7 @@ def compaction(state: TurnState) -> Compact:
     return action
 
 
-def generation(state: TurnState) -> Generate:
+def generate(state: TurnState) -> Generate:
     action = next_action(state, MAIL)
     assert isinstance(action, Generate)
     return action
@@ -68,8 +68,8 @@ def test_a_compaction_is_due_above_the_threshold_and_not_below(tokens: int, due:
 
 def test_a_generation_follows_its_compaction_with_the_results_it_was_to_read() -> None:
     """S-41: no step is used; the calls at hand keep their results."""
-    state = after.compaction(worked(opened(), 2_000), SUMMARY)
-    following = generation(state)
+    state = compacted(worked(opened(), 2_000), SUMMARY)
+    following = generate(state)
     assert (following.step, following.parent, following.call_ids, following.compacted) == (2, "c", ("c1",), True)
     assert state.spent.usage.total_tokens == 2_550
     assert (state.spent.llm_calls, state.spent.cost_usd) == (2, Decimal("0.1"))
@@ -77,28 +77,28 @@ def test_a_generation_follows_its_compaction_with_the_results_it_was_to_read() -
 
 def test_an_overflow_is_recovered_once_for_each_step() -> None:
     """S-41"""
-    state = after.failure(opened(None), OVERFLOW)
+    state = failed(opened(None), OVERFLOW)
     first = compaction(state)
     assert (first.trigger, first.failure) == ("overflow_recovery", OVERFLOW)
-    state = after.compaction(state, SUMMARY)
-    assert generation(state).compacted is True
-    state = after.failure(state, OVERFLOW)
+    state = compacted(state, SUMMARY)
+    assert generate(state).compacted is True
+    state = failed(state, OVERFLOW)
     assert (end(state).stop_reason, end(state).error) == (StopReason.ERROR, OVERFLOW)
 
 
 def test_the_next_step_may_be_compacted_again() -> None:
-    state = after.compaction(after.failure(opened(None), OVERFLOW), SUMMARY)
-    state = after.failure(worked(state, 500), OVERFLOW)
+    state = compacted(failed(opened(None), OVERFLOW), SUMMARY)
+    state = failed(worked(state, 500), OVERFLOW)
     assert compaction(state).step == 2
 
 
 def test_an_overflow_with_nothing_to_summarise_ends_the_turn_with_the_overflow() -> None:
-    state = after.compaction(after.failure(opened(), OVERFLOW), NOTHING)
+    state = compacted(failed(opened(), OVERFLOW), NOTHING)
     assert end(state).error == OVERFLOW
 
 
 def test_an_overflow_whose_summary_fails_ends_the_turn_with_that_failure() -> None:
-    state = after.compaction(after.failure(opened(), OVERFLOW), REFUSED)
+    state = compacted(failed(opened(), OVERFLOW), REFUSED)
     assert end(state).error == REFUSED
 
 
@@ -106,8 +106,8 @@ def test_an_overflow_whose_summary_fails_ends_the_turn_with_that_failure() -> No
 def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_when_there_is_more(
     outcome: Compacted | ErrorDetail,
 ) -> None:
-    state = after.compaction(worked(opened(), 2_000), outcome)
-    assert generation(state).compacted is True
+    state = compacted(worked(opened(), 2_000), outcome)
+    assert generate(state).compacted is True
     state = worked(state, 2_000)
     assert isinstance(next_action(state, MAIL), Generate)
     assert isinstance(next_action(worked(state, 2_200), MAIL), Generate)
@@ -116,7 +116,7 @@ def test_without_a_compaction_ahead_of_need_the_turn_goes_on_and_tries_again_whe
 
 def test_what_is_kept_may_be_large_without_a_compaction_at_every_step() -> None:
     """After one, the next is due when the conversation has grown by a tenth."""
-    state = worked(after.compaction(worked(opened(), 2_000), SUMMARY), 1_800)
+    state = worked(compacted(worked(opened(), 2_000), SUMMARY), 1_800)
     assert isinstance(next_action(state, MAIL), Generate)
     assert isinstance(next_action(worked(state, 1_900), MAIL), Generate)
     assert isinstance(next_action(worked(state, 2_000), MAIL), Compact)
@@ -125,8 +125,8 @@ def test_what_is_kept_may_be_large_without_a_compaction_at_every_step() -> None:
 def test_a_turn_opened_by_a_release_without_compaction_ends_at_an_overflow() -> None:
     """Recorded histories replay: their policy has no compaction."""
     state = opened(policy={"compaction": None})
-    assert generation(state).compacted is True  # so that generate records the failure as the last one
-    assert end(after.failure(state, OVERFLOW)).error == OVERFLOW
+    assert generate(state).compacted is True  # so that generate records the failure as the last one
+    assert end(failed(state, OVERFLOW)).error == OVERFLOW
 
 
 def test_a_person_may_ask_for_a_compaction_which_is_the_whole_turn() -> None:
@@ -134,15 +134,15 @@ def test_a_person_may_ask_for_a_compaction_which_is_the_whole_turn() -> None:
     state = opened(guidance="keep the names")
     asked = compaction(state)
     assert (asked.trigger, asked.guidance) == ("manual", "keep the names")
-    assert end(after.compaction(state, SUMMARY)).stop_reason is StopReason.FINISHED
-    assert end(after.compaction(state, NOTHING)).stop_reason is StopReason.FINISHED
-    assert end(after.compaction(state, REFUSED)).error == REFUSED
+    assert end(compacted(state, SUMMARY)).stop_reason is StopReason.FINISHED
+    assert end(compacted(state, NOTHING)).stop_reason is StopReason.FINISHED
+    assert end(compacted(state, REFUSED)).error == REFUSED
 
 
 def test_budgets_count_the_call_that_writes_a_summary() -> None:
     """N model calls are N, summaries included."""
     state = opened(policy={"budgets": Budgets(llm_calls=2)})
-    state = after.compaction(worked(state, 2_000), SUMMARY)
+    state = compacted(worked(state, 2_000), SUMMARY)
     assert end(state).stop_reason is StopReason.BUDGET_EXHAUSTED
 
 
@@ -153,13 +153,13 @@ def test_no_summary_is_written_for_a_generation_that_no_limit_allows() -> None:
 
 def rejected(state: TurnState) -> TurnState:
     detail = ErrorDetail(code="llm.schema_violation", title="generation", message="at $.total: not a number")
-    return after.generation(state, Generation(tip="t1", rejected=detail, cost_usd=Decimal(0)))
+    return generation.with_answer(state, Generation(tip="t1", rejected=detail, cost_usd=Decimal(0)))
 
 
 def test_an_answer_outside_the_schema_goes_back_while_corrections_are_left_and_ends_the_turn_then() -> None:
     """S-72: none are left by default."""
     state = rejected(opened(policy={"output_corrections": 1}))
-    assert (generation(state).step, generation(state).corrections) == (2, 1)
+    assert (generate(state).step, generate(state).corrections) == (2, 1)
     ended = end(rejected(state))
     assert (ended.stop_reason, ended.error and ended.error.code) == (StopReason.ERROR, "llm.schema_violation")
     assert end(rejected(opened())).stop_reason is StopReason.ERROR

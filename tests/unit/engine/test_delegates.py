@@ -1,6 +1,7 @@
 """What a turn grants its delegates and makes of their ends, without a clock, a model or a workflow."""
 
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.agents.delegates import CLONE_TYPES, clone_agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail
@@ -25,22 +27,19 @@ from perdure.contracts.tools import (
     tool_name_of,
 )
 from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
-from perdure.engine import after
-from perdure.engine import step as engine
+from perdure.engine import delegates, generation
+from perdure.engine.calls import CallTools
 from perdure.engine.delegates import (
-    SUB_AGENTS,
     CallDelegates,
     StartDelegate,
     call_delegates,
-    charged,
     outcome_of,
-    spawned_agent,
-    within,
+    tightest,
 )
 from perdure.engine.state import Mailbox, TurnState
 from tests.unit.engine import opening
-from tests.unit.engine.asked import next_action
-from tests.unit.engine.opening import NOW, delegated
+from tests.unit.engine.asked import asked_next, next_action
+from tests.unit.engine.opening import NOW, delegated, ran
 
 LOST = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
 HELPER = ToolPolicy(delegate=DelegateSettings(agent="helper"))
@@ -64,7 +63,7 @@ def answered(state: TurnState, *tools: str, cost: str = "0.01") -> TurnState:
     """The state after an answer that calls these."""
     step = state.step + 1
     calls = tuple(PlannedCall(call_id=f"{step}/{number}", tool=tool) for number, tool in enumerate(tools))
-    return after.generation(state, Generation(tip=f"t{step}", calls=calls, cost_usd=Decimal(cost)))
+    return generation.with_answer(state, Generation(tip=f"t{step}", calls=calls, cost_usd=Decimal(cost)))
 
 
 def ended(start: StartDelegate, spent: Spent, steps: int, reason: StopReason = StopReason.FINISHED) -> TurnResult:
@@ -107,7 +106,7 @@ def test_obedient_delegates_never_take_the_caller_over_a_limit(
         state = answered(state, *["helper"] * width)
         action = next_action(state, mail)
         if isinstance(action, CallDelegates):
-            assert len(action.starts) + len(action.refused) == len(state.pending)
+            assert len(action.starts) + len(action.refused) == len(state.calls.pending)
             state = delegated(state, action, [obedient(start) for start in action.starts])
     assert state.step + state.spent.delegated_steps <= max_steps
     for name in ("llm_calls", "tool_calls", "behavior_calls"):
@@ -122,10 +121,10 @@ def test_whatever_is_granted_is_enough_to_ask_a_model_and_no_more_than_is_left(
     limits: Budgets, max_steps: int, width: int
 ) -> None:
     state = answered(opened(budgets=limits, max_steps=max_steps), *["helper"] * width)
-    action = call_delegates(state, state.pending)
+    action = call_delegates(state, state.calls.pending)
     granted = [start.request.budgets or Budgets() for start in action.starts]
     for one in granted:
-        Continuation.model_validate_json(action.starts[0].request.model_dump_json(exclude_unset=True))
+        Continuation.model_validate_json(action.starts[0].request.model_dump_json(exclude_defaults=True))
         assert one.llm_calls != 0
         assert one.events != 0
         assert one.cost_usd is None or one.cost_usd > 0
@@ -147,12 +146,12 @@ def test_every_call_of_a_mixed_answer_has_one_result_and_tools_come_first(
     results, order, failed = Counter[str](), list[str](), False
     names = {f"1/{number}": tool for number, tool in enumerate(tools)}
     while not isinstance(action := next_action(state, mail), Generate | CommitTurn):
-        if isinstance(action, engine.CallTools):
+        if isinstance(action, CallTools):
             order += [names[call.call_id] for call in action.calls]
             assert set(order) == {"work"}
             results.update(call.call_id for call in action.calls)
             outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
-            state = after.tools(state, outcomes, None)
+            state = ran(state, *outcomes)
         if isinstance(action, CallDelegates):
             order += [names[start.call.call_id] for start in action.starts]
             assert {start.call.tool for start in action.starts} == {"helper"}
@@ -181,7 +180,7 @@ def _fate(start: StartDelegate, fate: str) -> TurnResult | ErrorDetail:
 def test_delegates_do_not_begin_in_a_turn_that_a_tool_has_ended() -> None:
     """S-65: their calls have error results that say so."""
     state = answered(opened(), "helper", "work")
-    state = after.tools(state, (ToolOutcome(call_id="1/1", stop="enough"),), None)
+    state = ran(state, ToolOutcome(call_id="1/1", stop="enough"))
     action = next_action(state, Mailbox())
     assert isinstance(action, CommitTurn)
     (withdrawn,) = action.failed
@@ -193,7 +192,7 @@ def test_a_depth_that_was_lowered_meanwhile_refuses_the_delegate() -> None:
     """S-70: an update may come between the answer and its delegates."""
     state = answered(opened(budgets=Budgets(depth=1)), "helper")
     lowered = state.policy.model_copy(update={"budgets": Budgets(depth=0)})
-    action = next_action(state.model_copy(update={"policy": lowered}), Mailbox())
+    action = next_action(replace(state, policy=lowered), Mailbox())
     assert isinstance(action, CallDelegates)
     assert action.starts == ()
     (refused,) = action.refused
@@ -207,9 +206,9 @@ def test_a_cancel_still_charges_what_delegates_have_used() -> None:
     action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
     spent = Spent(usage=Usage(input_tokens=5), llm_calls=2, delegated_steps=3)
-    state = after.with_charges(state, [ended(action.starts[0], spent, 2, StopReason.CANCELLED)])
+    state = delegates.charge(state, action, [ended(action.starts[0], spent, 2, StopReason.CANCELLED)])
     mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
-    commit = next_action(after.cancel(state, mail), mail)
+    _, _, commit = asked_next(state, mail, stopped=True)
     assert isinstance(commit, CommitTurn)
     assert (commit.spent.delegated_steps, commit.spent.llm_calls) == (5, 3)
 
@@ -312,7 +311,7 @@ TOO_MANY = "too little money is left for so many delegates at once; this one did
 @given(budgets, budgets)
 def test_a_delegate_is_held_to_the_smaller_limit_in_each_dimension(own: Budgets, share: Budgets) -> None:
     """S-70."""
-    both = within(own, share)
+    both = tightest(own, share)
     for name in ("cost_usd", "llm_calls", "tool_calls", "behavior_calls", "events", "depth"):
         known = [one for one in (getattr(own, name), getattr(share, name)) if one is not None]
         assert getattr(both, name) == min(known, default=None)
@@ -320,12 +319,15 @@ def test_a_delegate_is_held_to_the_smaller_limit_in_each_dimension(own: Budgets,
 
 
 def test_what_was_never_committed_charges_nothing() -> None:
-    assert charged(Spent(llm_calls=1), [LOST]) == Spent(llm_calls=1)
+    state = answered(opened(), "helper")
+    action = next_action(state, Mailbox())
+    assert isinstance(action, CallDelegates)
+    assert delegates.charge(state, action, [LOST]).spent == state.spent
 
 
 def test_the_outcome_of_a_delegate_names_its_session() -> None:
     """S-63: so that a person finds it."""
-    start = call_delegates(state := answered(opened(), "helper"), state.pending).starts[0]
+    start = call_delegates(state := answered(opened(), "helper"), state.calls.pending).starts[0]
     for fate in ("error", "lost", "refused"):
         outcome = outcome_of(start, _fate(start, fate))
         assert outcome.error is not None
@@ -348,7 +350,7 @@ def test_any_name_of_an_agent_is_a_name_that_providers_take(name: str) -> None:
     ToolDeclaration(name=tool_name_of(name), description="", parameters={}, reference="")
 
 
-@pytest.mark.parametrize("kind", list(SUB_AGENTS))
+@pytest.mark.parametrize("kind", list(CLONE_TYPES))
 def test_a_clone_keeps_the_callers_tools_and_model_but_for_the_spawner(kind: str) -> None:
     """S-64."""
     spawner = ToolDeclaration(
@@ -366,7 +368,7 @@ def test_a_clone_keeps_the_callers_tools_and_model_but_for_the_spawner(kind: str
         max_tool_turns=2,
         hooks=(guard,),
     )
-    clone = spawned_agent(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
+    clone = clone_agent(caller, {"task": "t", "agent_type": kind, "custom_instructions": "Be brief."})
     assert (clone.name, clone.model, clone.tools, clone.finish_tool) == ("a", "p/m", (work,), None)
     assert (clone.max_tool_turns, clone.hooks) == (None, (guard,))
     assert clone.instructions.startswith("You ")

@@ -12,8 +12,8 @@ from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
 from perdure.contracts.hooks import BudgetChanged
 from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import StopReason
-from perdure.engine.limits import ExtendError, Wanted, admitted, extend
-from perdure.engine.state import Ending, TurnState
+from perdure.engine.limits import ExtendError, Wanted, admit, extend
+from perdure.engine.state import Ending, Origin, TurnState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -22,7 +22,8 @@ def running(**fields: Any) -> TurnState:
     policy = TurnPolicy(agent="a", model="p/m", max_steps=5, budgets=Budgets(cost_usd=Decimal(2), tool_calls=3))
     spent = Spent(cost_usd=Decimal("1.5"), tool_calls=3, llm_calls=2)
     base: dict[str, Any] = {"policy": policy, "spent": spent, "step": 2}
-    return TurnState(session="s", turn=1, definition="d", tip="t0", started_at=NOW, **{**base, **fields})
+    origin = Origin(session="s", turn=1, definition="d", started_at=NOW, delegated=fields.pop("delegated", None))
+    return TurnState(origin=origin, tip="t0", **{**base, **fields})
 
 
 def test_limits_are_set_as_a_whole_and_each_change_is_told_once() -> None:
@@ -70,7 +71,7 @@ def test_a_lower_limit_with_something_left_is_taken() -> None:
 
 
 def test_a_budget_that_was_about_to_end_the_turn_does_not_once_it_is_raised() -> None:
-    _, _, exhausted = admitted(Budgets(tool_calls=3), Spent(tool_calls=3), [Wanted(tool="work")])
+    _, _, exhausted = admit(Budgets(tool_calls=3), Spent(tool_calls=3), [Wanted(tool="work")])
     state = running(exhausted=exhausted)
     assert extend(state, ExtendRequest(max_steps=9), NOW).exhausted == exhausted
     assert extend(state, ExtendRequest(tool_calls=4), NOW).exhausted is None

@@ -1,6 +1,8 @@
 """Which model goes on: pure decisions over the turn's state."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -8,9 +10,9 @@ from perdure import Agent, Compaction, Fallback, RetryPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, Generate
 from perdure.contracts.retries import HELPED
-from perdure.engine import after
-from perdure.engine.state import Mailbox, TurnState
+from perdure.engine.state import Context, Mailbox, Origin, TurnState
 from tests.unit.engine.asked import next_action
+from tests.unit.engine.opening import compacted, failed
 
 AGENT = Agent(
     name="a",
@@ -33,10 +35,9 @@ AGENT = Agent(
 
 def state(**changes: object) -> TurnState:
     policy = AGENT.definition.policy(None, [2_000, None])
-    begun = TurnState(
-        session="s", turn=1, definition="d", policy=policy, tip="t", started_at=datetime(2026, 1, 1, tzinfo=UTC)
-    )
-    return begun.model_copy(update=changes)
+    origin = Origin(session="s", turn=1, definition="d", started_at=datetime(2026, 1, 1, tzinfo=UTC))
+    fields: dict[str, Any] = {"policy": policy, **changes}
+    return TurnState(origin=origin, tip="t", **fields)
 
 
 def error(code: str = ReasonCode.LLM_QUOTA_EXHAUSTED, kind: str = "") -> ErrorDetail:
@@ -44,52 +45,54 @@ def error(code: str = ReasonCode.LLM_QUOTA_EXHAUSTED, kind: str = "") -> ErrorDe
 
 
 def test_the_next_model_is_at_work_with_its_own_retries_time_and_window() -> None:
-    second = after.failure(state(failures_in_row=3, compacted_step=1), error())
+    second = failed(state(failures_in_row=3, context=Context(compacted_step=1)), error())
     assert (second.policy.model, second.policy.max_retries, second.fallback) == ("openai/second", 5, 1)
     assert second.policy.compaction is not None
     assert second.policy.compaction.above_tokens == 1_000
-    assert (second.failures_in_row, second.compacted_step, second.ending) == (0, 0, None)
-    third = after.failure(second, error())
+    assert (second.failures_in_row, second.context.compacted_step, second.ending) == (0, 0, None)
+    third = failed(second, error())
     assert (third.policy.model, third.policy.max_retries) == ("anthropic/third", 1)
     assert third.policy.generation_timeout == timedelta(seconds=9)
     assert [one.key for one in third.decided] == ["0/decided/0/model_fallback", "0/decided/1/model_fallback"]
-    assert after.failure(third, error()).ending is not None
+    assert failed(third, error()).ending is not None
 
 
 def test_an_overflow_that_nothing_can_shorten_goes_to_the_model_that_is_for_it() -> None:
     """The next model is asked with the conversation as it is; without one that names the code, the turn ends."""
     overflow = error(ReasonCode.LLM_CONTEXT_OVERFLOW)
-    second = state(overflow=overflow, policy=AGENT.definition.policy(None, [2_000, None]).fallen_back())
-    third = after.compaction(second, Compacted(tip="t", summarised=0))
-    assert (third.policy.model, third.overflow, third.ending) == ("anthropic/third", None, None)
+    second = state(
+        context=Context(overflow=overflow), policy=AGENT.definition.policy(None, [2_000, None]).fallen_back()
+    )
+    third = compacted(second, Compacted(tip="t", summarised=0))
+    assert (third.policy.model, third.context.overflow, third.ending) == ("anthropic/third", None, None)
     assert isinstance(next_action(third, Mailbox()), Generate)
-    first = after.compaction(state(overflow=overflow), Compacted(tip="t", summarised=0))
+    first = compacted(state(context=Context(overflow=overflow)), Compacted(tip="t", summarised=0))
     assert first.ending is not None
     assert first.ending.error == overflow
 
 
 @pytest.mark.parametrize("code", sorted(set(ReasonCode) - HELPED - {ReasonCode.LLM_CONTEXT_OVERFLOW}))
 def test_a_failure_that_is_not_the_providers_ends_the_turn(code: ReasonCode) -> None:
-    ended = after.failure(state(), error(code))
+    ended = failed(state(), error(code))
     assert (ended.fallback, ended.ending is not None) == (0, True)
 
 
 def test_an_unknown_model_is_the_providers_and_a_bad_request_is_not() -> None:
-    assert after.failure(state(), error(ReasonCode.LLM_REQUEST_ERROR, "NotFoundError")).fallback == 1
-    assert after.failure(state(), error(ReasonCode.LLM_REQUEST_ERROR, "BadRequestError")).fallback == 0
+    assert failed(state(), error(ReasonCode.LLM_REQUEST_ERROR, "NotFoundError")).fallback == 1
+    assert failed(state(), error(ReasonCode.LLM_REQUEST_ERROR, "BadRequestError")).fallback == 0
 
 
 def test_a_further_code_holds_for_the_fallback_that_names_it_alone() -> None:
     """The order is kept: the second is not for it, so the third is not reached."""
     overflow = error(ReasonCode.LLM_CONTEXT_OVERFLOW)
-    assert after.failure(state(compacted_step=1), overflow).fallback == 0
-    second = after.failure(state(), error())
-    assert after.failure(second.model_copy(update={"compacted_step": 1}), overflow).fallback == 2
+    assert failed(state(context=Context(compacted_step=1)), overflow).fallback == 0
+    second = failed(state(), error())
+    assert failed(replace(second, context=Context(compacted_step=1)), overflow).fallback == 2
 
 
 def test_a_summary_that_cannot_be_written_is_written_by_the_next_model() -> None:
-    overflowing = state(overflow=error(ReasonCode.LLM_CONTEXT_OVERFLOW))
-    fallen = after.compaction(overflowing, error())
+    overflowing = state(context=Context(overflow=error(ReasonCode.LLM_CONTEXT_OVERFLOW)))
+    fallen = compacted(overflowing, error())
     action = next_action(fallen, Mailbox())
     assert isinstance(action, Compact)
     assert (action.fallback, action.trigger) == (1, "overflow_recovery")
@@ -99,8 +102,8 @@ def test_the_step_of_another_model_is_another_step() -> None:
     """And that of the agent's own model has the id it had before there were fallbacks."""
     action = next_action(state(), Mailbox())
     assert isinstance(action, Generate)
-    assert "fallback" not in action.model_dump(exclude_unset=True)
-    other = next_action(after.failure(state(), error()), Mailbox())
+    assert "fallback" not in action.model_dump(exclude_defaults=True)
+    other = next_action(failed(state(), error()), Mailbox())
     assert isinstance(other, Generate)
     assert other.fallback == 1
     assert other.step_id() != action.step_id()

@@ -1,13 +1,14 @@
 """Turns whose hooks do what they want, played without a server: they end, lose no call, and keep to every limit."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.errors import ErrorDetail
@@ -19,23 +20,23 @@ from perdure.contracts.hooks import (
     Fail,
     Finish,
     HookDeclaration,
-    HookReaction,
+    HookResult,
+    HookResults,
     HookRule,
-    React,
-    Reacted,
     Retry,
     RetryWithFeedback,
     RuleEvent,
+    RunHooks,
 )
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, SendRequest, StopReason, TurnResult
-from perdure.engine import after, hooks
-from perdure.engine import step as engine
+from perdure.engine import generation, hooks
+from perdure.engine.calls import CallTools, ToolResults
+from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.state import Ending, HookState, Mailbox, TurnState
-from perdure.engine.step import CallTools
-from perdure.engine.turn import Failed, ToolResults, Turn
-from tests.unit.engine.asked import Silent, asked_next, next_action, run_now
+from perdure.engine.state import Calls, Ending, HookState, Mailbox, TurnState
+from perdure.engine.turn import Turn, commit
+from tests.unit.engine.asked import Silent, asked_next, run_now
 from tests.unit.engine.opening import NOW, opened
 
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
@@ -43,6 +44,7 @@ BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken"
 HOOK_FAILED = ErrorDetail(code="runtime.hook_failed", title="python", message="raised")
 
 MOST_MOVES = 30
+CARRIED = TypeAdapter(TurnState)
 REACTIONS: tuple[AnyReaction | None, ...] = (
     *(None, None, None),
     *(Finish("f"), Fail("f"), Retry(), Retry("m"), RetryWithFeedback("b"), Continue(), Continue("m")),
@@ -80,13 +82,13 @@ class Played(Silent):
         return self.mail.cancel is not None
 
     def _cancel(self) -> None:
-        self.mail = self.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+        self.mail = replace(self.mail, cancel=CancelRequest(), cancel_at=NOW)
 
-    async def may_rotate(self, _: Generate | WaitForPeople) -> bool:
+    async def rotate_if_due(self, _: Generate | WaitForPeople) -> bool:
         assert len(self.chain) <= MOST_MOVES, "the turn does not end"
         return False
 
-    async def run_hooks(self, action: React) -> Reacted | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
         move = self._move
         if move.kind == "cancel in hook":
             self._cancel()
@@ -94,12 +96,12 @@ class Played(Silent):
         if move.kind == "hook fails":
             return Failed(HOOK_FAILED)
         if action.left == 0:
-            return Reacted(refused="python")
+            return HookResults(refused="python")
         place = ("start", "generation", "step", "stalled", "error").index(action.boundary)
         wanted = move.wanted[place] if place < len(move.wanted) else None
         self.hook_calls += 1
-        reactions = () if wanted is None else (HookReaction(hook="python", reaction=wanted),)
-        return Reacted(reactions=reactions, calls=1)
+        reactions = () if wanted is None else (HookResult(hook="python", reaction=wanted),)
+        return HookResults(reactions=reactions, calls=1)
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
         self._move = move = next(self._moves, Move())
@@ -107,7 +109,7 @@ class Played(Silent):
             SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
             for number in range(move.steered)
         )
-        self.mail = self.mail.model_copy(update={"steered": (*self.mail.steered, *steered)})
+        self.mail = replace(self.mail, steered=(*self.mail.steered, *steered))
         if move.kind == "cancel":
             self._cancel()
             return None
@@ -192,7 +194,8 @@ def test_a_turn_with_hooks_ends_once_and_passes_no_limit(script: list[Move], pol
     assert budgets.tool_calls is None or len(played.ran) <= budgets.tool_calls
     assert played.commit.spent.behavior_calls == played.hook_calls
     assert budgets.behavior_calls is None or played.hook_calls <= budgets.behavior_calls
-    assert next_action(played.turn.state, played.mail) == played.commit
+    _, _, again = asked_next(played.turn.state, played.mail, stopped=stopped, place="model")
+    assert again == played.commit.model_copy(update={"aborted_step": None})
     assert (played.commit.stop_reason is StopReason.CANCELLED) <= (played.mail.cancel is not None)
 
 
@@ -281,40 +284,39 @@ def test_a_stop_in_a_hook_ends_the_turn_as_cancelled(boundary: str) -> None:
 def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict[str, Any]) -> None:
     """S-46: all that hooks have decided is carried."""
     state = play(script, **policy).turn.state
-    assert TurnState.model_validate(state.model_dump(mode="json")) == state
+    assert CARRIED.validate_python(CARRIED.dump_python(state, mode="json")) == state
 
 
 def test_a_call_that_the_turn_before_has_paid_for_gives_no_budget_back() -> None:
     """S-70: of a turn that begins with somebody's reply."""
     rule = HookRule(name="again", on=("agent_start",), reaction=RetryWithFeedback("not that"))
     waiting = PlannedCall(call_id="c", tool="work", needs="approval")
-    state = opened(hooks=[rule]).model_copy(update={"asking": (waiting,), "call_ids": ("c",)})
-    settled, _, _ = asked_next(state, Mailbox())
-    assert settled.asking == ()
+    state = replace(opened(hooks=[rule]), calls=Calls(asking=(waiting,), ids=("c",)))
+    settled, _, _ = asked_next(state, Mailbox(), place="start")
+    assert settled.calls.asking == ()
     assert (settled.spent.tool_calls, settled.spent.events) == (0, 0)
 
 
 def test_hooks_for_the_end_look_where_its_events_were_written() -> None:
     """A stop may come with an answer that the workflow never hears of, and that the store counts as a step."""
     state = opened(hooks=[HookDeclaration(name="log", reference="m:f", on=("agent_end",))])
-    commit = engine.commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
+    action = commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
     result = TurnResult(session="s", turn=1, agent="a", stop_reason=StopReason.CANCELLED, steps=1)
-    last = hooks.at_the_end(state, commit, result, NOW)
+    last = hooks.at_the_end(state, action, result, NOW)
     assert last is not None
-    assert (commit.steps, last.step) == (0, 1)
+    assert (action.steps, last.step) == (0, 1)
 
 
 def test_what_is_decided_while_hooks_run_is_heard_behind_the_next_step() -> None:
     """S-36: and not dropped with what they were told of."""
     log = HookDeclaration(name="log", reference="m:f", on=("budget_changed",))
     first, second = (BudgetChanged(dimension="llm_calls", before=None, after=str(limit)) for limit in (5, 9))
-    state = opened(hooks=[log]).with_hooks(boundary="step").with_decided(first)
+    state = replace(opened(hooks=[log]), calls=Calls(ids=("c",))).with_decided(first)
     state, _, asked = asked_next(state, Mailbox())
-    assert isinstance(asked, React)
+    assert isinstance(asked, RunHooks)
     assert [one.event for one in asked.decided] == [first]
     state = state.with_decided(second)
-    assert engine.react(state, "step") == asked
-    state = hooks.reacted(state, Reacted(calls=1), NOW)
+    state = hooks.leave(state, hooks.Arrival("step", decided=asked.decided), goes_on=True)
     assert [one.event for one in state.hooks.unheard] == [second]
 
 
@@ -324,14 +326,14 @@ def test_no_rule_is_called_with_the_end_of_a_turn() -> None:
     mend = rule("mend", "budget_changed", Continue(feedback="go on"))
     state = opened(hooks=[mend]).with_decided(told)
     assert [one.event for one in state.hooks.unheard] == [told]
-    commit = engine.commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
+    action = commit(state, Mailbox(), Ending(stop_reason=StopReason.FINISHED))
     result = TurnResult(session="s", turn=1, agent="a", stop_reason=StopReason.FINISHED, steps=1)
-    assert hooks.at_the_end(state, commit, result, NOW) is None
+    assert hooks.at_the_end(state, action, result, NOW) is None
 
 
 def test_a_step_whose_model_call_failed_has_no_errors_of_tools() -> None:
     """S-36: those of the step before were heard behind that one."""
     state = opened(hooks=[rule("mend", "tool_error", Continue(feedback="mend it"))])
-    state = state.model_copy(update={"tally": state.tally.with_ended([("work", False)])})
-    told = after.generation(state, Generation(tip="t1", preview="", calls=(), retry_seconds=0.0))
+    state = replace(state, tally=state.tally.with_ended([("work", False)]))
+    told = generation.with_answer(state, Generation(tip="t1", preview="", calls=(), retry_seconds=0.0))
     assert (told.tally.ended, told.tally.matched, told.tally.failed) == ((), (), ("work",))

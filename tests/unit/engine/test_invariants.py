@@ -1,6 +1,7 @@
 """Turns by random scripts keep every promise of the engine, thousands of them, without a server."""
 
 import random
+from dataclasses import replace
 from itertools import cycle, islice
 from statistics import median
 from typing import Any, get_args
@@ -8,13 +9,15 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.generations import Generate
-from perdure.contracts.hooks import DecidedEvent, React
+from perdure.contracts.hooks import DecidedEvent, RunHooks
 from perdure.contracts.turns import StopReason
 from perdure.engine.limits import CODES
-from perdure.engine.step import Action
+from perdure.engine.state import TurnState
+from perdure.engine.world import Action
 from tests.unit.engine import invariants, ledgers, waiting
 from tests.unit.engine.simulation import Played, play
 
@@ -53,7 +56,7 @@ def test_the_scripts_reach_every_kind_of_end_action_and_decision(many: list[Play
     assert exhausted >= {*CODES.values(), "tool.max_turns_exhausted", "runtime.hook_failed", "runtime.failed_by_hook"}
     actions = [moment.action for played in many for moment in played.moments]
     assert {type(action) for action in actions} == set(get_args(Action))
-    boundaries = {action.boundary for action in actions if isinstance(action, React)}
+    boundaries = {action.boundary for action in actions if isinstance(action, RunHooks)}
     assert boundaries == {"start", "generation", "step", "stalled", "error"}
     decided = {type(one.event) for played in many for one in played.log}
     assert decided == set(get_args(DecidedEvent))
@@ -75,6 +78,10 @@ LONG: dict[str, Any] = {
 }
 
 
+def size_of(state: TurnState) -> int:
+    return len(TypeAdapter(TurnState).dump_json(state))
+
+
 def test_the_state_of_a_turn_does_not_grow_with_its_steps() -> None:
     """S-46 S-80: a turn of a thousand steps rotates as easily as one of ten; todos have a limit of their own.
 
@@ -84,7 +91,7 @@ def test_the_state_of_a_turn_does_not_grow_with_its_steps() -> None:
     for number in range(200):
         played = play(bytes(islice(cycle(scripted(number)[:97]), 40_000)), **LONG)
         states = [moment.state for moment in played.moments if isinstance(moment.action, Generate)]
-        sizes = [len(state.model_copy(update={"todos": (), "background": ()}).model_dump_json()) for state in states]
+        sizes = [size_of(replace(state, todos=(), background=())) for state in states]
         middle = len(sizes) // 2
         if played.commit.steps > 60:
             compared += 1

@@ -1,5 +1,6 @@
 """Questions and approvals without a clock or a server: whatever people say and when, each call has one result."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,12 +16,15 @@ from perdure.contracts.input_requests import AnswerRequest, AskPeople, InputRece
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
-from perdure.engine import after, input_requests
-from perdure.engine import step as engine
+from perdure.engine import generation, input_requests
 from perdure.engine import turn as story
-from perdure.engine.state import Carried, Ending, Mailbox, TurnState
-from perdure.engine.turn import Failed
-from tests.unit.engine.asked import Silent, next_action, run_now
+from perdure.engine.calls import CallTools
+from perdure.engine.generation import Failed
+from perdure.engine.state import Carried, Ending, Mailbox, Origin, TurnState
+from perdure.engine.turn import state_of
+from perdure.engine.world import Action
+from tests.unit.engine.asked import Silent, asked_next, run_now
+from tests.unit.engine.opening import ran
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EXPIRES = timedelta(hours=1)
@@ -28,9 +32,8 @@ EXPIRES = timedelta(hours=1)
 
 def state(**policy: Any) -> TurnState:
     fields = {"agent": "a", "model": "p/m", "approvals_expire": EXPIRES, **policy}
-    return TurnState(
-        session="s", turn=1, definition="d", tip="t0", started_at=NOW, policy=TurnPolicy.model_validate(fields)
-    )
+    origin = Origin(session="s", turn=1, definition="d", started_at=NOW)
+    return TurnState(origin=origin, tip="t0", policy=TurnPolicy.model_validate(fields))
 
 
 def planned(kind: str, number: int) -> PlannedCall:
@@ -62,37 +65,37 @@ class Turn:
         self.now = NOW
         self.mail = Mailbox()
         calls = tuple(planned(kind, number) for number, kind in enumerate(kinds))
-        self.state = after.generation(state(**policy), Generation(tip="t1", calls=calls))
+        self.state = generation.with_answer(state(**policy), Generation(tip="t1", calls=calls))
         self.ran: list[str] = []
         self.asked: list[str] = []
 
     def say(self, number: int, *, yes: bool = True) -> InputReceipt:
-        self.mail, receipt = input_requests.settle(
+        self.mail, receipt = input_requests.accept_reply(
             self.state, self.mail, reply(self.kinds[number], number, yes=yes), self.now
         )
         return receipt
 
-    def next(self) -> engine.Action:
+    def next(self) -> Action:
         """The next action, with what was said heard before."""
-        if self.mail.cancel is not None and self.state.ending is None:
-            self.state = after.cancel(self.state, self.mail)
-        self.state, self.mail = input_requests.hear(self.state, self.mail, self.now)
-        return next_action(self.state, self.mail)
+        stopped = self.mail.cancel is not None
+        self.state, self.mail, action = asked_next(self.state, self.mail, self.now, stopped=stopped)
+        return action
 
-    def until_it_waits(self) -> engine.Action:
+    def until_it_waits(self) -> Action:
         """Carry out everything but waiting, generating and committing."""
         while True:
             # What a rotation would carry is enough to go on.
-            carried = Carried.model_validate_json(Carried(turn=self.state, mail=self.mail).model_dump_json())
+            carried = Carried(turn=self.state, mail=self.mail, place="calls")
+            carried = Carried.model_validate_json(carried.model_dump_json())
             self.state, self.mail = carried.turn, carried.mail
             action = self.next()
-            if isinstance(action, engine.CallTools):
+            if isinstance(action, CallTools):
                 self.ran.extend(call.call_id for call in action.calls)
                 outcomes = tuple(ToolOutcome(call_id=call.call_id) for call in action.calls)
-                self.state = after.tools(self.state, outcomes, None)
+                self.state = ran(self.state, *outcomes)
             elif isinstance(action, AskPeople):
                 self.asked.extend(request.request_id for request in action.requests)
-                self.state = input_requests.told(self.state, None)
+                self.state = input_requests.with_people_told(self.state, None)
             else:
                 return action
 
@@ -111,13 +114,13 @@ def test_each_call_runs_once_or_has_one_result_whatever_people_do(kinds: list[st
     assert turn.asked == [f"c{number}" for number, kind in enumerate(kinds) if kind != "plain"]
     while isinstance(action, input_requests.WaitForPeople):
         what = data.draw(MOMENTS)
-        open_ones = [int(call.call_id[1:]) for call in turn.state.asking]
+        open_ones = [int(call.call_id[1:]) for call in turn.state.calls.asking]
         if what in {"yes", "no"}:
             for number in data.draw(st.lists(st.sampled_from(open_ones), min_size=1, unique=True)):
                 turn.say(number, yes=what == "yes")
                 approved |= {f"c{number}"} if what == "yes" and kinds[number] == "approval" else set()
         elif what == "cancel":
-            turn.mail = turn.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+            turn.mail = replace(turn.mail, cancel=CancelRequest(), cancel_at=NOW)
         elif action.until is not None:
             turn.now = action.until
         else:
@@ -184,7 +187,7 @@ def test_nothing_is_taken_before_people_were_asked() -> None:
     with pytest.raises(input_requests.TooEarlyError, match="try again in a moment"):
         turn.say(1)
     with pytest.raises(input_requests.ReplyError, match="nothing waits for 'c0'"):
-        input_requests.settle(turn.state, turn.mail, reply("approval", 0), NOW)
+        input_requests.accept_reply(turn.state, turn.mail, reply("approval", 0), NOW)
 
 
 def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None:
@@ -195,7 +198,7 @@ def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None
         (StopReason.WAITING_FOR_INPUT, input_requests.TooEarlyError),
         (StopReason.CANCELLED, input_requests.ReplyError),
     ):
-        turn.state = turn.state.model_copy(update={"ending": Ending(stop_reason=reason)})
+        turn.state = replace(turn.state, ending=Ending(stop_reason=reason))
         with pytest.raises(input_requests.ReplyError) as caught:
             turn.say(0)
         assert type(caught.value) is refusal
@@ -206,9 +209,9 @@ def test_an_approval_for_other_arguments_is_refused_also_after_the_first() -> No
     turn.until_it_waits()
     first = turn.say(0)
     same = reply("approval", 0).model_copy(update={"digest": first.digest})
-    assert input_requests.settle(turn.state, turn.mail, same, NOW)[1] == first
+    assert input_requests.accept_reply(turn.state, turn.mail, same, NOW)[1] == first
     with pytest.raises(input_requests.ReplyError, match="not those of this approval"):
-        input_requests.settle(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
+        input_requests.accept_reply(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
 
 
 def test_a_call_that_was_approved_before_a_cancel_says_so() -> None:
@@ -216,7 +219,7 @@ def test_a_call_that_was_approved_before_a_cancel_says_so() -> None:
     turn = Turn(["approval"])
     turn.until_it_waits()
     receipt = turn.say(0)
-    turn.mail = turn.mail.model_copy(update={"cancel": CancelRequest(), "cancel_at": NOW})
+    turn.mail = replace(turn.mail, cancel=CancelRequest(), cancel_at=NOW)
     action = turn.until_it_waits()
     assert isinstance(action, CommitTurn)
     (outcome,) = action.failed
@@ -233,10 +236,10 @@ def test_an_approval_gets_no_more_time_from_the_turn_that_goes_on() -> None:
     calls = (planned("question", 0), planned("approval", 1))
     policy = TurnPolicy(agent="a", model="p/m", interactive="stop", approvals_expire=EXPIRES)
     opened = OpenedTurn(turn=2, tip="t", definition="d", policy=policy, asking=calls, expires_at=until)
-    begun = engine.begin(opening, opened, until + timedelta(hours=1))
-    heard, _ = input_requests.hear(begun, Mailbox(), until + timedelta(hours=1))
-    assert [call.call_id for call in heard.asking] == ["c0"]
-    assert [outcome.error and outcome.error.code for outcome in heard.failed] == ["tool.approval_expired"]
+    begun = state_of(opening, opened, until + timedelta(hours=1))
+    heard, _ = input_requests.apply_replies(begun, Mailbox(), until + timedelta(hours=1))
+    assert [call.call_id for call in heard.calls.asking] == ["c0"]
+    assert [outcome.error and outcome.error.code for outcome in heard.calls.outcomes] == ["tool.approval_expired"]
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": r"^\p{L}+$"}, {"type": "string", "minLength": "1"}])
@@ -244,7 +247,7 @@ def test_an_answer_that_no_schema_can_be_held_to_is_refused_with_what_would_do(s
     """An agent that was frozen with such a schema: its question can be denied, and the workflow goes on."""
     call = PlannedCall(call_id="c", tool="t", needs="answer")
     with pytest.raises(input_requests.ReplyError, match=r"cannot be checked .*; deny the question"):
-        input_requests.checked(call, Reply(request="c", decision="answered", value="Ann"), schema)
+        input_requests.validate_reply(call, Reply(request="c", decision="answered", value="Ann"), schema)
 
 
 @pytest.mark.parametrize(
@@ -262,28 +265,30 @@ def test_an_answer_that_no_schema_can_be_held_to_is_refused_with_what_would_do(s
 def test_text_is_taken_for_json_only_where_text_does_not_fit(value: Any, schema: Any, taken: Any) -> None:
     call = PlannedCall(call_id="c", tool="t", needs="answer")
     said = Reply(request="c", decision="answered", value=value)
-    assert input_requests.checked(call, said, schema).value == taken
+    assert input_requests.validate_reply(call, said, schema).value == taken
 
 
 def test_answers_that_would_not_fit_into_one_payload_together_are_refused() -> None:
     """Each alone is small enough; a turn that could not be carried on would never go on."""
     calls = tuple(PlannedCall(call_id=f"c{number}", tool="t", needs="answer") for number in range(40))
-    waiting = input_requests.told(after.generation(state(), Generation(tip="t1", calls=calls)), None)
+    waiting = input_requests.with_people_told(generation.with_answer(state(), Generation(tip="t1", calls=calls)), None)
     said = [Reply(request=call.call_id, decision="answered", value="x" * 30_000) for call in calls]
     mail = Mailbox()
     for fits in said[:17]:
-        mail, _ = input_requests.settle(waiting, mail, fits, NOW)
+        mail, _ = input_requests.accept_reply(waiting, mail, fits, NOW)
     with pytest.raises(input_requests.ReplyError, match="over 524,288 bytes together"):
-        input_requests.settle(waiting, mail, said[17], NOW)
+        input_requests.accept_reply(waiting, mail, said[17], NOW)
 
 
 def test_the_answer_of_a_tool_is_held_to_the_schema_in_the_turns_policy() -> None:
     waiting = state(tools={"t": ToolPolicy(answer={"type": "integer"}).model_dump()})
     call = PlannedCall(call_id="c0", tool="t", needs="answer")
-    waiting = input_requests.told(after.generation(waiting, Generation(tip="t1", calls=(call,))), None)
+    waiting = input_requests.with_people_told(
+        generation.with_answer(waiting, Generation(tip="t1", calls=(call,))), None
+    )
     said = Reply(request="c0", decision="answered", value="many")
     with pytest.raises(input_requests.ReplyError, match=r"does not fit: at \$"):
-        input_requests.settle(waiting, Mailbox(), said, NOW)
+        input_requests.accept_reply(waiting, Mailbox(), said, NOW)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The loop of a turn, played without a clock, a model or a tool: whatever comes, it ends once and loses no call."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,11 +15,14 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compacted, Generate, Generation
 from perdure.contracts.tools import AttemptCompletion, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
-from perdure.engine import after
-from perdure.engine import step as engine
+from perdure.engine import generation
+from perdure.engine.calls import CallTools, ToolResults
+from perdure.engine.generation import Failed
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, TurnState
-from tests.unit.engine.asked import next_action
-from tests.unit.engine.opening import NOW, opened
+from perdure.engine.turn import Turn
+from tests.unit.engine.asked import Silent, asked_next, next_action, run_now
+from tests.unit.engine.opening import NOW, compacted, failed, opened, ran
 
 FAILURE = ErrorDetail(code="llm.request_error", title="generation", message="refused")
 BROKEN = ErrorDetail(code="tool.execution_error", title="work", message="broken", type="ValueError")
@@ -53,61 +56,68 @@ WRONG = Move(calls=(Asked(fate="caught"),))
 FINISH = Move(calls=(Asked("finish"),))
 
 
-@dataclass
-class Played:
-    """What happened in a turn. ``results`` counts, for each call id, the places a result comes from."""
+class Played(Silent):
+    """A turn and what happened in it. ``results`` counts, for each call id, the places a result comes from.
 
-    state: TurnState
-    mail: Mailbox = field(default_factory=Mailbox)
-    generations: int = 0
-    ran: list[str] = field(default_factory=list)
-    results: Counter[str] = field(default_factory=Counter)
-    read: list[str] = field(default_factory=list)
-    end: CommitTurn | None = None
+    When the script is used up, the model answers with text.
+    """
+
+    def __init__(self, script: list[Move], state: TurnState) -> None:
+        super().__init__(Mailbox(), NOW, stopped=False)
+        self.turn = Turn(state)
+        self.generations = 0
+        self.ran: list[str] = []
+        self.results: Counter[str] = Counter()
+        self.read: list[str] = []
+        self._moves = iter(script)
+        self.commit = run_now(self.turn, self)
+        self._read(self.commit.call_ids, self.commit.failed)
 
     @property
-    def commit(self) -> CommitTurn:
-        assert self.end is not None
-        return self.end
+    def stopped(self) -> bool:
+        return self.mail.cancel is not None
+
+    async def rotate_if_due(self, _: Generate | WaitForPeople) -> bool:
+        assert self.generations <= MOST_MOVES, "the turn does not end"
+        return False
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        move = next(self._moves, TEXT)
+        assert action.step == self.generations + 1
+        for number in range(move.steered):
+            message = SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
+            self.mail = self.mail.with_steered(message)
+        if move.kind == "cancel":
+            self.mail = replace(self.mail, cancel=CancelRequest(reason="why"), cancel_at=NOW)
+            return None
+        if move.kind == "fail":
+            return Failed(FAILURE)
+        self._read(action.call_ids, action.failed)
+        self.generations += 1
+        answer = _generation(action, move)
+        self.results.update(call.call_id for call in answer.calls if call.rejected)
+        return answer
+
+    async def call_tools(self, action: CallTools) -> ToolResults:
+        outcomes, aborted = list[ToolOutcome](), None
+        for call in action.calls:
+            fate = call.call_id.rpartition("/")[2]
+            self.ran.append(call.call_id)
+            error = None if fate in {"ok", "stop"} else BROKEN
+            recorded, stop = fate != "lost", "enough" if fate == "stop" else None
+            self.results[call.call_id] += recorded
+            outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded, stop=stop))
+            aborted = aborted or (BROKEN if fate == "abort" else None)
+        return ToolResults(tuple(outcomes), aborted)
+
+    def _read(self, call_ids: tuple[str, ...], failed: tuple[ToolOutcome, ...]) -> None:
+        """The next action hands the last answer's results over: each call once, in order."""
+        self.results.update(outcome.call_id for outcome in failed)
+        self.read.extend(call_ids)
 
 
 def play(script: list[Move], **policy: Any) -> Played:
-    """Play the turn as the workflow does; when the script is used up, the model answers with text."""
-    played = Played(opened(**policy))
-    moves = iter(script)
-    for _ in range(2 * MOST_MOVES):
-        if played.mail.cancel is not None and played.state.ending is None:
-            played.state = after.cancel(played.state, played.mail)
-        action = next_action(played.state, played.mail)
-        if isinstance(action, CommitTurn):
-            _read(played, action.call_ids, action.failed)
-            played.end = action
-            return played
-        if isinstance(action, Generate):
-            _generate(played, action, next(moves, TEXT))
-        elif isinstance(action, engine.CallTools):
-            _call_tools(played, action)
-        played.state = after.keep_listening(played.state, played.mail)
-    pytest.fail("the turn does not end")
-
-
-def _generate(played: Played, action: Generate, move: Move) -> None:
-    assert action.step == played.generations + 1
-    for number in range(move.steered):
-        message = SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
-        played.mail = played.mail.model_copy(update={"steered": (*played.mail.steered, message)})
-    if move.kind == "cancel":
-        played.mail = played.mail.model_copy(update={"cancel": CancelRequest(reason="why"), "cancel_at": NOW})
-        played.state = after.aborted_generation(played.state)
-        return
-    if move.kind == "fail":
-        played.state = after.failure(played.state, FAILURE)
-        return
-    _read(played, action.call_ids, action.failed)
-    played.generations += 1
-    played.mail = played.mail.read(len(action.steered))
-    played.state = after.generation(played.state, _generation(action, move))
-    played.results.update(call.call_id for call in _generation(action, move).calls if call.rejected)
+    return Played(script, opened(**policy))
 
 
 def _generation(action: Generate, move: Move) -> Generation:
@@ -121,25 +131,6 @@ def _generation(action: Generate, move: Move) -> Generation:
     )
     cost = None if move.cost is None else Decimal(move.cost)
     return Generation(tip=f"t{action.step}", calls=calls, cost_usd=cost)
-
-
-def _call_tools(played: Played, action: engine.CallTools) -> None:
-    outcomes, aborted = [], None
-    for call in action.calls:
-        fate = call.call_id.rpartition("/")[2]
-        played.ran.append(call.call_id)
-        error = None if fate in {"ok", "stop"} else BROKEN
-        recorded, stop = fate != "lost", "enough" if fate == "stop" else None
-        played.results[call.call_id] += recorded
-        outcomes.append(ToolOutcome(call_id=call.call_id, error=error, recorded=recorded, stop=stop))
-        aborted = aborted or (BROKEN if fate == "abort" else None)
-    played.state = after.tools(played.state, tuple(outcomes), aborted)
-
-
-def _read(played: Played, call_ids: tuple[str, ...], failed: tuple[ToolOutcome, ...]) -> None:
-    """The next action hands the last answer's results over: each call once, in order."""
-    played.results.update(outcome.call_id for outcome in failed)
-    played.read.extend(call_ids)
 
 
 CALLS = st.builds(
@@ -179,7 +170,8 @@ def test_a_turn_ends_once_and_no_limit_is_passed(script: list[Move], policy: dic
     assert len(played.ran) <= (MOST_MOVES * 3 if budgets.tool_calls is None else budgets.tool_calls)
     assert played.commit.steps == played.generations == played.commit.spent.llm_calls
     assert played.commit.spent.tool_calls == len(played.ran)
-    assert next_action(played.state, played.mail) == played.commit
+    _, _, again = asked_next(played.turn.state, played.mail, stopped=played.stopped)
+    assert again == played.commit.model_copy(update={"aborted_step": None})
 
 
 @given(SCRIPTS, POLICIES)
@@ -326,19 +318,18 @@ def test_a_cancelled_generation_is_named_in_the_commit() -> None:
 def test_what_failed_calls_and_summaries_have_cost_is_warned_of_too(summarised: int) -> None:
     """S-70: whoever has paid the share of the budget."""
     state, paid = opened(budgets=Budgets(cost_usd=Decimal(1))), Paid(cost_usd=Decimal("0.9"))
-    failed = after.failure(state, FAILURE, paid)
-    compacted = after.compaction(state, Compacted(tip="c", summarised=summarised, failed=paid))
-    for later in (failed, compacted):
-        assert [getattr(one.event, "dimension", None) for one in later.decided] == ["cost_usd"]
+    summary = Compacted(tip="c", summarised=summarised, failed=paid)
+    for later in (failed(state, FAILURE, paid), compacted(state, summary)):
+        assert [getattr(decided.event, "dimension", None) for decided in later.decided] == ["cost_usd"]
 
 
 def test_a_condition_holds_also_where_a_question_stands_open_beside_what_ends_the_turn() -> None:
     """S-34: nobody is asked any more, so nothing is waited for."""
     state = opened(stop_conditions=(ToolFailed(),))
     question = PlannedCall(call_id="q", tool="ask", needs="answer")
-    state = after.generation(state, Generation(tip="t1", calls=(question, PlannedCall(call_id="c", tool="work"))))
-    state = after.tools(state, (ToolOutcome(call_id="c", error=BROKEN),), BROKEN)
-    commit = next_action(after.step_ended(state, Mailbox(), NOW), Mailbox())
+    state = generation.with_answer(state, Generation(tip="t1", calls=(question, PlannedCall(call_id="c", tool="work"))))
+    state = ran(state, ToolOutcome(call_id="c", error=BROKEN), aborted=BROKEN)
+    commit = next_action(state, Mailbox())
     assert isinstance(commit, CommitTurn)
     assert (commit.stop_reason, commit.stopped_by) == (StopReason.FINISHED, "tool_error()")
     assert [one.call_id for one in commit.failed] == ["q"]
@@ -347,8 +338,8 @@ def test_a_condition_holds_also_where_a_question_stands_open_beside_what_ends_th
 def test_a_message_that_comes_before_the_last_text_allows_no_further_call() -> None:
     """S-71: the text that completes the turn is one answer more, and nothing else is."""
     done = PlannedCall(call_id="d", tool="attempt_completion", builtin=AttemptCompletion())
-    state = after.generation(opened(max_tool_turns=1), Generation(tip="t1", calls=(done,)))
+    state = generation.with_answer(opened(max_tool_turns=1), Generation(tip="t1", calls=(done,)))
     mail = Mailbox(steered=(SendRequest(prompt="more", request_id="m", steer=True),))
-    action = next_action(after.step_ended(state, mail, NOW), mail)
+    action = next_action(state, mail)
     assert isinstance(action, Generate)
     assert (action.text_only, len(action.steered)) == (True, 1)

@@ -1,5 +1,6 @@
 """A tool asks that the turn ends: what the engine makes of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,10 +8,9 @@ from hypothesis import given
 
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, StopReason
-from perdure.engine import after
-from perdure.engine.state import Mailbox
+from perdure.engine.state import Calls, Mailbox
 from tests.unit.engine.asked import next_action
-from tests.unit.engine.opening import opened
+from tests.unit.engine.opening import opened, ran
 from tests.unit.engine.test_step import FINISH, POLICIES, SCRIPTS, WORK, Asked, Move, play
 
 STOP = Move(calls=(Asked(fate="stop"),))
@@ -51,10 +51,10 @@ def test_a_limit_that_is_reached_in_the_same_step_is_not_the_reason(limit: dict[
 def test_calls_that_wait_for_a_person_are_withdrawn() -> None:
     """S-30: as when the finish tool ends the turn."""
     asking = PlannedCall(call_id="c2", tool="pay", needs="approval")
-    state = opened().model_copy(
-        update={"pending": (PlannedCall(call_id="c1", tool="ship"),), "asking": (asking,), "call_ids": ("c1", "c2")}
+    state = replace(
+        opened(), calls=Calls(pending=(PlannedCall(call_id="c1", tool="ship"),), asking=(asking,), ids=("c1", "c2"))
     )
-    state = after.tools(state, (ToolOutcome(call_id="c1", stop="out"),), None)
+    state = ran(state, ToolOutcome(call_id="c1", stop="out"))
     action = next_action(state, Mailbox())
     assert isinstance(action, CommitTurn)
     assert (action.stopped_by, action.call_ids) == ("ship: out", ("c1", "c2"))
@@ -62,8 +62,8 @@ def test_calls_that_wait_for_a_person_are_withdrawn() -> None:
 
 def test_what_nobody_asked_for_is_in_no_payload() -> None:
     """Histories of earlier releases have no such field, and later ones only where it says something."""
-    assert "stopped_by" not in play([FINISH]).commit.model_dump(exclude_unset=True)
-    assert "stopped_by" in play([STOP]).commit.model_dump(exclude_unset=True)
+    assert "stopped_by" not in play([FINISH]).commit.model_dump(exclude_defaults=True)
+    assert "stopped_by" in play([STOP]).commit.model_dump(exclude_defaults=True)
 
 
 @given(SCRIPTS, POLICIES)

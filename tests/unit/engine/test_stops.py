@@ -1,6 +1,7 @@
 """Stop conditions fire at their threshold and not one before, and combine."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -14,7 +15,8 @@ from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.conditions import CONDITIONS, AnyCondition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.engine.conditions import Facts, Tally, fired, title
+from perdure.engine.conditions import Facts, find_holding, title_of
+from perdure.engine.state import Tally
 
 ERROR = ErrorDetail(code=ReasonCode.TOOL_EXECUTION_ERROR, title="tool", message="no")
 
@@ -42,7 +44,7 @@ def after(*steps: tuple[str, ...], spent: Spent | None = None, elapsed: float = 
 
 
 def holds(condition: AnyCondition, facts: Facts) -> bool:
-    return fired((condition,), facts) is not None
+    return find_holding((condition,), facts) is not None
 
 
 TALK: tuple[str, ...] = ()
@@ -109,7 +111,7 @@ def test_only_the_answers_of_the_turns_own_model_are_counted() -> None:
 def test_a_rejected_call_is_an_error_of_its_tool_and_no_use() -> None:
     """S-34."""
     rejected = call("a").model_copy(update={"rejected": ERROR})
-    facts = after().model_copy(update={"tally": Tally().with_generation([rejected], matched=(), retries=0)})
+    facts = replace(after(), tally=Tally().with_generation([rejected], matched=(), retries=0))
     assert holds(stop.tool_error("a"), facts)
     assert not holds(stop.tool_use("a"), facts)
 
@@ -118,8 +120,8 @@ def test_what_matched_holds_for_its_step_only() -> None:
     """S-34."""
     condition = stop.output("done")
     matched = step(Tally(), matched=(0,))
-    assert holds(condition, after().model_copy(update={"tally": matched}))
-    assert not holds(condition, after().model_copy(update={"tally": step(matched)}))
+    assert holds(condition, replace(after(), tally=matched))
+    assert not holds(condition, replace(after(), tally=step(matched)))
 
 
 def _after_all(steps: list[tuple[str, ...]]) -> Facts:
@@ -149,7 +151,7 @@ def test_a_condition_means_the_same_after_its_way_through_json(
     whole = ((left & ~right).named("both"), right)
     read = CONDITIONS.validate_json(CONDITIONS.dump_json(whole))
     assert read == whole
-    assert fired(read, known) == fired(whole, known)
+    assert find_holding(read, known) == find_holding(whole, known)
 
 
 TITLES: list[tuple[AnyCondition, str]] = [
@@ -161,7 +163,7 @@ TITLES: list[tuple[AnyCondition, str]] = [
 
 @pytest.mark.parametrize(("condition", "text"), TITLES)
 def test_a_condition_has_a_title(condition: AnyCondition, text: str) -> None:
-    assert title(condition) == text
+    assert title_of(condition) == text
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [

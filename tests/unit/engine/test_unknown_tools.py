@@ -8,12 +8,15 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import Continue, HookRule, Retry, RuleEvent
-from perdure.contracts.tools import ChangeTodos, DelegateSettings, Finish, PlannedCall, ToolOutcome, ToolPolicy
+from perdure.contracts.tools import ChangeTodos, DelegateSettings, FinishCall, PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
-from perdure.engine import after, hooks
+from perdure.engine.calls import CallTools, ToolResults
+from perdure.engine.generation import Failed
+from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox
-from perdure.engine.step import Action, CallTools
-from tests.unit.engine.asked import asked_next
+from perdure.engine.turn import Turn as StoryTurn
+from perdure.engine.world import Action
+from tests.unit.engine.asked import Asked, Silent, run_now
 from tests.unit.engine.opening import NOW, opened
 
 NONE = ErrorDetail(code="tool.unknown_tool", title="nothing", message="there is no tool named 'nothing'")
@@ -24,35 +27,59 @@ WORK = PlannedCall(call_id="work", tool="work")
 HELPER = PlannedCall(call_id="helper", tool="helper")
 QUESTION = PlannedCall(call_id="question", tool="ask_user", needs="answer")
 TODO = PlannedCall(call_id="todo", tool="update_todo", builtin=ChangeTodos(new_titles=("one",)))
-FINISH = PlannedCall(call_id="finish", tool="finish", builtin=Finish(summary="done"))
+FINISH = PlannedCall(call_id="finish", tool="finish", builtin=FinishCall(summary="done"))
 
 
-class Turn:
-    """A turn whose model has given one answer, played as the workflow does."""
+class Turn(Silent):
+    """A turn whose model gives one answer; ``results`` come of the tools that it calls."""
 
     def __init__(self, *calls: PlannedCall, **policy: Any) -> None:
+        super().__init__(Mailbox(), NOW, stopped=False)
         settings = {"on_unknown_tool": "abort", "tools": {"helper": ToolPolicy(delegate=DelegateSettings())}, **policy}
+        self.calls, self.policy = calls, settings
+        self.results: ToolResults | None = None
+        self.is_cancelled = False
         self.state = opened(**settings)
-        self.mail = Mailbox()
-        action = self.next()
-        assert isinstance(action, Generate)
-        answer = Generation(tip="t1", calls=calls)
-        self.state = hooks.generated(after.generation(self.state, answer), action, answer)
-        self._step_ended()
 
-    def next(self, *, stopped: bool = False) -> Action:
-        """What the turn does next."""
-        self.state, self.mail, action = asked_next(self.state, self.mail, NOW, stopped=stopped)
-        return action
+    @property
+    def stopped(self) -> bool:
+        return self.mail.cancel is not None
+
+    def next(self) -> Action:
+        """What the turn does next, played from its beginning."""
+        turn, self.answered = StoryTurn(opened(**self.policy)), False
+        try:
+            return run_now(turn, self)
+        except Asked as asked:
+            return asked.action
+        finally:
+            self.state = turn.state
 
     def has_called(self, *outcomes: ToolOutcome, aborted: ErrorDetail | None = None) -> Action:
         """What it does when the tools have these results."""
-        self.state = after.tools(self.state, outcomes, aborted)
-        self._step_ended()
+        self.results = ToolResults(outcomes, aborted)
         return self.next()
 
-    def _step_ended(self) -> None:
-        self.state = after.step_ended(self.state, self.mail, NOW)
+    def is_cancelled_meanwhile(self) -> Action:
+        """What it does when somebody cancels it while its tools run."""
+        self.is_cancelled = True
+        return self.next()
+
+    async def rotate_if_due(self, _: Generate | WaitForPeople) -> bool:
+        return False
+
+    async def generate(self, action: Generate) -> Generation | Failed | None:
+        if self.answered:
+            raise Asked(action)
+        self.answered = True
+        return Generation(tip="t1", calls=self.calls)
+
+    async def call_tools(self, action: CallTools) -> ToolResults | None:
+        if self.is_cancelled:
+            self.mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
+        elif self.results is None:
+            raise Asked(action)
+        return self.results
 
 
 def committed(action: Action) -> CommitTurn:
@@ -135,8 +162,7 @@ def test_a_tool_that_aborts_the_turn_too_is_its_reason() -> None:
 def test_a_cancel_while_the_tools_beside_it_run_is_the_end_and_runs_none_again() -> None:
     turn = Turn(UNKNOWN, WORK)
     assert isinstance(turn.next(), CallTools)
-    turn.mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
-    action = turn.next(stopped=True)
+    action = turn.is_cancelled_meanwhile()
     assert isinstance(action, CommitTurn)
     assert action.stop_reason is StopReason.CANCELLED
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
-from perdure.contracts.tools import AwaitDelegates as AwaitCall
-from perdure.contracts.tools import ToolOutcome
+from perdure.contracts.tools import AwaitCall, ToolOutcome
 from perdure.contracts.turns import StopReason, TurnResult
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from tests.unit.engine.simulation import Moment, Played

@@ -118,4 +118,4 @@ def test_no_result_stands_anywhere_but_behind_its_call(messages: list[Message]) 
             assert before["role"] in {"assistant", "tool"}
             assert message["tool_call_id"] in asked
     kept = [message for message in messages if not isinstance(message, ToolMessage)]
-    assert [message["role"] for message in exported[1:] if message["role"] != "tool"] == [one.role for one in kept]
+    assert [message["role"] for message in exported[1:] if message["role"] != "tool"] == [entry.role for entry in kept]

@@ -54,7 +54,7 @@ class Storm:
             self._at(number * 0.01, partial(self._line.append, job))
         while self._agenda or self._line:
             self._let_pass()
-            opens = self.pace.opens_at(self.now, len(self._line)) if self._line else None
+            opens = self.pace.compute_opening(self.now, len(self._line)) if self._line else None
             due = self._agenda[0][0] if self._agenda else None
             if opens is not None and (due is None or opens <= due):
                 self.now = max(self.now, opens)
@@ -66,7 +66,7 @@ class Storm:
         heapq.heappush(self._agenda, (time, len(self._agenda) + self._random.randrange(1_000_000), what))
 
     def _let_pass(self) -> None:
-        while self._line and self.pace.opens_at(self.now, len(self._line)) <= self.now:
+        while self._line and self.pace.compute_opening(self.now, len(self._line)) <= self.now:
             job, sent = self._line.popleft(), self.pace.send(self.now)
             self.requests += 1
             served = self._takes()
@@ -154,7 +154,7 @@ def refused(pace: Pace, at: float, *, retry_after: float | None = None) -> Sent:
 def test_before_the_first_refusal_nothing_waits() -> None:
     pace = Pace()
     for _ in range(1_000):
-        assert pace.opens_at(0.0, 1_000) == 0.0
+        assert pace.compute_opening(0.0, 1_000) == 0.0
         pace.serve(pace.send(0.0), 0.0)
     assert pace.rate is None
 
@@ -180,7 +180,7 @@ def test_the_pace_spaces_calls_evenly() -> None:
     assert rate is not None
     now, times = 10.0, list[float]()
     for _ in range(5):
-        now = max(now, pace.opens_at(now, 5))
+        now = max(now, pace.compute_opening(now, 5))
         times.append(now)
         pace.send(now)
     assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([1 / rate] * 4)
@@ -189,20 +189,20 @@ def test_the_pace_spaces_calls_evenly() -> None:
 def test_what_the_provider_asks_for_closes_the_key_for_all() -> None:
     pace = Pace()
     refused(pace, 0.0, retry_after=30)
-    assert pace.opens_at(1.0, 1) == 30.0
+    assert pace.compute_opening(1.0, 1) == 30.0
 
 
 def test_a_very_long_wait_is_left_to_each_call() -> None:
     """Its own policy ends it, or asks a fallback."""
     pace = Pace()
     refused(pace, 0.0, retry_after=LONGEST_CLOSING + 1)
-    assert pace.opens_at(1.0, 1) <= 1 / LEAST
+    assert pace.compute_opening(1.0, 1) <= 1 / LEAST
 
 
 def test_fleets_come_back_one_after_the_other() -> None:
     pace = Pace()
     pace.refuse(pace.send(0.0), 0.0, 100.0, 1.0)
-    assert pace.opens_at(0.0, 1) == pytest.approx(110.0)
+    assert pace.compute_opening(0.0, 1) == pytest.approx(110.0)
 
 
 def test_the_first_served_call_takes_the_pace_back_to_where_the_outage_began() -> None:
@@ -224,7 +224,7 @@ def test_a_provider_without_any_served_call_is_asked_by_each_waiting_call_in_tim
     for number in range(200):
         refused(pace, float(number), retry_after=LONGEST_CLOSING)
     now = HOPELESS + 1
-    assert pace.opens_at(now, 100) <= 199 + HOPELESS_WAIT / 100
+    assert pace.compute_opening(now, 100) <= 199 + HOPELESS_WAIT / 100
 
 
 def test_a_limit_is_forgotten() -> None:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.retries import RetryPolicy
 from perdure.llm.failures import FailureFacts
-from perdure.llm.retries import Chain, decide, failure_text, final_text, parse_retry_after, rule_of_end, wait_before
+from perdure.llm.retries import (
+    Chain,
+    compose_final_text,
+    decide,
+    failure_text,
+    parse_retry_after,
+    rule_of_end,
+    wait_before,
+)
 
 R = ReasonCode
 PLACE = "step 1, openai/gpt-5-mini"
@@ -72,7 +80,9 @@ def test_no_retries_at_all_is_a_rule_too() -> None:
 
 def test_the_end_of_a_chain_says_what_to_do_with_the_session_in_it() -> None:
     """S-07."""
-    text = final_text(PLACE, LIMITED, REASONS[R.LLM_RATE_LIMITED], "9 calls in 262 s: retry.max_retries is 8", "job-1")
+    text = compose_final_text(
+        PLACE, LIMITED, REASONS[R.LLM_RATE_LIMITED], "9 calls in 262 s: retry.max_retries is 8", "job-1"
+    )
     assert text == (
         f"{PLACE}: the provider limits the rate of requests (HTTP 429): Rate limit reached; 9 calls in 262 s: "
         "retry.max_retries is 8; go on with 'perdure resume job-1', raise the limit with the provider, or give the "
@@ -88,7 +98,7 @@ def test_a_failure_that_is_retried_has_no_advice() -> None:
 
 def test_the_advice_is_there_behind_the_longest_text() -> None:
     long = LIMITED.model_copy(update={"text": "x" * 1_500})
-    text = final_text("p" * 400, long, REASONS[R.LLM_RATE_LIMITED], "1 call: retry.max_retries is 0", "s" * 200)
+    text = compose_final_text("p" * 400, long, REASONS[R.LLM_RATE_LIMITED], "1 call: retry.max_retries is 0", "s" * 200)
     assert len(text) <= 2_000
     assert text.endswith("or give the agent fallback_models")
 

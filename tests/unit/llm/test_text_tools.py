@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 
 from perdure.contracts.agents import ToolMode
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import RawCall, ToolDeclaration
 from perdure.contracts.values import json_object
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.text_tools import TextCall, as_text, calls_in, describe_tools, write_calls
+from perdure.llm.text_tools import calls_in, describe_tools, to_text, write_calls
 
 MODES: list[Any] = [mode for mode in get_args(ToolMode) if mode not in {"auto", "api"}]
 TAGGED: list[Any] = ["xml", "json-in-xml", "json-with-tag"]
@@ -48,7 +48,7 @@ def read(mode: Any, text: str, tools: Sequence[ToolDeclaration] = TOOLS) -> tupl
     return left, [(call.name, json_object(call.arguments)) for call in calls]
 
 
-def broken(mode: Any, text: str) -> tuple[str, TextCall]:
+def broken(mode: Any, text: str) -> tuple[str, RawCall]:
     """The one call of a text, whose arguments must be no JSON object."""
     left, (call,) = calls_in(mode, text, TOOLS)
     with pytest.raises(ValueError, match=r"."):
@@ -244,7 +244,7 @@ def test_the_prompt_names_every_tool_and_shows_a_call_that_is_one(mode: Any) -> 
     for tool in TOOLS:
         line = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         assert line in [
-            json.loads(one) for one in text.splitlines() if one.startswith('{"name"') and "description" in one
+            json.loads(row) for row in text.splitlines() if row.startswith('{"name"') and "description" in row
         ]
     other = declared("TOOL"), declared("OTHER_TOOL")
     shown = text.partition("in no code block:\n\n")[2]
@@ -280,7 +280,7 @@ CONVERSATION: list[WireMessage] = [
 @pytest.mark.parametrize("mode", MODES)
 def test_a_conversation_in_text_has_no_calls_and_reads_like_one_in_this_mode(mode: Any) -> None:
     """S-27: providers without tools take it, and the model sees calls in the form it is asked for."""
-    told = as_text(mode, CONVERSATION, TOOLS)
+    told = to_text(mode, CONVERSATION, TOOLS)
     roles = "system user assistant user assistant user assistant user user"
     assert [message["role"] for message in told] == roles.split()
     assert all("tool_calls" not in message and "tool_call_id" not in message for message in told)

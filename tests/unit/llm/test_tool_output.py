@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, replace_surrogates, shorten_output
+from perdure.contracts.values import replace_surrogates
+from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, shorten_output
 
 
 @given(st.text(max_size=400), st.integers(1, 300))

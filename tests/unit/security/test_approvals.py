@@ -11,7 +11,7 @@ from perdure import Agent, AgentDefinitionError, ApprovalPolicy, ApprovalRule, S
 from perdure.contracts.hooks import Finish, HookRule
 from perdure.contracts.input_requests import digest_of
 from perdure.contracts.tools import PlannedCall
-from perdure.security.approvals import apply_policy, is_approved, verdict
+from perdure.security.approvals import apply_policy, decide, is_approved
 
 
 @tool(requires_approval=True)
@@ -95,7 +95,7 @@ def test_the_first_rule_that_fits_decides_and_what_may_run_is_decided_the_same_w
 
     expected = next((rule.decision for rule in rules if fits(rule)), "ask")
     raw, definition = json.dumps(arguments), agent(*rules).definition
-    assert verdict(definition.approvals, pay.declaration, arguments) == expected
+    assert decide(definition.approvals, pay.declaration, arguments) == expected
     call = plan(raw, *rules)
     assert (call.needs, call.rejected is not None) == ("approval" if expected == "ask" else None, expected == "deny")
     assert is_approved(definition, pay.declaration, raw, None) is (expected == "allow")
@@ -174,4 +174,4 @@ def test_a_schema_that_cannot_be_used_lets_nothing_pass(schema: Any) -> None:
     assert (call.needs, call.rejected) == ("approval", None)
     for decision, expected in (("allow", "ask"), ("deny", "deny")):
         rule = ApprovalRule.model_validate({"tool": "pay", "arguments": schema, "decision": decision})
-        assert verdict(ApprovalPolicy(rules=(rule,)), pay.declaration, {"amount": 7}) == expected
+        assert decide(ApprovalPolicy(rules=(rule,)), pay.declaration, {"amount": 7}) == expected

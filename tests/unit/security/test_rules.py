@@ -15,7 +15,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.input_requests import Verdict, digest_of
 from perdure.contracts.tools import PlannedCall, ToolDeclaration
 from perdure.contracts.values import JsonValue
-from perdure.security.approvals import MAX_ASKED_BYTES, apply_policy, fits, is_approved, reject_oversized, verdict
+from perdure.security.approvals import MAX_ASKED_BYTES, apply_policy, decide, is_approved, is_fitting, reject_oversized
 
 Schema = dict[str, JsonValue]
 
@@ -80,7 +80,7 @@ def amounts(schema: Schema) -> Schema:
 def test_a_bound_that_is_not_met_by_what_it_bounds_allows_nothing(schema: Schema, amount: JsonValue) -> None:
     """JSON schema lets a bound on numbers pass any text; somebody who allows 20 does not mean that."""
     free = ToolDeclaration(name="t", description="", parameters={"properties": {"amount": {}}}, reference="m:t")
-    assert not fits(rule(amounts(schema)), free, {"amount": amount})
+    assert not is_fitting(rule(amounts(schema)), free, {"amount": amount})
 
 
 @pytest.mark.parametrize(
@@ -98,16 +98,16 @@ def test_a_bound_that_is_not_met_by_what_it_bounds_allows_nothing(schema: Schema
 )
 def test_what_a_bound_is_about_and_keeps_to_is_allowed(schema: Schema, amount: JsonValue) -> None:
     free = ToolDeclaration(name="t", description="", parameters={"properties": {"amount": {}}}, reference="m:t")
-    assert fits(rule(amounts(schema)), free, {"amount": amount})
+    assert is_fitting(rule(amounts(schema)), free, {"amount": amount})
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.text(), st.none(), st.lists(st.integers())))
 def test_only_a_number_below_a_maximum_passes_it(amount: Any) -> None:
     free = ToolDeclaration(name="t", description="", parameters={"properties": {"amount": {}}}, reference="m:t")
     small = isinstance(amount, int | float) and amount <= 20
-    assert fits(rule(SMALL), free, {"amount": amount}) is small
+    assert is_fitting(rule(SMALL), free, {"amount": amount}) is small
     # What forbids, and what asks, goes for whatever it might be about.
-    assert fits(rule({"properties": {"amount": {"minimum": 20}}}, "deny"), free, {"amount": "999"})
+    assert is_fitting(rule({"properties": {"amount": {"minimum": 20}}}, "deny"), free, {"amount": "999"})
 
 
 def test_a_text_where_the_tool_takes_numbers_and_texts_waits_for_somebody() -> None:
@@ -148,8 +148,8 @@ def test_a_rule_for_many_tools_may_name_what_one_of_them_has_and_allows_no_other
     guarded = look.declaration.model_copy(
         update={"requires_approval": True, "parameters": {"properties": {"at": {"type": "string"}}}}
     )
-    assert verdict(agent.definition.approvals, pay.declaration, {"amount": 7}) == "allow"
-    assert verdict(agent.definition.approvals, guarded, {"at": "it"}) == "ask"
+    assert decide(agent.definition.approvals, pay.declaration, {"amount": 7}) == "allow"
+    assert decide(agent.definition.approvals, guarded, {"at": "it"}) == "ask"
 
 
 @pytest.mark.parametrize(

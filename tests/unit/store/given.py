@@ -20,7 +20,7 @@ from perdure.contracts.generations import Generate
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, SendRequest, StopReason
-from perdure.store import RERUN, Claim, LedgerCall, Opened, StepRecord, Store
+from perdure.store import RERUN, Claim, ClaimedTurn, LedgerCall, StepRecord, Store
 
 SESSION = "s"
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +41,9 @@ def opening(
     return OpenTurn(session=session, request=request, request_id=request_id, run_started_at=run_started_at)
 
 
-async def open_turn(store: Store, prompt: str = "hello", *, session: str = SESSION, request_id: str = "r1") -> Opened:
+async def open_turn(
+    store: Store, prompt: str = "hello", *, session: str = SESSION, request_id: str = "r1"
+) -> ClaimedTurn:
     return await store.open_turn(opening(prompt, session=session, request_id=request_id), HELPER)
 
 

@@ -45,7 +45,7 @@ LEAD = AgentDefinition(
 
 
 async def statuses(store: Store) -> list[str]:
-    return [one.status for one in await store.checkpoints(SESSION)]
+    return [checkpoint.status for checkpoint in await store.checkpoints(SESSION)]
 
 
 async def last(store: Store) -> Checkpoint:
@@ -89,16 +89,16 @@ async def test_a_checkpoint_is_stored_for_each_step_with_what_the_model_call_use
     second = await answer(store, generate(first.id, step=2, call_ids=["c1"]), "there", cost="0.05")
     await store.commit_turn(commit(second.id))
 
-    start, one, two = await store.checkpoints(SESSION)
+    start, first_step, two = await store.checkpoints(SESSION)
 
-    assert [(point.id, point.turn, point.step) for point in (start, one, two)] == [
+    assert [(point.id, point.turn, point.step) for point in (start, first_step, two)] == [
         (opened.tip, 1, 0),
         (first.id, 1, 1),
         (second.id, 1, 2),
     ]
-    assert [point.status for point in (start, one, two)] == ["init", "proceeding", "completed"]
-    assert [point.messages for point in (start, one, two)] == [1, 2, 4]
-    assert (two.agent, two.model, two.retries, one.retries) == ("helper", "test/model", 1, 0)
+    assert [point.status for point in (start, first_step, two)] == ["init", "proceeding", "completed"]
+    assert [point.messages for point in (start, first_step, two)] == [1, 2, 4]
+    assert (two.agent, two.model, two.retries, first_step.retries) == ("helper", "test/model", 1, 0)
     assert (two.context_tokens, two.context_window, two.context_used) == (15, 1_000, 0.015)
     assert (two.usage, two.cost_usd) == (Usage(input_tokens=20, output_tokens=10), Decimal("0.15"))
 
@@ -190,8 +190,12 @@ async def test_messages_are_those_a_model_reads(store: Store) -> None:
     await fork(store, 2)
 
     found = await store.checkpoints(SESSION)
-    assert [(one.step, one.messages, one.usage.input_tokens) for one in found] == [(0, 1, 0), (1, 2, 10), (2, 3, 120)]
-    assert [one.messages for one in await store.checkpoints(FORK)] == [4]
+    assert [(checkpoint.step, checkpoint.messages, checkpoint.usage.input_tokens) for checkpoint in found] == [
+        (0, 1, 0),
+        (1, 2, 10),
+        (2, 3, 120),
+    ]
+    assert [checkpoint.messages for checkpoint in await store.checkpoints(FORK)] == [4]
 
 
 async def test_what_a_rewind_left_behind_is_still_a_checkpoint(store: Store) -> None:
@@ -200,7 +204,10 @@ async def test_what_a_rewind_left_behind_is_still_a_checkpoint(store: Store) -> 
     await store.commit_turn(commit(first.id))
     await rewind(store, 0)
 
-    assert [(one.turn, one.step, one.status, one.messages) for one in await store.checkpoints(SESSION)] == [
+    assert [
+        (checkpoint.turn, checkpoint.step, checkpoint.status, checkpoint.messages)
+        for checkpoint in await store.checkpoints(SESSION)
+    ] == [
         (1, 0, "init", 1),
         (1, 1, "completed", 2),
         (2, 0, "init", 1),

@@ -84,8 +84,8 @@ async def test_the_next_turn_goes_on_from_the_summary(store: Store) -> None:
 async def test_a_second_summary_stands_for_the_first(store: Store) -> None:
     opened = await open_turn(store)
     first = await answer(store, generate(opened.tip), "one")
-    one = await summarise(store, compact(first.id))
-    second = await answer(store, generate(one.id, step=2), "two")
+    summary = await summarise(store, compact(first.id))
+    second = await answer(store, generate(summary.id, step=2), "two")
     newer = UserMessage(content="the gist of all", summary_of=3)
     two = await summarise(store, compact(second.id, step=3), summary=newer)
 

@@ -12,7 +12,7 @@ from perdure.contracts.hooks import TodosChanged
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.tools import Todo
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
-from perdure.store import NotFoundError, Opened, ResumeRefusedError, Store
+from perdure.store import ClaimedTurn, NotFoundError, ResumeRefusedError, Store
 from perdure.store.database import Address
 from tests.unit.store.given import (
     HELPER,
@@ -39,11 +39,11 @@ def resuming(origin: ResumeFrom, prompt: str = "go on", *, session: str = FORK, 
     return OpenTurn(session=session, request=request, request_id=request_id, run_started_at=LATER)
 
 
-async def fork(store: Store, step: int | None, prompt: str = "go on", *, turn: int | None = None) -> Opened:
+async def fork(store: Store, step: int | None, prompt: str = "go on", *, turn: int | None = None) -> ClaimedTurn:
     return await store.open_turn(resuming(ResumeFrom(session=SESSION, turn=turn, step=step), prompt), HELPER)
 
 
-async def rewind(store: Store, turn: int | None, step: int | None = None, prompt: str = "go on") -> Opened:
+async def rewind(store: Store, turn: int | None, step: int | None = None, prompt: str = "go on") -> ClaimedTurn:
     origin = ResumeFrom(turn=turn, step=step)
     return await store.open_turn(resuming(origin, prompt, session=SESSION, request_id=f"to {origin}"), HELPER)
 

@@ -100,5 +100,5 @@ async def test_one_of_many_claimants_runs_a_tool_that_is_not_safe_to_repeat(stor
 async def test_one_of_many_identical_requests_opens_the_turn(store: Store) -> None:
     opened = await asyncio.gather(*(open_turn(store) for _ in range(WRITERS)))
 
-    assert sorted(one.first for one in opened) == [False] * (WRITERS - 1) + [True]
-    assert {(one.turn, one.tip) for one in opened} == {(1, opened[0].tip)}
+    assert sorted(opening.first for opening in opened) == [False] * (WRITERS - 1) + [True]
+    assert {(opening.turn, opening.tip) for opening in opened} == {(1, opened[0].tip)}

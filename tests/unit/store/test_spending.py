@@ -9,7 +9,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import CompactionEvent, DelegateEnd, DelegateStart, GenerationError, GenerationRetry
 from perdure.contracts.generations import Generate
 from perdure.contracts.hooks import Decided, ModelFallback
-from perdure.contracts.tools import Finish, PlannedCall, ToolOutcome
+from perdure.contracts.tools import FinishCall, PlannedCall, ToolOutcome
 from perdure.contracts.turns import Continuation, OpenTurn, StopReason
 from perdure.store import StepRecord, Store
 from perdure.store.commit_turn import output_of
@@ -166,7 +166,7 @@ async def test_a_stop_counts_no_tries_that_the_workflow_has_counted(store: Store
 
 @pytest.mark.parametrize(("approved", "output"), [(True, "the result"), (False, "")])
 def test_a_finish_that_was_approved_in_the_next_turn_gives_its_summary(approved: bool, output: str) -> None:
-    call = PlannedCall(call_id="c1", tool="finish", needs="approval", builtin=Finish(summary="the result"))
+    call = PlannedCall(call_id="c1", tool="finish", needs="approval", builtin=FinishCall(summary="the result"))
     tip = StepRecord(id="p", session=SESSION, turn=2, step=0, parent="t", messages=(), calls=(call,))
     done = (ToolOutcome(call_id="c1", preview="finished", recorded=False),) if approved else ()
 

@@ -1,15 +1,16 @@
 """What only a turn in memory has: somebody who acts at an event, a run after a run, and clear refusals."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import Agent, Image, StdioServerConfig, ask_user, tool
+from perdure import Agent, Image, RetryPolicy, StdioServerConfig, ask_user, tool
 from perdure.client import RequestRefusedError
-from perdure.contracts.events import Event
-from perdure.testing import Reply, Script, call, say
+from perdure.contracts.events import DelegateStart, Event
+from perdure.testing import Reply, Script, call, faults, say
 from perdure.testing.in_memory import InMemoryError, InMemoryRun, answer, approve, deny, run_in_memory
 from perdure.testing.memory_turn import RunningTurn
 
@@ -176,3 +177,24 @@ async def test_a_picture_reaches_the_model() -> None:
     picture = Image(data=b"\x89PNG\r\n\x1a\n" + b"0" * 20)
     run = await run_in_memory(agent(), ["What is it?", picture], script(say("a dot")))
     assert "image_url" in asked(run, 0)[0][1]
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+async def test_a_silent_provider_is_waited_for_in_virtual_time_on_both_wires(wire: str) -> None:
+    answers = script(say("ok").after(faults.hang()))
+    once = agent(model=f"{wire}/scripted", retry=RetryPolicy(max_retries=0), generation_timeout=timedelta(hours=1))
+    run = await run_in_memory(once, "go", answers)
+    assert (run.result.reason_code, run.seconds) == ("llm.timeout", 3_600)
+
+
+async def test_a_scripted_refusal_holds_no_later_call_of_the_key() -> None:
+    helper = agent(name="helper", model="openai/helper", description="Helps.")
+    limited = faults.rate_limited(headers={"retry-after": "30"})
+    helping = script(*(say("done").after(limited, limited) for _ in range(3)))
+    asking = call(("helper", {"query": "1"}), ("helper", {"query": "2"}), ("helper", {"query": "3"}))
+    run = await run_in_memory(agent(delegates=[helper]), "go", script(asking, say("ok")), models={"helper": helping})
+    started = [envelope.event for envelope in await run.events() if isinstance(envelope.event, DelegateStart)]
+    written = [envelope.event.type for start in started for envelope in await run.events(start.delegate)]
+    assert (run.result.stop_reason, len(started)) == ("finished", 3)
+    assert written.count("generation_retry") == 6
+    assert "generation_wait" not in written

@@ -104,15 +104,15 @@ def test_a_file_describes_agents_with_all_that_python_can_say(tmp_path: Path, mo
     agents = load_agents([file, str(tmp_path / f"{module}.py")])
     scout = agents["scout"]
     assert sorted(agents) == ["helper", "other", "scout"]
-    assert [one.name for one in scout.delegates] == ["helper", "other"]
-    assert [type(one).__name__ for one in scout.hooks] == ["HookRule", "Hook"]
+    assert [delegate.name for delegate in scout.delegates] == ["helper", "other"]
+    assert [type(hook).__name__ for hook in scout.hooks] == ["HookRule", "Hook"]
     assert scout.instructions == "You look around.\n\nBe quick."
     assert [tool.name for tool in scout.tools] == ["look", "plain", "notes__add"]
     assert [type(server) for server in scout.mcp_servers] == [StdioServerConfig, HttpServerConfig]
     assert scout.generation_timeout == timedelta(seconds=90)
     assert (scout.retry.max_retries, scout.retry.max_time) == (2, None)
     assert scout.budgets == Budgets.model_validate({"cost_usd": "0.5", "seconds": 3600})
-    assert [one.model for one in scout.fallback_models] == ["anthropic/claude-x", "openai/other"]
+    assert [fallback.model for fallback in scout.fallback_models] == ["anthropic/claude-x", "openai/other"]
     assert scout.cache == "off"
     assert (scout.on_tool_error, scout.on_unknown_tool) == ("feed_back", "abort")
     assert scout.definition.policy().on_unknown_tool == "abort"

@@ -21,8 +21,8 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_agents_at_top_level_are_loaded_by_name(tmp_path: Path) -> None:
-    one, two = written(tmp_path, GOOD.format(name="one")), written(tmp_path, GOOD.format(name="two"))
-    assert sorted(load_agents([one, two])) == ["one", "two"]
+    first, two = written(tmp_path, GOOD.format(name="one")), written(tmp_path, GOOD.format(name="two"))
+    assert sorted(load_agents([first, two])) == ["one", "two"]
 
 
 @pytest.mark.parametrize(

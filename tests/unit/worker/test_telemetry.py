@@ -26,10 +26,10 @@ from perdure.worker.telemetry import (
     JsonFormatter,
     SdkMetrics,
     bind,
-    brief,
     metrics_page,
     registry,
     serve_pages,
+    shorten,
 )
 
 
@@ -59,7 +59,7 @@ def test_what_comes_beside_the_message_holds_no_secret_either() -> None:
 async def test_what_a_tool_logs_is_without_the_arguments_that_are_masked() -> None:
     """S-52: sync or async, in the very call; not in another one."""
     formatter, bodies = JsonFormatter(frozenset()), Bodies(1)
-    context = CallContext("job", 1, "c1", "job/1/c1")
+    context = CallContext(session="job", turn=1, call_id="c1", idempotency_key="job/1/c1")
 
     @tool
     def blocking(password: str) -> str:
@@ -85,19 +85,19 @@ async def test_what_a_tool_logs_is_without_the_arguments_that_are_masked() -> No
 def test_a_failure_that_has_a_reason_code_is_one_sentence_without_a_traceback() -> None:
     """S-69: a surprise is called by its class, and keeps its traceback."""
     known = record("Completing activity as failed", ApplicationError("it broke", type="llm.timeout"))
-    brief(known)
+    shorten(known)
     line = json.loads(JsonFormatter(frozenset()).format(known))
     assert "exception" not in line
     assert (line["message"], line["reason_code"]) == ("llm.timeout: it broke", "llm.timeout")
 
     detail = ErrorDetail(code="tool.execution_error", title="pay", message="no", exception="exception.KeyError")
     of_a_tool = record("Completing activity as failed", ApplicationError("no", detail, type=detail.code))
-    brief(of_a_tool)
+    shorten(of_a_tool)
     line = json.loads(JsonFormatter(frozenset()).format(of_a_tool))
     assert (line["reason_code"], line["exception_code"]) == ("tool.execution_error", "exception.KeyError")
 
     unknown = record("Completing activity as failed", KeyError("surprise"))
-    brief(unknown)
+    shorten(unknown)
     line = json.loads(JsonFormatter(frozenset()).format(unknown))
     assert "surprise" in line["exception"]
     assert line["reason_code"] == "exception.KeyError"

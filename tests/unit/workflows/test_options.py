@@ -4,7 +4,7 @@ import pytest
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Spent
-from perdure.contracts.hooks import Boundary, React
+from perdure.contracts.hooks import Boundary, RunHooks
 from perdure.workflows import options
 
 
@@ -13,7 +13,7 @@ def test_a_result_does_not_wait_long_for_a_worker_with_the_hooks_for_its_end(
     boundary: Boundary, *, patient: bool
 ) -> None:
     """They change nothing; hooks within the turn do, and are waited for like any lost worker."""
-    action = React(
+    action = RunHooks(
         session="s",
         turn=1,
         step=1,
@@ -23,6 +23,6 @@ def test_a_result_does_not_wait_long_for_a_worker_with_the_hooks_for_its_end(
         calling=("log",),
         spent=Spent(),
     )
-    retry = options.reacting(TurnPolicy(agent="a", model="p/m"), action)["retry_policy"]
+    retry = options.run_hooks(TurnPolicy(agent="a", model="p/m"), action)["retry_policy"]
     assert retry is not None
     assert (retry.maximum_attempts > options.AT_THE_END) is patient

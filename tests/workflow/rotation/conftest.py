@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from tests.conftest import FAST
 
@@ -18,7 +18,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedServer
     """A server that suggests a fresh history early, with what the module's ``LIMITS`` say beside."""
     more: dict[str, str] = getattr(request.module, "LIMITS", {})
     limits = {**FAST, "limit.historyCount.suggestContinueAsNew": str(SUGGESTED_AFTER), **more}
-    async with EmbeddedServer(ServerOptions(port=free_port(), dynamic_config=limits)) as running:
+    async with EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=limits)) as running:
         yield running
 
 

@@ -8,6 +8,6 @@ async def rotated(house: House, session: str) -> None:
     query = f'WorkflowId = "{session}" AND ExecutionStatus = "ContinuedAsNew"'
 
     async def known() -> bool:
-        return bool([one async for one in house.temporal.list_workflows(query)])
+        return bool([execution async for execution in house.temporal.list_workflows(query)])
 
     await eventually(known)

@@ -6,7 +6,7 @@ from typing import Any
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from perdure import Agent, ask_user
+from perdure import Agent, ApprovalPolicy, ApprovalRule, ask_user
 from perdure.contracts.turns import StopReason
 from perdure.testing import Script, ScriptedProvider, call, say
 from perdure.workflows.visibility import STATE
@@ -77,6 +77,32 @@ async def test_a_turn_that_waits_for_people_goes_on_in_a_fresh_history_and_asks_
     assert (result["turn"], result["stop_reason"]) == (1, "finished")
     assert PAID == [7]
     assert len(await house.events("user_input_required")) == 2
+
+
+async def test_a_turn_that_rotates_as_it_begins_to_wait_again_is_found_as_waiting(house: House) -> None:
+    """S-46 S-54: the new run goes by what is shown of the turn, and not by what should be."""
+    body = Body()
+    approved = ApprovalPolicy(rules=(ApprovalRule(tool="held", decision="ask"),))
+    asker = Agent(name="tester", model="openai/scripted", tools=[ask_user, body.held()], approvals=approved)
+    script = Script(replies=(several(COLOUR, call(("held", {}))), say("done")))
+    async with ScriptedProvider(script) as provider, house.worker(asker):
+        house.use(provider)
+        handle = await house.start()
+        question, approval = await waiting(house, 2)
+        for _ in range(UPDATES - 1):
+            await update(house, "approve", request=approval["request_id"], by="ann")
+        await happened(body.started)
+        body.released.set()
+        current = house.temporal.get_workflow_handle(house.session)
+
+        async def is_shown_as_waiting() -> bool:
+            described = await current.describe()
+            is_next_run = described.run_id != handle.first_execution_run_id
+            return is_next_run and described.typed_search_attributes.get(STATE) == "waiting_for_input"
+
+        await eventually(is_shown_as_waiting)
+        await update(house, "answer", request=question["request_id"], value="red")
+        assert (await current.result())["stop_reason"] == "finished"
 
 
 async def crowd(house: House) -> None:

@@ -89,7 +89,7 @@ async def test_what_waits_for_a_turn_that_rotates_is_carried_along(house: House)
         body.released.set()
         result = await house.temporal.get_workflow_handle(house.session).result()
         rotated = house.temporal.get_workflow_handle(house.session, run_id=before)
-        assert (await _input_of_the_next_run(rotated))["carried"]["turn"]["turn"] == 1
+        assert (await _input_of_the_next_run(rotated))["carried"]["turn"]["origin"]["turn"] == 1
     assert (result["turn"], result["output"]) == (3, "third")
     assert [record.result.output for record in await house.store.turns(house.session) if record.result] == [
         "first",

@@ -9,11 +9,11 @@ from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, hook
 from perdure.activities.agents import Definitions, TurnContexts
-from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE, ReactActivity
+from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE, HooksActivity
 from perdure.activities.tool_runner import Bodies
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
-from perdure.contracts.hooks import Boundary, React
+from perdure.contracts.hooks import Boundary, RunHooks
 from perdure.contracts.turns import StopReason
 from perdure.store import Store
 from perdure.workflows import options
@@ -34,7 +34,7 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
     bodies = Bodies(1)
     async with await Store.open("sqlite:///:memory:", upgrade=True) as store:
         await store.register_agents([agent.definition])
-        reacting = ReactActivity(
+        reacting = HooksActivity(
             store=store,
             agents={},
             definitions=Definitions(store),
@@ -42,7 +42,7 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
             contexts=TurnContexts(store, {}),
             secrets=frozenset(),
         )
-        asked = React(
+        asked = RunHooks(
             session="s",
             turn=1,
             step=1,
@@ -53,7 +53,7 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
             spent=Spent(),
         )
         with pytest.raises(ApplicationError, match="has no hook 'log'") as raised:
-            await ActivityEnvironment().run(reacting.react, asked)
+            await ActivityEnvironment().run(reacting.run_hooks, asked)
     bodies.close()
     delay = raised.value.next_retry_delay
     assert delay is not None
@@ -85,10 +85,10 @@ async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_to
             cost_usd=Decimal(0),
         )
         steps = [ToolProgress(call_id="c1", tool="dig", progress=number) for number in range(2 * PAGE)]
-        events = [new_event(f"{one.progress}", one, step=2) for one in steps]
+        events = [new_event(f"{step.progress}", step, step=2) for step in steps]
         events.insert(len(events) + 1 - late, new_event("1/c0/delegate_end", ended))
         await store.append_events(SESSION, [new_event("first"), *events])
-        reacting = ReactActivity(
+        reacting = HooksActivity(
             store=store,
             agents={"helper": agent},
             definitions=Definitions(store),
@@ -96,7 +96,7 @@ async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_to
             contexts=TurnContexts(store, {}),
             secrets=frozenset(),
         )
-        asked = React(
+        asked = RunHooks(
             session=SESSION,
             turn=1,
             step=2,
@@ -105,6 +105,6 @@ async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_to
             boundary="step",
             calling=("note",),
         )
-        reacted = await ActivityEnvironment().run(reacting.react, asked)
+        reacted = await ActivityEnvironment().run(reacting.run_hooks, asked)
     bodies.close()
     assert (heard, reacted.calls) == ([float(number) for number in range(2 * PAGE)], 2 * PAGE)
