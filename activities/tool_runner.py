@@ -131,7 +131,7 @@ class Bodies:
         return self._run_on_a_thread(function, names)
 
     def close(self) -> None:
-        """Leave the toolsets, and stop both; a blocking body that will not end is left behind."""
+        """Leave the toolsets, cancel what still runs, and stop both; a body that will not end is left behind."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         leaving = asyncio.run_coroutine_threadsafe(self._toolsets.leave(), self._loop)
         try:
@@ -139,6 +139,9 @@ class Bodies:
                 logger.warning("%s", error)
         except TimeoutError:
             logger.warning("the toolsets could not be left within %g s", LEAVING_SECONDS)
+        ending = asyncio.run_coroutine_threadsafe(_cancel_bodies(), self._loop)
+        with contextlib.suppress(TimeoutError):  # a body blocks the loop
+            ending.result(2 * CANCELLING_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=1)
         if not self._thread.is_alive():
@@ -177,6 +180,19 @@ async def wait_within(
         msg = f"{who} cancelled itself"
         raise RuntimeError(msg)
     return waiting.result()
+
+
+CANCELLING_SECONDS = 1.0
+"""Longest time that async bodies have to end when the worker closes."""
+
+
+async def _cancel_bodies() -> None:
+    """Cancel every other task of the loop; asyncio tells of a task that is destroyed while it waits at any time."""
+    running = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in running:
+        task.cancel()
+    if running and (stubborn := (await asyncio.wait(running, timeout=CANCELLING_SECONDS))[1]):
+        logger.warning("%d async tools ignore that they are cancelled, and are left behind", len(stubborn))
 
 
 async def _run_contained(body: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
