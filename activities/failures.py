@@ -201,7 +201,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
     said = carrier or error
     status = None if no_reply else _status_of(chain, reply)
-    text = redact(_words_of(said, chain, reply if carrier is None else None), secrets)
+    words = redact(_words_of(said, chain, reply if carrier is None else None), secrets)
     return FailureFacts(
         status=status,
         retry_after_seconds=parse_retry_after(headers, now),
@@ -209,7 +209,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
         classes=tuple(name for name in names(error) if status in _BAD_REQUEST or name not in _BY_WORDS),
         causes=causes,
         names=_provider_names(chain, reply),
-        text=head_and_tail(text, MAX_TEXT),
+        text=" ".join(head_and_tail(words, MAX_TEXT).split()),  # an error is one line
         own_code=_own_code_of(said),
         own_transient=getattr(said, "transient", False) is True,
     )

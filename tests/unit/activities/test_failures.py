@@ -27,3 +27,9 @@ def test_a_long_text_is_cut_after_it_was_redacted() -> None:
     text = facts_of(ValueError("x" * (MAX_TEXT - 10) + KEY + "y" * 100_000), NOW, {KEY}).text
     assert len(text) == MAX_TEXT
     assert "sk-" not in text
+
+
+def test_the_text_is_one_line() -> None:
+    """Proxies answer with pages of HTML; what is shown of an error is a line, in logs and in the Temporal UI too."""
+    assert facts_of(ValueError("<html>\r\n  <h1>502</h1>\n\n</html>"), NOW).text == "<html> <h1>502</h1> </html>"
+    assert "\n" not in facts_of(ValueError("x" * 2 * MAX_TEXT), NOW).text
