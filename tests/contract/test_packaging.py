@@ -1,5 +1,6 @@
 """What the wheel delivers: one top-level name, typed, with its migrations, and importable as it is."""
 
+import hashlib
 import zipfile
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
 def test_the_wheel_carries_every_module_of_the_library_and_says_it_is_typed(wheel: Path) -> None:
     wanted = {path.as_posix() for path in sources("perdure")} | {"perdure/py.typed"}
     assert wanted - contents(wheel) == set()
+
+
+def test_the_wheel_carries_the_page(wheel: Path) -> None:
+    wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "perdure/gateway/ui").rglob("*") if path.is_file()}
+    assert {"perdure/gateway/ui/fold.js", "perdure/gateway/ui/vendor/README"} <= wanted
+    assert wanted - contents(wheel) == set()
+
+
+def test_vendored_files_are_those_of_their_release() -> None:
+    vendor = ROOT / "perdure/gateway/ui/vendor"
+    digest = hashlib.sha256((vendor / "htm-preact-standalone.module.js").read_bytes()).hexdigest()
+    assert f"sha256 {digest}" in (vendor / "README").read_text(encoding="utf-8")
 
 
 def test_the_wheel_carries_no_development_files(wheel: Path) -> None:
