@@ -188,6 +188,21 @@ class Settings(BaseSettings):
     metrics_address: str = Field(
         default="127.0.0.1:9464", description="HOST:PORT of /metrics, /healthz and /readyz; empty turns them off"
     )
+    gateway_address: str = Field(default="127.0.0.1:8234", description="HOST:PORT of 'perdure gateway'")
+    gateway_tokens_file: Path | None = Field(
+        default=None, description="File of the gateway's tokens: a line for each, with its hash"
+    )
+    gateway_tokens: str = Field(default="", description="The same lines in the variable itself, instead of a file")
+    gateway_max_running: int = Field(default=1000, ge=0, description="Running jobs of one tenant; 0 is no limit")
+    gateway_max_streams: int = Field(
+        default=1000, ge=0, description="Open event streams of one tenant in one gateway; 0 is no limit"
+    )
+    gateway_max_requests: int = Field(
+        default=500, ge=0, description="Requests of one tenant in one gateway and second; 0 is no limit"
+    )
+    gateway_max_body_bytes: int = Field(
+        default=32_000_000, ge=1024, description="Longest body of a request; images and files come in base64"
+    )
     tool_threads: int = Field(default=64, ge=1, le=4096, description="Sync tools that may run at once in a worker")
     max_activities: int = Field(default=200, ge=1, description="Model and tool calls that may run at once in a worker")
     max_cached_workflows: int = Field(default=1000, ge=1, description="Turns kept in memory; more than are active")

@@ -10,6 +10,7 @@ from perdure.cli.errors import CliError, ExitCode, MistakeError
 VERBS: dict[str, str] = {
     "dev": "Embedded server, UI and worker in one command.",
     "worker": "A worker for a cluster.",
+    "gateway": "The HTTP door for other services.",
     "run": "Start a turn and follow it live.",
     "send": "Send a message: the next turn, or into the running one.",
     "follow": "Follow the running or last turn of a session.",

@@ -17,7 +17,7 @@ from perdure.contracts.input_requests import InputReceipt, InputRequest, Need, O
 @click.command("inbox")
 @click.option("--session", metavar="ID", help="Only what this session waits for.")
 @click.option("--agent", metavar="A", help="Only turns of this agent.")
-@click.option("--tenant", metavar="T", help="Only turns of this tenant; by the search attribute PerdureTenant.")
+@click.option("--tenant", metavar="T", help="Only sessions of this tenant.")
 @click.option("--json", "as_json", is_flag=True, help="One request a line, as JSON.")
 def inbox_command(*, session: str | None, agent: str | None, tenant: str | None, as_json: bool) -> None:
     """List what waits for people over all sessions, the oldest request first, with the commands that reply.

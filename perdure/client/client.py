@@ -310,7 +310,7 @@ class Client:
         Args:
             session: Only what this session waits for.
             agent: Only turns of this agent.
-            tenant: Only turns of this tenant; by the search attribute ``PerdureTenant``.
+            tenant: Only sessions of this tenant; empty is the default tenant.
 
         Raises:
             ServerUnreachableError: The server does not answer.

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from perdure.client.connect import rpc_errors
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
 from perdure.client.read import closures, read_events
 from perdure.client.requests import turn_request, validate
@@ -25,12 +24,9 @@ from perdure.contracts.input_requests import (
     digest_of,
     readings,
 )
-from perdure.contracts.names import AGENT_TURN, SearchAttribute, Update
-from perdure.contracts.turns import StopReason
+from perdure.contracts.names import Update
 from perdure.contracts.values import JsonValue
 from perdure.store.errors import NotFoundError
-
-WAITING = StopReason.WAITING_FOR_INPUT
 
 _Body = AnswerRequest | ApproveRequest | DenyRequest
 
@@ -46,18 +42,13 @@ class Replies:
         store, now = await self._sessions.store(), datetime.now(UTC)
         found = [
             request
-            for request in await store.open_requests(session, agent)
+            for request in await store.open_requests(session, agent, tenant)
             if request.expires_at is None or request.expires_at > now
         ]
         kept = {request.session for request in found}
         if not kept:
             return []
         kept -= set(await closures(self._sessions.temporal, await store.open_runs(kept)))
-        if tenant is not None:
-            waits = f'({SearchAttribute.STATE} = "{WAITING}" OR {SearchAttribute.STOP_REASON} = "{WAITING}")'
-            query = f'WorkflowType = "{AGENT_TURN}" AND {SearchAttribute.TENANT} = {json.dumps(tenant)} AND {waits}'
-            with rpc_errors():
-                kept &= {run.id async for run in self._sessions.temporal.list_workflows(query)}
         return [request for request in found if request.session in kept]
 
     async def reply(

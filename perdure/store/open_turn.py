@@ -277,7 +277,7 @@ def open_turn(
         ResumeRefusedError: The session cannot go on from it.
     """
     locked = LockedSession.find(connection, opening.session) or LockedSession.create(
-        connection, opening.session, definition.name
+        connection, opening.session, definition.name, opening.request.tenant
     )
     request = {"session": opening.session, "request_id": opening.request_id}
     recorded = connection.execute(_BY_REQUEST, request).one_or_none()
@@ -378,6 +378,8 @@ def _begin(
     locked.connection.execute(_INSERT_TURN, row)
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
+    if turn == 1:  # a claim by somebody else gives way to the one whose turn it is
+        locked.tenant = request.tenant
     locked.save()
     return ClaimedTurn(turn=turn, tip=step.id, definition=digest, first=True)
 

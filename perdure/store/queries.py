@@ -81,7 +81,7 @@ def session(connection: Connection, session: str) -> SessionRecord:
         NotFoundError: There is no such session.
     """
     row = connection.execute(_SESSION, {"session": session}).one_or_none()
-    if row is None:
+    if row is None or row.turn == 0:  # claimed, and not begun
         msg = f"there is no session {session!r}"
         raise NotFoundError(msg)
     return session_record(row)
@@ -106,6 +106,8 @@ def sessions(
 
 def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     turns = schema.turns.c
+    if (tenant := wanted.get("tenant")) is not None:
+        yield schema.sessions.c.tenant == tenant
     if (agent := wanted.get("agent")) is not None:
         yield turns.agent == agent
     if (state := wanted.get("state")) is not None:
@@ -219,13 +221,14 @@ def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, 
 
 
 def open_requests(
-    connection: Connection, session: str | None = None, agent: str | None = None
+    connection: Connection, session: str | None = None, agent: str | None = None, tenant: str | None = None
 ) -> tuple[OpenRequest, ...]:
     """The input requests that open turns wait for and ended ones have stopped for, those asked first first."""
     events, sessions, turns = schema.events.c, schema.sessions.c, schema.turns.c
     chosen = [
         *([sessions.session == session] if session is not None else []),
         *([turns.agent == agent] if agent is not None else []),
+        *([sessions.tenant == tenant] if tenant is not None else []),
     ]
     of_session = (turns.session == sessions.session) & (turns.turn == sessions.turn)
     of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)

@@ -173,6 +173,7 @@ class SessionRecord(Value):
         head: Last step of the last ended turn.
         tip: Last step of the open turn.
         waiting: For a listed session: whether its open turn waits for a person.
+        tenant: That of its first turn.
     """
 
     session: str
@@ -185,6 +186,7 @@ class SessionRecord(Value):
     created_at: datetime
     updated_at: datetime
     waiting: bool = False
+    tenant: str = ""
 
 
 class PeopleWaitedFor(Value):
@@ -244,9 +246,11 @@ class TurnGlance(Value):
 class SessionFilter(TypedDict, total=False):
     """Filter of a list of sessions, by their last turns; ``since`` leaves out turns that began earlier.
 
-    ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates.
+    ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates. ``tenant`` is
+    that of the session's first turn; empty is the default tenant, and None is any.
     """
 
+    tenant: str | None
     agent: str | None
     state: RunState | None
     stop_reason: StopReason | None

@@ -126,6 +126,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("session", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
     Column("agent", Text, nullable=False),
     Column("turn", Integer, nullable=False),
     Column("open_turn", Integer),
@@ -134,6 +135,19 @@ sessions = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
+    Index("ix_sessions_tenant", "tenant", "open_turn"),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("session", Text, nullable=False),
+    Column("answer", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index("ix_requests_session", "session"),
 )
 
 turns = Table(
@@ -324,6 +338,7 @@ def session_record(row: Row[*tuple[object, ...]]) -> SessionRecord:
     """A session from its row."""
     return SessionRecord(
         session=row.session,
+        tenant=row.tenant,
         agent=row.agent,
         turn=row.turn,
         open_turn=row.open_turn,

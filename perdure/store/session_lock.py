@@ -1,6 +1,6 @@
 """The lock on a session, under which everything of it is written, and the numbering of its events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Self
 
@@ -12,7 +12,7 @@ from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.schema import envelope, insert_into
 
-_MUTABLE = ("agent", "turn", "open_turn", "head", "tip", "last_seq")
+_MUTABLE = ("tenant", "agent", "turn", "open_turn", "head", "tip", "last_seq")
 
 _LOCK = (
     select(*(schema.sessions.c[name] for name in _MUTABLE))
@@ -47,6 +47,13 @@ _RETRIES = (
 )
 
 
+def new_session(session: str, agent: str, tenant: str) -> Mapping[str, object]:
+    """The row of a session before its first turn."""
+    now = datetime.now(UTC)
+    about = {"session": session, "tenant": tenant, "agent": agent, "turn": 0, "last_seq": 0}
+    return {**about, "created_at": now, "updated_at": now}
+
+
 class LockedSession:
     """A session's row, held until the transaction ends: one writer at a time, so the sequence has no gaps.
 
@@ -57,6 +64,7 @@ class LockedSession:
         """Take over the values of the row, in the order of the columns that change."""
         self.connection = connection
         self.session = session
+        self.tenant: str
         self.agent: str
         self.turn: int
         self.open_turn: int | None
@@ -77,10 +85,9 @@ class LockedSession:
         return None if row is None else cls(connection, session, tuple(row))
 
     @classmethod
-    def create(cls, connection: Connection, session: str, agent: str) -> Self:
+    def create(cls, connection: Connection, session: str, agent: str, tenant: str) -> Self:
         """The locked row of a session that may be new."""
-        now = datetime.now(UTC)
-        values = {"session": session, "agent": agent, "turn": 0, "last_seq": 0, "created_at": now, "updated_at": now}
+        values = new_session(session, agent, tenant)
         connection.execute(insert_into(connection, schema.sessions).on_conflict_do_nothing(), values)
         locked = cls.find(connection, session)
         if locked is None:

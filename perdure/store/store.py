@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.events import Event
-from perdure.store import checkpoints, commit_turn, open_turn, queries, session_lock, steps, tool_calls
+from perdure.store import checkpoints, commit_turn, open_turn, queries, session_lock, steps, tenants, tool_calls
 from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
@@ -269,6 +269,13 @@ class Store:
     holds_call = _reads(tool_calls.holds_call)
     result_of_call = _reads(tool_calls.result_of_call)
     keep_artifacts = _writing_method_of(tool_calls.keep_artifacts)
+
+    claim_session = _writing_method_of(tenants.claim_session)
+    release_session = _writing_method_of(tenants.release_session)
+    claim_request = _writing_method_of(tenants.claim_request)
+    answer_request = _writing_method_of(tenants.answer_request)
+    tenant_of = _reads(tenants.tenant_of)
+    count_running = _reads(tenants.count_running)
 
     session = _reads(queries.session)
     glances = _reads(queries.read_glances)

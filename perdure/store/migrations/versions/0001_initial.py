@@ -54,6 +54,7 @@ def _create_conversations() -> None:
     op.create_table(
         "sessions",
         _text("session", primary_key=True),
+        _text("tenant"),
         _text("agent"),
         _integer("turn"),
         _integer("open_turn", nullable=True),
@@ -64,6 +65,17 @@ def _create_conversations() -> None:
         _time("updated_at"),
     )
     _partial_index("ix_sessions_open", "sessions", ["session", "open_turn"], "open_turn IS NOT NULL")
+    op.create_index("ix_sessions_tenant", "sessions", ["tenant", "open_turn"])
+    op.create_table(
+        "requests",
+        _text("tenant", primary_key=True),
+        _text("key", primary_key=True),
+        _text("digest"),
+        _text("session"),
+        _text("answer", nullable=True),
+        _time("created_at"),
+    )
+    op.create_index("ix_requests_session", "requests", ["session"])
     op.create_table(
         "turns",
         _text("session", primary_key=True),

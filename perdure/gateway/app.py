@@ -1,0 +1,71 @@
+"""The gateway's application: routes, guard, problem documents and the OpenAPI document, around one client."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from perdure.client import Client
+from perdure.gateway.access import Gateway
+from perdure.gateway.guard import Guard
+from perdure.gateway.limits import Limits
+from perdure.gateway.metrics import HttpMetrics
+from perdure.gateway.problems import DOCUMENTED, Problem, handle_errors
+from perdure.gateway.routes import OPEN_ROUTERS, ROUTERS
+from perdure.gateway.tokens import load_tokens
+
+DESCRIPTION = """Start, watch, steer and stop agents' jobs.
+
+Every answer that is no success is a problem document (RFC 9457) whose `code` stays the same."""
+
+
+class GatewayApp(FastAPI):
+    """FastAPI with our problem documents in its OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            made = get_openapi(title=self.title, version=self.version, description=DESCRIPTION, routes=self.routes)
+            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            schemas["Problem"] = Problem.model_json_schema()
+            self.openapi_schema = made
+        return self.openapi_schema
+
+
+def create_app(client: Client) -> FastAPI:
+    """The application for a connected client; its settings say which tokens and limits there are.
+
+    Raises:
+        SettingsError: The tokens cannot be read.
+    """
+    settings = client.settings
+    gateway = Gateway(client=client, tokens=load_tokens(settings), limits=Limits(settings))
+    metrics = HttpMetrics()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            gateway.stopping.set()
+
+    app = GatewayApp(
+        title="perdure",
+        version=version("perdure"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    app.state.metrics = metrics
+    for router in OPEN_ROUTERS:
+        app.include_router(router)
+    for router in ROUTERS:
+        app.include_router(router, responses=DOCUMENTED)
+    handle_errors(app)
+    app.add_middleware(Guard, gateway=gateway, metrics=metrics, max_body=settings.gateway_max_body_bytes)
+    return app

@@ -1,0 +1,64 @@
+"""The logs of a gateway: one JSON line a request, and one for each action, with who did it. No secrets, no prompts."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from perdure.gateway.access import Caller
+from perdure.security.redaction import redact_text
+
+audit_log = logging.getLogger("perdure.audit")
+"""Who started, steered, approved, cancelled and read what: records with the fields below, at level INFO."""
+
+access_log = logging.getLogger("perdure.access")
+"""Requests: method, path without its query, status, milliseconds, who."""
+
+_FIELDS = ("who", "tenant", "action", "session", "outcome", "method", "path", "status", "milliseconds")
+
+
+def audit(caller: Caller, action: str, session: str, outcome: str) -> None:
+    """Note what somebody did, or tried to.
+
+    Args:
+        caller: Who.
+        action: The verb, as the command line has it: ``start``, ``send``, ``approve`` …; ``read`` for all that reads.
+        session: Which session; empty for a list.
+        outcome: ``done``, or the code of the problem.
+    """
+    fields = {"who": caller.name, "tenant": caller.tenant, "action": action, "session": session, "outcome": outcome}
+    audit_log.info("%s %s: %s", action, session, outcome, extra=fields)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; secrets are cut out of messages and tracebacks."""
+
+    def __init__(self, secrets: frozenset[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_text(record.getMessage(), self._secrets),
+        }
+        line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["exception"] = redact_text(self.formatException(record.exc_info), self._secrets)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure_logging(level: str, secrets: frozenset[str]) -> None:
+    """Send every log record of this process to stderr as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    audit_log.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    for chatty in ("httpx", "httpcore", "sqlalchemy", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,151 @@
+"""The guard: looks at each request before a route sees it, and puts the headers on each answer.
+
+Plain ASGI, so that a caller without a token is refused before the body is read, and streams pass untouched.
+"""
+
+import time
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.contracts.errors import ReasonCode
+from perdure.gateway.access import ANYBODY, Caller, Gateway
+from perdure.gateway.audit import access_log
+from perdure.gateway.metrics import HttpMetrics
+from perdure.gateway.problems import ProblemCode, ProblemError, problem_response
+
+COOKIE = "perdure_token"
+"""The cookie of the page, which holds a token; scripts cannot read it."""
+
+GUARDED = "/v1/"
+"""Where the paths begin that need a token."""
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+}
+"""On each answer, unless its route has a header of that name."""
+
+
+def token_of(headers: Headers) -> tuple[str, bool]:
+    """The token of a request, and whether its browser sent it unasked, as a cookie; empty if there is none."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip(), False
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return "", False
+    return (found.value, True) if found is not None else ("", False)
+
+
+class Guard:
+    """Who asks, how often, how much; the access log, the metrics and the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway, metrics: HttpMetrics, max_body: int) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._metrics = metrics
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 500
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith(GUARDED):
+                    headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            await self._let_in(scope, receive, answer)
+        finally:
+            self._note(scope, status, time.monotonic() - began)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check(scope)
+            receive = self._limit_body(scope, receive)
+        except ProblemError as error:
+            response = problem_response(error.status, error.code, error.detail, error.headers)
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        token, unasked = token_of(headers)
+        tokens = self._gateway.tokens
+        if tokens is None or unasked:
+            _check_origin(scope["method"], headers, only_loopback=tokens is None)
+        if not scope["path"].startswith(GUARDED):
+            return
+        caller: Caller | None = ANYBODY if tokens is None else tokens.find(token)
+        if caller is None:
+            why = "nobody knows the token" if token else "send a token: 'Authorization: Bearer …'"
+            raise ProblemError(401, ProblemCode.UNAUTHENTICATED, why, {"WWW-Authenticate": "Bearer"})
+        scope.setdefault("state", {})["caller"] = caller
+        self._gateway.limits.take_request(caller.tenant)
+
+    def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
+        """The body, up to the limit: one that says it is longer is refused at once, any other when it is."""
+        limit, size = self._max_body, 0
+        msg = f"the body has more than {limit:,} bytes, the limit"
+        told = Headers(scope=scope).get("content-length", "")
+        if told.isdigit() and int(told) > limit:
+            raise ProblemError(413, ReasonCode.REQUEST_TOO_LARGE, msg)
+
+        async def receive_counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise HTTPException(413, msg)  # of which FastAPI alone makes no other error
+            return message
+
+        return receive_counted
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "")
+        self._metrics.note(scope["method"], route, status, seconds)
+        caller = scope.get("state", {}).get("caller")
+        fields = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "milliseconds": round(seconds * 1000, 1),
+            **({"who": caller.name, "tenant": caller.tenant} if caller is not None else {}),
+        }
+        access_log.info("%s %s %s", scope["method"], scope["path"], status, extra=fields)
+
+
+def _check_origin(method: str, headers: Headers, *, only_loopback: bool) -> None:
+    """Refuse what another site's page has a browser send: nothing else in it proves who asks."""
+    host = headers.get("host", "")
+    name = urlsplit(f"//{host}").hostname or ""
+    if only_loopback and name not in _LOOPBACK:  # a name of theirs that leads here
+        msg = f"without tokens the gateway answers as localhost only, not as {name!r}; configure tokens"
+        raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)
+    origin = headers.get("origin")
+    if origin is not None and method not in _SAFE and urlsplit(origin).netloc != host:
+        msg = "a page of another site may not ask this; send the token in the header Authorization"
+        raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)

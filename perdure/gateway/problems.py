@@ -1,0 +1,202 @@
+"""Problem documents (RFC 9457): each refusal and failure of the gateway, with a code that stays the same."""
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from perdure.client import errors
+from perdure.contracts.errors import PerdureError, ReasonCode
+from perdure.store.errors import NotFoundError, StoreError
+
+logger = logging.getLogger("perdure.gateway")
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemCode(StrEnum):
+    """Codes of problems that no turn ends with; the others are reason codes."""
+
+    BAD_JSON = "request.bad_json"
+    """The body is no JSON, or not in UTF-8."""
+    UNAUTHENTICATED = "request.unauthenticated"
+    """There is no token, or nobody knows it."""
+    FORBIDDEN = "request.forbidden"
+    """The token lacks the scope that the route needs."""
+    FOREIGN_ORIGIN = "request.foreign_origin"
+    """A page of another site asks, or the gateway is asked under a name that is not its own."""
+    NOT_FOUND = "request.not_found"
+    """There is no such route."""
+    METHOD_NOT_ALLOWED = "request.method_not_allowed"
+    """The route does not take the method."""
+    UNKNOWN_ARTIFACT = "request.unknown_artifact"
+    """The session has no artifact of that id."""
+    UNKNOWN_TURN = "request.unknown_turn"
+    """The session has no turn of that number."""
+    SESSION_BUSY = "request.session_busy"
+    """Another turn of the session runs."""
+    SESSION_IDLE = "request.session_idle"
+    """No turn of the session runs."""
+    CONFLICT = "request.conflict"
+    """What is asked does not fit what has happened, such as an answer that nothing waits for."""
+    KEY_REUSED = "request.key_reused"
+    """The Idempotency-Key came before, with another body."""
+    RATE_LIMITED = "request.rate_limited"
+    """The tenant sends too many requests."""
+    TOO_MANY_RUNNING = "request.too_many_running"
+    """The tenant has too many running jobs."""
+    TOO_MANY_STREAMS = "request.too_many_streams"
+    """The tenant has too many open streams."""
+    NO_WORKER = "runtime.no_worker"
+    """No worker took the request."""
+    SERVER_UNAVAILABLE = "runtime.server_unavailable"
+    """The Temporal server does not answer."""
+    SERVER_REFUSED = "runtime.server_refused"
+    """The Temporal server refused what the gateway asked."""
+    INTERNAL = "runtime.internal"
+    """A mistake of the gateway's; its log has the traceback."""
+
+
+class Problem(BaseModel):
+    """A problem document."""
+
+    type: str = Field(description="A URN with the code")
+    title: str = Field(description="The status in words")
+    status: int
+    code: str = Field(description="What programs decide by")
+    detail: str = Field(description="One sentence for people: the cause, and the next thing to try")
+
+
+class ProblemError(Exception):
+    """What a route raises to answer with a problem document."""
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = headers
+
+
+RETRY_LATER = {"Retry-After": "5"}
+
+_OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (errors.UnknownSessionError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
+    (errors.UnknownArtifactError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_ARTIFACT),
+    (NotFoundError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
+    (errors.UnknownAgentError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_UNKNOWN_AGENT),
+    (errors.SessionBusyError, HTTPStatus.CONFLICT, ProblemCode.SESSION_BUSY),
+    (errors.SessionIdleError, HTTPStatus.CONFLICT, ProblemCode.SESSION_IDLE),
+    (errors.WrongTurnError, HTTPStatus.CONFLICT, ReasonCode.REQUEST_TURN_MISMATCH),
+    (errors.TurnClosedError, HTTPStatus.CONFLICT, ReasonCode.RUNTIME_TURN_CLOSED),
+    (errors.RequestRefusedError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_INVALID),
+    (errors.NoWorkerError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.NO_WORKER),
+    (errors.ServerUnreachableError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.SERVER_UNAVAILABLE),
+    (errors.ServerRefusedError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.SERVER_REFUSED),
+    (errors.StoreMismatchError, HTTPStatus.SERVICE_UNAVAILABLE, ReasonCode.RUNTIME_STORE_MISMATCH),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, ReasonCode.RUNTIME_STORE_UNAVAILABLE),
+    (PerdureError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.INTERNAL),
+)
+"""The status and the code of what the client and the store raise; the first class that fits."""
+
+_OF_STATUSES: Mapping[int, str] = {
+    400: ProblemCode.BAD_JSON,
+    404: ProblemCode.NOT_FOUND,
+    405: ProblemCode.METHOD_NOT_ALLOWED,
+    413: ReasonCode.REQUEST_TOO_LARGE,
+}
+
+
+def problem_response(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem document as a response."""
+    problem = Problem(
+        type=f"urn:perdure:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=" ".join(detail.split()),
+    )
+    return JSONResponse(problem.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def problem_of(error: Exception) -> ProblemError | None:
+    """What the client's or the store's error is to a caller; None if it is neither's."""
+    if isinstance(error, ProblemError):
+        return error
+    for kind, status, code in _OF_ERRORS:
+        if isinstance(error, kind):
+            headers = RETRY_LATER if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+            return ProblemError(status, code, str(error), headers)
+    return None
+
+
+async def _answer_expected(_: Request, error: Exception) -> Response:
+    problem = problem_of(error)
+    if problem is None:
+        return await _answer_unexpected(_, error)
+    return problem_response(problem.status, problem.code, problem.detail, problem.headers)
+
+
+async def _answer_unexpected(_: Request, error: Exception) -> Response:
+    logger.error("a request failed", exc_info=error)
+    detail = "the gateway failed in a way nobody foresaw; its log has the traceback, so tell who runs it"
+    return problem_response(500, ProblemCode.INTERNAL, detail)
+
+
+async def _answer_invalid(_: Request, error: Exception) -> Response:
+    """The first mistake, without the value, which may be a secret."""
+    found: list[Mapping[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
+    first = found[0] if found else {"loc": (), "msg": "cannot be read", "type": ""}
+    if first["type"] == "json_invalid":
+        return problem_response(400, ProblemCode.BAD_JSON, "the body is no JSON; send an object, in UTF-8")
+    place, *fields = first["loc"] or ("request",)
+    field = ".".join(map(str, fields)) or str(place)
+    said = str(first["msg"]).removeprefix("Value error, ")
+    too_long = first["type"] in {"string_too_long", "too_long"}
+    status, code = (413, ReasonCode.REQUEST_TOO_LARGE) if too_long else (422, ReasonCode.REQUEST_INVALID)
+    where = "" if place == "body" else f" ({place})"
+    return problem_response(status, code, f"{field}: {said}{where}")
+
+
+async def _answer_http(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = str(error.detail) if isinstance(error, HTTPException) else ""
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return problem_response(status, _OF_STATUSES.get(status, ReasonCode.REQUEST_INVALID), detail, headers)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Have the application answer every failure with a problem document."""
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(PerdureError, _answer_expected)
+    app.add_exception_handler(ProblemError, _answer_expected)
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+_MEANINGS: Mapping[int, str] = {
+    400: "The body is no JSON",
+    401: "No token, or one that nobody knows",
+    403: "The token lacks the scope, or a page of another site asks",
+    404: "There is no such session, turn or artifact for this tenant",
+    409: "It does not fit what runs or has happened",
+    413: "It is too large",
+    422: "It is not valid, and nothing was done",
+    429: "Too much of it; Retry-After says when to come again",
+    500: "A mistake of the gateway's",
+    503: "The Temporal server, a worker or the store does not answer",
+}
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    for status, text in _MEANINGS.items()
+}
+"""What every route may answer besides its own, for the OpenAPI document."""

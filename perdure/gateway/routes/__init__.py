@@ -1,0 +1,16 @@
+"""The routes, one module a resource. A new one: ``router = APIRouter(prefix="/v1")`` in a module, and its place here.
+
+Routers of :data:`ROUTERS` stand below ``/v1``, so the guard asks for a token; each route names the scope that it needs
+by a parameter (``Reader``, ``Runner``, ``Approver``, ``Admin`` of :mod:`perdure.gateway.access`) and takes its session
+as ``OwnSession``. Those of :data:`OPEN_ROUTERS` stand at the root and need none.
+"""
+
+from fastapi import APIRouter
+
+from perdure.gateway.routes import agents, pages, sessions, turns
+
+ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router)
+"""What needs a token, below ``/v1``."""
+
+OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router,)
+"""What needs none."""

@@ -1,0 +1,95 @@
+"""The gateway's process: its address, its server, and a stop that lets answers finish."""
+
+import asyncio
+import ipaddress
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from perdure.gateway.access import Gateway
+from perdure.settings import SettingsError
+
+BACKLOG = 2048
+
+
+def read_address(address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise SettingsError(f"the gateway's address {address!r} is no HOST:PORT; write for example 127.0.0.1:8234")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(address: str, *, has_tokens: bool) -> socket.socket:
+    """A socket at the address, taken before anything else starts.
+
+    Raises:
+        SettingsError: It cannot be used; or others reach it, and there are no tokens.
+    """
+    host, port = read_address(address)
+    if not has_tokens and not is_loopback(host):
+        raise SettingsError(
+            f"the gateway's address {address} is reached from other machines, and no tokens are configured: everybody "
+            "there could run jobs; set PERDURE_GATEWAY_TOKENS_FILE, or listen on 127.0.0.1"
+        )
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((host, port))
+    except (OSError, OverflowError) as error:
+        taken.close()
+        msg = f"the gateway's address {address} cannot be used ({error}); choose another with --address"
+        raise SettingsError(msg) from error
+    return taken
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that tells the application at once that it is to stop, so that streams end and no answer is cut."""
+
+    def __init__(self, app: FastAPI, *, grace: float) -> None:
+        """Prepare to serve; ``grace`` is how many seconds answers get to finish."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=max(1, round(grace)),
+                backlog=BACKLOG,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._gateway: Gateway = app.state.gateway
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal or :meth:`stop`."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the first signal, and at once at a second Ctrl+C."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._gateway.stopping.set)
+
+    def stop(self) -> None:
+        """Stop as a signal does."""
+        self._gateway.stopping.set()
+        self.should_exit = True

@@ -1,0 +1,144 @@
+"""How a turn is started over HTTP: claimed for the tenant, once for each key, and answered when Temporal has it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header
+from pydantic import BaseModel
+
+from perdure.client import RequestRefusedError, SessionBusyError, Turn, UnknownAgentError, UnknownSessionError
+from perdure.client.requests import Content
+from perdure.client.sessions import describe_missing_session
+from perdure.gateway.access import Caller, Gateway
+from perdure.gateway.problems import ProblemCode, ProblemError
+from perdure.gateway.views import Prompt, TurnBody, TurnTicket
+from perdure.store import Store
+from perdure.store.errors import NotFoundError
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key with the same body gives the same answer; with another body it is refused",
+    ),
+]
+
+Begin = Callable[[str], Awaitable[Turn]]
+"""Starts the turn with the request id that it is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """A turn that is to be started.
+
+    Attributes:
+        action: The verb.
+        session: The session that takes it.
+        body: All that was asked.
+        key: The Idempotency-Key.
+        new: Whether the session may not exist yet, and is claimed first.
+    """
+
+    action: str
+    session: str
+    body: BaseModel
+    key: str | None
+    request_id: str | None
+    new: bool = False
+
+
+def content_of(prompt: Prompt) -> Content:
+    """A prompt of a request as the client takes it."""
+    return prompt if isinstance(prompt, str) else [part.model_dump(mode="json") for part in prompt]
+
+
+def options_of(body: TurnBody, caller: Caller, request_id: str) -> dict[str, object]:
+    """What a turn is told, as the client takes it; who asks and for which tenant is the token's to say."""
+    about = {name: getattr(body, name) for name in TurnBody.model_fields}
+    return {**about, "request_id": request_id or None, "by": caller.name, "tenant": caller.tenant}
+
+
+def derived_session(agent: str, caller: Caller, key: str) -> str:
+    """The id of a new session that nobody named: the same for the same tenant and key, so that a retry finds it."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
+    return f"{slug}-{_digest(caller.tenant, key)[:20]}"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+async def start_once(gateway: Gateway, caller: Caller, starting: Starting, begin: Begin) -> TurnTicket:
+    """Start the turn, or find that the same request has done so.
+
+    Nothing is noted as answered before Temporal has the turn: after a crash in between, the retry starts it, by the
+    same request id in the same session.
+
+    Raises:
+        ProblemError: The key came with another body, or the tenant has too many running jobs.
+        UnknownSessionError: The session is another tenant's.
+        ClientError: As the client raises it.
+    """
+    store = await gateway.client.store()
+    request_id = starting.request_id
+    if starting.key is not None:
+        digest = _digest(starting.action, starting.session, starting.body.model_dump_json(exclude_unset=True))
+        known = await store.claim_request(caller.tenant, starting.key, digest, starting.session)
+        if known.digest != digest:
+            msg = "the Idempotency-Key came before, with another body; use a new one for another request"
+            raise ProblemError(409, ProblemCode.KEY_REUSED, msg)
+        if known.answer is not None:
+            return TurnTicket.model_validate_json(known.answer)
+        request_id = request_id or f"key-{_digest(caller.tenant, starting.key)[:32]}"
+    ticket = await _start(gateway, store, caller, starting, begin, request_id or "")
+    if starting.key is not None:
+        await store.answer_request(caller.tenant, starting.key, ticket.model_dump_json())
+    return ticket
+
+
+async def _start(
+    gateway: Gateway, store: Store, caller: Caller, starting: Starting, begin: Begin, request_id: str
+) -> TurnTicket:
+    session, fresh = starting.session, False
+    if starting.new:
+        claimed = await store.claim_session(session, caller.tenant)
+        if claimed.tenant != caller.tenant:
+            raise UnknownSessionError(describe_missing_session(session))
+        fresh = claimed.fresh
+    try:
+        if request_id and (earlier := await store.turn_by_request(session, request_id)) is not None:
+            return TurnTicket(session=session, turn=earlier.turn, request_id=request_id)
+        before, is_open = await _look(store, session)
+        if not is_open:
+            await gateway.limits.check_running(store, caller.tenant, claimed=int(fresh))
+        turn = await begin(request_id)
+    except SessionBusyError:
+        if fresh:  # somebody else's turn has this id, and no worker has opened it yet
+            await store.release_session(session, caller.tenant)
+            raise UnknownSessionError(describe_missing_session(session)) from None
+        raise
+    except (ProblemError, RequestRefusedError, UnknownAgentError):
+        if fresh:
+            await store.release_session(session, caller.tenant)
+        raise
+    number = turn.turn
+    if number is None:
+        opened = await store.turn_by_request(session, turn.request_id)
+        number = opened.turn if opened is not None else before + 1
+    return TurnTicket(session=session, turn=number, request_id=turn.request_id)
+
+
+async def _look(store: Store, session: str) -> tuple[int, bool]:
+    """The session's last turn, 0 before the first, and whether it is open."""
+    try:
+        record = await store.session(session)
+    except NotFoundError:
+        return 0, False
+    return record.turn, record.open_turn is not None

@@ -1,0 +1,135 @@
+"""Bearer tokens: the file has their hashes only, each with a name, a tenant and scopes.
+
+A token is 32 random bytes, so a plain SHA-256 keeps it: nobody can guess the token behind a hash, which is what slow
+hashes are for with passwords, and each request is checked in microseconds.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from perdure.contracts.turns import Label
+from perdure.contracts.values import describe_mistake
+from perdure.gateway.access import Caller, Scope
+from perdure.settings import Settings, SettingsError
+
+PREFIX = "pdr_"
+"""What tokens begin with, so that scanners of leaked secrets find them."""
+
+
+def _is_word(name: str) -> str:
+    if name != name.strip() or not name:
+        msg = "is empty, or has a space at an end"
+        raise ValueError(msg)
+    return name
+
+
+class TokenLine(BaseModel):
+    """A token as the file has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[Label, AfterValidator(_is_word)]
+    tenant: Label = ""
+    scopes: frozenset[Scope] = Field(min_length=1)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+_LINES = TypeAdapter(list[TokenLine])
+
+
+def hash_of(token: str) -> str:
+    """The hash of a token, as the file has it."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+def make_token(name: str, tenant: str, scopes: Iterable[Scope]) -> tuple[str, str]:
+    """A new token, and its line for the file.
+
+    Raises:
+        SettingsError: The name or the tenant cannot be one.
+    """
+    token = PREFIX + secrets.token_urlsafe(32)
+    try:
+        line = TokenLine(name=name, tenant=tenant, scopes=frozenset(scopes), sha256=hash_of(token))
+    except ValidationError as error:
+        raise SettingsError(describe_mistake(error)) from None
+    fields = {"name": line.name, "tenant": line.tenant, "scopes": sorted(line.scopes), "sha256": line.sha256}
+    return token, json.dumps(fields, ensure_ascii=False)
+
+
+class Tokens:
+    """The tokens that a gateway knows."""
+
+    def __init__(self, lines: Iterable[TokenLine]) -> None:
+        """Take over the lines.
+
+        Raises:
+            SettingsError: Two of them have one name, or one hash.
+        """
+        self._callers: Mapping[str, Caller] = {}
+        callers: dict[str, Caller] = {}
+        names: set[str] = set()
+        for line in lines:
+            if line.name in names or line.sha256 in callers:
+                raise SettingsError(f"the gateway's token {line.name!r} stands there twice; take one of its lines out")
+            names.add(line.name)
+            callers[line.sha256] = Caller(name=line.name, tenant=line.tenant, scopes=line.scopes)
+        self._callers = callers
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self._callers)
+
+    def find(self, token: str) -> Caller | None:
+        """Whose the token is; None if it is nobody's. Each hash is compared, and in constant time."""
+        said, found = hash_of(token), None
+        for known, caller in self._callers.items():
+            if hmac.compare_digest(known, said):
+                found = caller
+        return found
+
+
+def load_tokens(settings: Settings) -> Tokens | None:
+    """The tokens of the settings; None if none are configured.
+
+    Raises:
+        SettingsError: They cannot be read; the message names the line and the field, and no hash.
+    """
+    path, text, source = settings.gateway_tokens_file, settings.gateway_tokens, "PERDURE_GATEWAY_TOKENS"
+    if path is not None:
+        source = f"PERDURE_GATEWAY_TOKENS_FILE={path}"
+        text = _read(path, source)
+    if path is None and not text.strip():
+        return None
+    try:
+        lines = _LINES.validate_python(_rows(text))
+    except json.JSONDecodeError:
+        msg = f"{source}: a line is no JSON; make lines with 'perdure gateway token NAME --scope run'"
+        raise SettingsError(msg) from None
+    except ValidationError as error:
+        raise SettingsError(f"{source}: {describe_mistake(error)}") from None
+    if not lines:
+        raise SettingsError(f"{source} has no tokens; make one with 'perdure gateway token NAME --scope run'")
+    return Tokens(lines)
+
+
+def _read(path: Path, source: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{source} cannot be read: {error}") from error
+
+
+def _rows(text: str) -> list[object]:
+    """The lines as JSON, empty ones and comments left out; a variable may hold one array instead."""
+    if text.lstrip().startswith("["):
+        return list(json.loads(text))
+    rows = (row.strip() for row in text.splitlines())
+    return [json.loads(row) for row in rows if row and not row.startswith("#")]

@@ -1,0 +1,167 @@
+"""What the gateway answers and takes: the values of its OpenAPI document, in the words of ``perdure --json``."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.client.read import end_of
+from perdure.contracts.budgets import Budgets
+from perdure.contracts.checkpoints import JobStatus
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.input_requests import OpenRequest
+from perdure.contracts.recordings import RECORDING_PATTERN
+from perdure.contracts.turns import SESSION_ID_PATTERN, Label, RunState, StopReason
+from perdure.contracts.values import JsonValue
+from perdure.contracts.waits import TurnWait
+from perdure.store import SessionRecord, TurnRecord
+
+Item = TypeVar("Item")
+
+_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
+
+
+class Page(BaseModel, Generic[Item]):
+    """A part of a list."""
+
+    items: Sequence[Item]
+    next: str | None = Field(default=None, description="The cursor of the next page; null at the end")
+
+
+class Body(BaseModel):
+    """What a request says: a field that nobody knows is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextPart(Body):
+    """A text of a prompt."""
+
+    type: Literal["text"]
+    text: str = Field(min_length=1)
+
+
+class ImageUrl(Body):
+    """An image's bytes."""
+
+    url: str = Field(pattern=r"^data:", description="data:image/png;base64,…; the gateway fetches nothing")
+
+
+class ImagePart(Body):
+    """An image of a prompt, in OpenAI's form."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class FileData(Body):
+    """A file's name and bytes."""
+
+    filename: str = Field(default="", max_length=200)
+    file_data: str = Field(pattern=r"^data:", description="data:application/pdf;base64,…")
+
+
+class FilePart(Body):
+    """A file of a prompt, in OpenAI's form."""
+
+    type: Literal["file"]
+    file: FileData
+
+
+Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+
+Prompt = (
+    Annotated[str, Field(min_length=1, description="At most 128 KiB")]
+    | Annotated[list[Part], Field(min_length=1, max_length=100)]
+)
+"""A text, or texts, images and files."""
+
+SessionName = Annotated[str, Field(pattern=SESSION_ID_PATTERN, max_length=200)]
+
+
+class TurnBody(Body):
+    """What any turn may be told; tenant and ``by`` come from the token."""
+
+    request_id: Label | None = Field(default=None, description="The same id in the same session is the same turn")
+    model: Label | None = Field(default=None, description="Another model for this turn: provider/model")
+    max_steps: int | None = Field(default=None, ge=1, le=1_000_000)
+    budgets: Budgets | None = None
+    context: dict[str, JsonValue] | None = Field(
+        default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
+    )
+    recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
+    definition: dict[str, JsonValue] | None = Field(
+        default=None, description="An agent of the request's own; only workers that allow it take one"
+    )
+
+
+class StartBody(TurnBody):
+    """A turn to start, of a new session or of one that is idle."""
+
+    agent: str = Field(min_length=1, max_length=200)
+    prompt: Prompt
+    session: SessionName | None = Field(default=None, description="Else the gateway makes an id")
+    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="The number it is expected to have")
+    history: list[dict[str, JsonValue]] | None = Field(
+        default=None, max_length=10_000, description="A conversation in OpenAI's chat format for a new session"
+    )
+
+
+class TurnTicket(BaseModel):
+    """The turn that takes what was sent; Temporal has it."""
+
+    session: str
+    turn: int | None = Field(description="Its number; of a session that is idle, the one it is about to have")
+    request_id: str
+
+
+class SessionView(BaseModel):
+    """A session with its last turn; how it ended is null while it runs."""
+
+    session: str
+    agent: str | None = Field(default=None, description="Null, as turn, before a worker has opened the first turn")
+    turn: int | None = Field(default=None, description="The number of its last turn")
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    state: RunState
+    job_status: JobStatus | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    stop_reason: StopReason | None = None
+    reason_code: str | None = None
+    error: str | None = None
+    stopped_by: str | None = None
+    steps: int | None = None
+    cost_usd: Decimal | None = None
+
+
+class SessionDetail(SessionView):
+    """A session: where it stands, what waits for people, and why it stands still if it does."""
+
+    requests: list[OpenRequest] = Field(default_factory=list)
+    waits_for: TurnWait | None = None
+
+
+def state_of(session: SessionRecord) -> RunState:
+    """The state of a session that the store lists."""
+    if session.open_turn is None:
+        return RunState.ENDED
+    return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
+
+
+def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, object]:
+    """The fields of a session's view."""
+    ended: dict[str, object] = dict(end_of(last.result, _ENDED))
+    if last.result is None and last.closure is not None:
+        ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
+        ended["error"] = last.closure.text
+    return {
+        **session.model_dump(include={"session", "agent", "turn", "created_at", "updated_at"}),
+        "state": state_of(session),
+        "job_status": last.job_status,
+        "started_at": last.started_at,
+        "ended_at": last.ended_at,
+        **ended,
+    }
