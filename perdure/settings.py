@@ -178,6 +178,10 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
     store_url: str = Field(default=DEFAULT_STORE_URL, description="Transcript store: sqlite:///… or postgresql://…")
+    listen_url: str = Field(
+        default="",
+        description="PostgreSQL: the same database without a pool between, if PERDURE_STORE_URL leads through one",
+    )
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1, description="Temporal task queue of the turns")
     agents: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with agents, separated by commas; the same as --agents"

@@ -79,7 +79,7 @@ async def open_store(settings: Settings | None = None) -> AsyncIterator[Store]:
     """
     settings = settings or load_settings()
     _check_file(settings)
-    store = await Store.open(settings.store_url)
+    store = await Store.open(settings.store_url, listen_url=settings.listen_url)
     try:
         yield store
     finally:

@@ -200,12 +200,17 @@ async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
     try:
         async with open_store(settings) as store:
             agents = await store.agents()
+            rings = await store.doorbell.answers()
     except Exception as error:  # noqa: BLE001 - as above
         yield finding_of_error("store", error)
         for finding in _skip_checks("the store cannot be read", "agents", "keys"):
             yield finding
         return
     yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {REVISION}")
+    if not rings:
+        fix = "set PERDURE_LISTEN_URL to its address without the pool; until then, events are looked for every second"
+        text = "a NOTIFY does not arrive at a LISTEN, as behind PgBouncer in transaction mode"
+        yield Finding(check="events", ok=None, text=text, fix=fix)
     for finding in look_at_agents(agents):
         yield finding
 

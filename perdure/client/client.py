@@ -372,14 +372,20 @@ class Client:
     async def _events(self, session: str, after: int | None) -> AsyncGenerator[Envelope, None]:
         running = await self.attach(session)
         store = await self.store()
-        reader = EventReader(store, session, after or 0)
-        first = 1
-        if after is None:
-            number = await running.number()
-            if number is None:  # refused: nothing of it stands in the log
-                return
-            first = number
-            await reader.skip_to(first)
+        with store.doorbell.follow(session) as bell:
+            reader = EventReader(store, session, after or 0, bell)
+            first = 1
+            if after is None:
+                number = await running.number()
+                if number is None:  # refused: nothing of it stands in the log
+                    return
+                first = number
+                await reader.skip_to(first)
+            async with aclosing(self._read(session, reader, first)) as events:
+                async for envelope in events:
+                    yield envelope
+
+    async def _read(self, session: str, reader: EventReader, first: int) -> AsyncGenerator[Envelope, None]:
         is_open = functools.partial(self._runs.is_running_patiently, session)
         while True:
             async for envelope in events_of_turns(reader, first, is_open):

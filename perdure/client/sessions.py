@@ -60,7 +60,7 @@ class Sessions:
         async with self._opening:
             if self._store is None:
                 queue = self.settings.task_queue
-                store = await Store.open(self.settings.store_url)
+                store = await Store.open(self.settings.store_url, listen_url=self.settings.listen_url)
                 try:
                     check_stores(WorkerStore.worker_store_of(store), await worker_stores(self.temporal, queue), queue)
                 except BaseException:

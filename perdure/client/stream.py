@@ -12,6 +12,7 @@ from perdure.client.patience import call_patiently
 from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
 from perdure.contracts.values import replace
 from perdure.store import Store
+from perdure.store.doorbell import Bell
 from perdure.store.errors import NotFoundError, StoreUnavailableError
 
 SHORTEST = timedelta(milliseconds=10)
@@ -46,13 +47,17 @@ async def with_heartbeats(
         await asyncio.gather(coming, return_exceptions=True)
 
 
-SHORTEST_PAUSE = timedelta(milliseconds=50)
-LONGEST_PAUSE = timedelta(milliseconds=500)
 PAGE = 500
 """Events read at once."""
 
+SHORTEST_LOOK = timedelta(milliseconds=50)
+"""Behind the end of a turn, this long until another look at whether the workflow still runs."""
+
 LOOK = timedelta(seconds=2)
 """After this long without another event, see whether the workflow still runs."""
+
+LONGEST_LOOK = timedelta(seconds=30)
+"""Each look without news doubles the time until the next one, up to this: only Temporal knows of turns it has ended."""
 
 Result = TypeVar("Result")
 
@@ -109,16 +114,16 @@ class EventReader:
     Attributes:
         after: The sequence number of the last event read.
         known: The number of the last event that stood in the log when the reader first looked.
-        quiet: How long nothing new has come.
     """
 
-    def __init__(self, store: Store, session: str, after: int) -> None:
+    def __init__(self, store: Store, session: str, after: int, bell: Bell | None = None) -> None:
+        """``bell`` is the session's, which the store gives to followers; who only reads needs none."""
         self._store = store
         self._session = session
-        self._pause = SHORTEST_PAUSE
+        self._bell = bell or Bell()
+        self._rung = 0
         self.after = after
         self.known: int | None = None
-        self.quiet = timedelta(0)
 
     async def begin(self) -> int:
         """Look how far the log has come; the number of its last event."""
@@ -139,10 +144,11 @@ class EventReader:
             RequestRefusedError: The reader's place is after the end of the log.
         """
         known = await self.begin()
+        self._rung = self._bell.rung
         events = await from_store(partial(self._store.events, self._session, after=self.after, limit=PAGE))
         if events:
             self.after = events[-1].seq
-            self._pause, self.quiet = SHORTEST_PAUSE, timedelta(0)
+            self._tell()
         return [replace(envelope, replayed=True) if envelope.seq <= known else envelope for envelope in events]
 
     async def skip_to(self, turn: int) -> None:
@@ -161,11 +167,16 @@ class EventReader:
                 high = middle
         self.after = low
 
-    async def wait(self) -> None:
-        """Wait a moment; the longer nothing comes, the longer the moment."""
-        await asyncio.sleep(self._pause.total_seconds())
-        self.quiet += self._pause
-        self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+    def _tell(self) -> None:
+        """Tell the bell how far the log goes, which may be news to others; this reader need not be woken for it."""
+        silent = self._bell.rung == self._rung
+        self._bell.note(self.after)
+        if silent:
+            self._rung = self._bell.rung
+
+    async def wait(self, longest: timedelta) -> bool:
+        """Wait until something may have been written since the last read began; whether that is so in time."""
+        return await self._bell.wait(self._rung, longest)
 
 
 async def events_of_turns(
@@ -185,9 +196,10 @@ async def events_of_turns(
             closed, look = False, timedelta(0) if page[-1].event.type == "agent_end" else LOOK
         elif closed:  # and nothing was written before it closed
             return
-        else:
-            if reader.quiet >= look:
-                closed = not await is_open()
-                reader.quiet, look = timedelta(0), min(max(look * 2, SHORTEST_PAUSE), LOOK)
-            if not closed:
-                await reader.wait()
+        elif not await reader.wait(look):
+            closed, look = not await is_open(), lengthen_look(look)
+
+
+def lengthen_look(look: timedelta) -> timedelta:
+    """How long to wait for events after a look at the workflow, which was after so long without any."""
+    return min(max(look * 2, SHORTEST_LOOK), LONGEST_LOOK)

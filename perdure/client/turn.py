@@ -1,6 +1,5 @@
 """One turn from the outside: its number, its events as they come, its result, and a way to cancel it."""
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing
@@ -12,7 +11,7 @@ from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.executions import Close, Runs
 from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.client.requests import validate
-from perdure.client.stream import LOOK, SHORTEST_PAUSE, EventReader, filter_events, from_store, heartbeat_at
+from perdure.client.stream import LOOK, EventReader, filter_events, from_store, heartbeat_at, lengthen_look
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
@@ -82,14 +81,16 @@ class Turn:
         Raises:
             TurnClosedError: The workflow closed before it opened the turn.
         """
-        reader_pause = SHORTEST_PAUSE
-        while self._turn is None and await self._record() is None:
-            close = await self._find_close()
-            if close is not None and await self._record() is None:
-                self._check_end(close, None)
-                return None
-            await asyncio.sleep(reader_pause.total_seconds())
-            reader_pause = min(reader_pause * 2, LOOK)
+        look = timedelta(0)
+        with (await self._open_store()).doorbell.follow(self.session) as bell:
+            rung = bell.rung
+            while self._turn is None and await self._record() is None:
+                if not await bell.wait(rung, look):
+                    close, look = await self._find_close(), lengthen_look(look)
+                    if close is not None and await self._record() is None:
+                        self._check_end(close, None)
+                        return None
+                rung = bell.rung
         return self._turn
 
     async def events(
@@ -140,9 +141,15 @@ class Turn:
 
     async def _events(self, after: int) -> AsyncGenerator[Envelope, None]:
         store = await self._open_store()
-        reader = EventReader(store, self.session, after)
-        if await self._record() is not None and self._turn is not None:
-            await reader.skip_to(self._turn)
+        with store.doorbell.follow(self.session) as bell:
+            reader = EventReader(store, self.session, after, bell)
+            if await self._record() is not None and self._turn is not None:
+                await reader.skip_to(self._turn)
+            async with aclosing(self._read(reader)) as events:
+                async for envelope in events:
+                    yield envelope
+
+    async def _read(self, reader: EventReader) -> AsyncGenerator[Envelope, None]:
         close: Close | None = None
         look = FIRST_LOOK
         while True:
@@ -158,11 +165,8 @@ class Turn:
             if close is not None:
                 self._check_end(close, await self._record())
                 return
-            if reader.quiet >= look:
-                reader.quiet = timedelta(0)
-                close = await self._find_end()
-            if close is None:
-                await reader.wait()
+            if not await reader.wait(look):
+                close, look = await self._find_end(), lengthen_look(look)
 
     async def result(self) -> TurnResult:
         """Wait for the turn's end and return its result, also when its execution is long gone from Temporal.

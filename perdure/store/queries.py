@@ -31,6 +31,9 @@ from perdure.store.steps import history
 
 _IDENTITY = select(schema.identity.c.id)
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
+_LAST_SEQS = select(schema.sessions.c.session, schema.sessions.c.last_seq).where(
+    schema.sessions.c.session.in_(bindparam("names", expanding=True))
+)
 _TURNS = select(schema.turns).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
 _BY_REQUEST = select(schema.turns).where(
     schema.turns.c.session == bindparam("session"), schema.turns.c.request_id == bindparam("request_id")
@@ -85,6 +88,19 @@ def session(connection: Connection, session: str) -> SessionRecord:
         msg = f"there is no session {session!r}"
         raise NotFoundError(msg)
     return session_record(row)
+
+
+NAMES_AT_ONCE = 5_000
+"""Sessions in one statement: databases limit its parameters."""
+
+
+def read_last_seqs(connection: Connection, names: Collection[str]) -> dict[str, int]:
+    """The numbers of the last events of those sessions that there are."""
+    listed, found = list(names), dict[str, int]()
+    for place in range(0, len(listed), NAMES_AT_ONCE):
+        chosen = {"names": listed[place : place + NAMES_AT_ONCE]}
+        found.update((row.session, row.last_seq) for row in connection.execute(_LAST_SEQS, chosen))
+    return found
 
 
 def sessions(

@@ -35,6 +35,9 @@ _TAKE_BACK = delete(schema.events).where(
 WRITTEN = "perdure_written"
 """Where a transaction collects the events that it writes, in the connection's ``info``."""
 
+LAST_SEQS = "perdure_last_seqs"
+"""Where it collects the numbers of the last of them, by session."""
+
 _RETRIES = (
     select(schema.events)
     .where(
@@ -155,6 +158,8 @@ class LockedSession:
             self._insert_new(events)
         self.last_seq += len(events)
         self.connection.info.setdefault(WRITTEN, []).extend((self.session, event.event) for event in events)
+        if events:
+            self.connection.info.setdefault(LAST_SEQS, {})[self.session] = self.last_seq
 
     def _insert_new(self, events: Sequence[NewEvent]) -> bool:
         """Whether none of the events was there: those that were are left out, and leave a gap."""

@@ -27,6 +27,7 @@ from perdure.store.database import (
     connect,
     translate_errors,
 )
+from perdure.store.doorbell import make_doorbell
 from perdure.store.errors import OtherStoreError
 from perdure.store.migrate import prepare
 from perdure.store.records import (
@@ -74,7 +75,7 @@ def _reads(
 class Store:
     """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
 
-    def __init__(self, url: str, observe: Observe | None = None) -> None:
+    def __init__(self, url: str, observe: Observe | None = None, listen_url: str = "") -> None:
         """Prepare for the address without opening it; ``Store.open`` is what callers use.
 
         Raises:
@@ -98,18 +99,22 @@ class Store:
             self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
             self._readers = self._writers
+        self.doorbell = make_doorbell(self._address, self.last_seqs, listen_url)
 
     @classmethod
-    async def open(cls, url: str, *, upgrade: bool = False, observe: Observe | None = None) -> Self:
+    async def open(
+        cls, url: str, *, upgrade: bool = False, observe: Observe | None = None, listen_url: str = ""
+    ) -> Self:
         """Open the store at ``sqlite:///FILE`` or ``postgresql://…``; ``upgrade`` creates and migrates its tables.
 
-        ``observe`` is told the name and the seconds of each operation, its wait for a thread included.
+        ``observe`` is told the name and the seconds of each operation, its wait for a thread included. ``listen_url``
+        is an address of the same PostgreSQL database on which LISTEN works, if ``url`` leads through a pool.
 
         Raises:
             StoreUnavailableError: It cannot be reached, or is a missing file that may not be created.
             StoreVersionError: Its schema is not this release's.
         """
-        store = cls(url, observe)
+        store = cls(url, observe, listen_url)
         try:
             await store._run_on(store._writers, lambda: store._prepare(upgrade=upgrade))
         except BaseException:
@@ -158,6 +163,7 @@ class Store:
 
     async def close(self) -> None:
         """Wait for running transactions and close all connections."""
+        await self.doorbell.close()
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
@@ -222,10 +228,10 @@ class Store:
         def once() -> T:
             nonlocal committing
             written: list[tuple[str, Event]] = []
+            last: dict[str, int] = {}
             with begin_writing(self._engine) as connection:
-                connection.info[session_lock.WRITTEN] = (
-                    written  # of a connection that lives on: an aborted one left its own
-                )
+                # The connection lives on: an aborted transaction has left its own here.
+                connection.info.update({session_lock.WRITTEN: written, session_lock.LAST_SEQS: last})
                 if self._file is not None:
                     self._file.require_same()
                 result = work(connection)
@@ -234,6 +240,8 @@ class Store:
                 committing = True
             if written and self._listen is not None:
                 self._listen(written)
+            if last:
+                self.doorbell.ring(last)
             if self._file is not None:
                 self._file.shorten_log(self._engine)
             return result
@@ -278,6 +286,7 @@ class Store:
     count_running = _reads(tenants.count_running)
 
     session = _reads(queries.session)
+    last_seqs = _reads(queries.read_last_seqs, name="last_seqs")
     glances = _reads(queries.read_glances)
     open_runs = _reads(queries.open_runs)
     people_waited_for = _reads(queries.people_waited_for)

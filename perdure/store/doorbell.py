@@ -1,0 +1,463 @@
+"""The doorbell: who follows a session is woken when something was written for it, and asks the database only then.
+
+A ring says that there may be news and never what: a lost one costs a moment, an extra one costs a read. Writers ring
+after their commit, on a thread of its own, so that no transaction waits for a follower. However many follow, a process
+listens once for each store, and only while somebody follows. Long, because what a ring promises is the same for memory,
+for a file and for PostgreSQL.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+
+from perdure.store.database import Address, connect
+from perdure.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from psycopg import Notify
+
+    from perdure.store.postgresql import AnsweringConnection
+
+CHANNEL = "perdure_events"
+"""The channel of PostgreSQL; a payload is ``SESSION:LAST_SEQ``."""
+
+LOOK_EVERY = timedelta(seconds=1)
+"""How often one query asks for the last events of all followed sessions: what a lost ring costs."""
+
+GLANCE_EVERY = timedelta(milliseconds=20)
+"""How often a file is asked whether somebody has written to it, while somebody follows."""
+
+RING_EVERY = timedelta(milliseconds=10)
+"""A process rings at most so often; what is written meanwhile rings together."""
+
+PING_EVERY = timedelta(seconds=10)
+"""How often a connection that listens is asked whether it still stands."""
+
+TRY_EVERY = timedelta(seconds=2)
+"""How long after a connection was lost the next one is tried."""
+
+LINGER = timedelta(seconds=10)
+"""How long a connection goes on listening when nobody follows any more."""
+
+CLOSE_TIMEOUT = timedelta(seconds=6)
+"""How long the end waits for a ring that is under way."""
+
+CHECK_TIMEOUT = timedelta(seconds=5)
+"""How long a ring that the doctor sends may take."""
+
+LONGEST_PAYLOAD = 7_999
+"""Bytes; PostgreSQL refuses more."""
+
+ReadLast = Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
+"""Reads the numbers of the last events of sessions."""
+
+logger = logging.getLogger("perdure.store")
+
+
+class Bell:
+    """The bell of one session: it rings when something may have been written. It belongs to one event loop.
+
+    Attributes:
+        rung: How often it has rung. Whoever reads takes the number before it reads, and waits for a higher one.
+        last_seq: The number of the last event that anybody here knows of.
+    """
+
+    def __init__(self) -> None:
+        self.rung = 0
+        self.last_seq = 0
+        self.followers = 0
+        self._news = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        self.rung += 1
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def note(self, last_seq: int) -> None:
+        """Ring if an event of that number is news."""
+        if last_seq > self.last_seq:
+            self.last_seq = last_seq
+            self.ring()
+
+    async def wait(self, rung: int, longest: timedelta) -> bool:
+        """Wait until it has rung more often than that; False if the time is over before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest.total_seconds()):
+                while self.rung <= rung:
+                    await self._news.wait()
+        return self.rung > rung
+
+
+class Doorbell:
+    """The doorbell of a store in memory, whose writers and followers share one process; others build on it."""
+
+    def __init__(self, read_last: ReadLast) -> None:
+        self._read_last = read_last
+        self._bells: dict[str, Bell] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextmanager
+    def follow(self, session: str) -> Iterator[Bell]:
+        """The session's bell, for as long as this lasts; called in the event loop of all who follow."""
+        self._loop = asyncio.get_running_loop()
+        bell = self._bells.setdefault(session, Bell())
+        bell.followers += 1
+        self._begin()
+        try:
+            yield bell
+        finally:
+            bell.followers -= 1
+            if not bell.followers:
+                self._bells.pop(session, None)
+
+    def ring(self, last: Mapping[str, int]) -> None:
+        """Tell of a transaction that was committed. Never waits and never fails; called on any thread.
+
+        Args:
+            last: The numbers of the last events written, by session.
+        """
+        if self._bells and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hear, dict(last))
+
+    async def answers(self) -> bool:
+        """Whether a ring arrives."""
+        return True
+
+    async def close(self) -> None:
+        """Listen no more, and ring no more."""
+
+    def _begin(self) -> None:
+        """Begin to listen, unless that is done already."""
+
+    def _hear(self, last: Mapping[str, int]) -> None:
+        for session, seq in last.items():
+            if (bell := self._bells.get(session)) is not None:
+                bell.note(seq)
+
+
+class _Listening(Doorbell):
+    """A doorbell whose writers may be in other processes: a task listens while somebody follows."""
+
+    linger = timedelta(0)
+
+    def __init__(self, read_last: ReadLast) -> None:
+        super().__init__(read_last)
+        self._task: asyncio.Task[None] | None = None
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._attend(), name="perdure-doorbell")
+
+    async def close(self) -> None:
+        """Listen no more."""
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _attend(self) -> None:
+        left = time.monotonic()
+        try:
+            while self._bells or time.monotonic() - left < self.linger.total_seconds():
+                await self._listen()
+                await self._look()
+                if self._bells:
+                    left = time.monotonic()
+        finally:
+            self._hang_up()
+
+    async def _listen(self) -> None:
+        """Listen for a second, or until a look is worth its while."""
+        raise NotImplementedError
+
+    def _hang_up(self) -> None:
+        """Close what listens."""
+        raise NotImplementedError
+
+    async def _look(self) -> None:
+        """Ask the store once for all sessions that are followed."""
+        if not self._bells:
+            return
+        try:
+            self._hear(await self._read_last(list(self._bells)))
+        except StoreError:  # who follows reads, and says so
+            for bell in self._bells.values():
+                bell.ring()
+
+
+class FileDoorbell(_Listening):
+    """The doorbell of a SQLite file: the file itself says that another connection has written to it."""
+
+    def __init__(self, read_last: ReadLast, address: Address) -> None:
+        super().__init__(read_last)
+        arguments = {"isolation_level": None, "check_same_thread": False, "timeout": 0}
+        self._engine = create_engine(address.url, connect_args=arguments, poolclass=NullPool, hide_parameters=True)
+        self._connection: Connection | None = None
+        self._version: object = None
+
+    def ring(self, last: Mapping[str, int]) -> None:
+        """Nothing: the commit has rung."""
+
+    async def _listen(self) -> None:
+        if self._connection is None:
+            with contextlib.suppress(DBAPIError, OSError):
+                self._connection = await asyncio.to_thread(self._engine.connect)
+        for _ in range(LOOK_EVERY // GLANCE_EVERY):
+            if not self._bells or self._is_changed():
+                return
+            await asyncio.sleep(GLANCE_EVERY.total_seconds())
+
+    def _is_changed(self) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            version = self._connection.exec_driver_sql("PRAGMA data_version").scalar()
+        except (DBAPIError, sqlite3.Error):  # locked by who writes, for example
+            return True
+        before, self._version = self._version, version
+        return version != before
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class PostgresqlDoorbell(_Listening):
+    """The doorbell of PostgreSQL: NOTIFY on one connection beside the writers', LISTEN on another one.
+
+    A notification inside of the writing transaction would be simpler, and makes writers wait for each other: PostgreSQL
+    takes a lock over all databases from there to the commit.
+    """
+
+    linger = LINGER
+
+    def __init__(self, read_last: ReadLast, address: Address, listen_url: str = "") -> None:
+        super().__init__(read_last)
+        self._ringer = _Ringer(address)
+        self._engine = connect(Address(listen_url) if listen_url else address)
+        self._connection: Connection | None = None
+        self._tried = self._pinged = -math.inf
+
+    def ring(self, last: Mapping[str, int]) -> None:
+        """Have the thread beside the writers tell it."""
+        self._ringer.ring(last)
+
+    async def answers(self) -> bool:
+        """Whether a ring of this process arrives through the database."""
+        probe = f":{uuid.uuid4().hex}"  # no session has such a name
+        with self.follow(probe) as bell:
+            for attempt in range(1, CHECK_TIMEOUT // LOOK_EVERY + 1):
+                self.ring({probe: attempt})
+                await bell.wait(0, LOOK_EVERY)
+                if bell.rung:
+                    return True
+        return False
+
+    async def close(self) -> None:
+        """Tell what is left to tell, and listen no more."""
+        await super().close()
+        await asyncio.to_thread(self._ringer.close)
+        self._engine.dispose()
+
+    async def _listen(self) -> None:
+        now = time.monotonic()
+        if self._connection is None and now - self._tried >= TRY_EVERY.total_seconds():
+            await self._call()
+            if self._connection is not None:
+                return  # for a look at what was written before
+        elif self._connection is not None and now - self._pinged >= PING_EVERY.total_seconds():
+            await self._ping(self._connection)
+        await asyncio.sleep(LOOK_EVERY.total_seconds())
+
+    async def _call(self) -> None:
+        """Open the connection that listens; without it, looks are all there is."""
+        self._tried, loop = time.monotonic(), asyncio.get_running_loop()
+        try:
+            await _finish(asyncio.to_thread(self._open, loop))
+        except (DBAPIError, OSError) as error:
+            logger.info("nothing listens for events; they are looked for every second: %s", type(error).__name__)
+            return
+        self._pinged = time.monotonic()
+        loop.add_reader(self._driver.fileno(), self._read)
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        def hand_over(heard: "Notify") -> None:
+            loop.call_soon_threadsafe(self._take, heard.payload)
+
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._connection = connection
+        try:
+            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            self._driver.add_notify_handler(hand_over)  # of what comes while another statement is carried out
+        except BaseException:
+            self._connection = None
+            _close(connection)
+            raise
+
+    @property
+    def _driver(self) -> "AnsweringConnection":
+        assert self._connection is not None, "it is open"  # noqa: S101 - narrows the type
+        driver: AnsweringConnection = self._connection.connection.driver_connection  # type: ignore[assignment]  # ours
+        return driver
+
+    def _read(self) -> None:
+        """Take what the connection has heard; called when its socket has something to read."""
+        if self._connection is None:
+            return
+        driver = self._driver
+        try:
+            driver.pgconn.consume_input()
+            while (heard := driver.pgconn.notifies()) is not None:
+                self._take(heard.extra.decode())
+        except Exception as error:  # noqa: BLE001 - of the driver, which an extra brings: the connection is of no more use
+            self._lose(error)
+
+    def _take(self, payload: str) -> None:
+        session, _, seq = payload.rpartition(":")
+        if seq.isascii() and seq.isdigit() and (bell := self._bells.get(session)) is not None:
+            # Another schema of the database may have a session of that name: what it says of numbers proves nothing.
+            bell.ring()
+
+    async def _ping(self, connection: Connection) -> None:
+        """See that the server still answers: a firewall may have forgotten a connection on which nothing is said."""
+        loop, number = asyncio.get_running_loop(), self._driver.fileno()
+        loop.remove_reader(number)  # one thread at a time uses a connection
+        try:
+            await _finish(asyncio.to_thread(connection.exec_driver_sql, "SELECT 1"))
+        except (DBAPIError, OSError) as error:
+            self._lose(error)
+            return
+        self._pinged = time.monotonic()
+        loop.add_reader(number, self._read)
+
+    def _lose(self, error: BaseException) -> None:
+        logger.info("the connection that listens for events is lost: %s", type(error).__name__)
+        self._hang_up()
+        self._tried = time.monotonic()
+
+    def _hang_up(self) -> None:
+        if self._connection is None:
+            return
+        connection, driver = self._connection, self._driver
+        self._connection = None
+        if not driver.closed:
+            asyncio.get_running_loop().remove_reader(driver.fileno())
+        _close(connection)
+
+
+async def _finish(work: Awaitable[object]) -> None:
+    """Wait for what a thread does, also if the waiting is cancelled."""
+    doing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        doing.exception()
+        raise
+
+
+def _close(connection: Connection) -> None:
+    """Close a connection for good: one that has listened must not go back to a pool."""
+    connection.invalidate()
+    connection.close()
+
+
+class _Ringer:
+    """A thread that rings for this process's writers, all that has come since the last time at once."""
+
+    # The setting is local to the statement: a pool's next client has its own. Nobody waits for the disk.
+    _NOTIFY = (
+        "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload)"
+        " FROM unnest(%s::text[]) AS payload"
+    )
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._engine: Engine | None = None
+        self._last: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def ring(self, last: Mapping[str, int]) -> None:
+        """Have it told, soon."""
+        with self._changed:
+            if self._closed:
+                return
+            self._last.update(last)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="perdure-doorbell", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Tell what is left, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT.total_seconds())
+
+    def _run(self) -> None:
+        self._engine = connect(self._address)
+        connection: Connection | None = None
+        try:
+            for last in self._batches():
+                payloads = [f"{session}:{seq}" for session, seq in last.items()]
+                fitting = [payload for payload in payloads if len(payload.encode()) <= LONGEST_PAYLOAD]
+                try:
+                    if connection is None:
+                        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                    connection.exec_driver_sql(self._NOTIFY, (CHANNEL, fitting))
+                except (DBAPIError, OSError) as error:  # who follows looks by themselves
+                    logger.info("writers cannot tell of events at once: %s", type(error).__name__)
+                    if connection is not None:
+                        _close(connection)
+                        connection = None
+                    self._pause(TRY_EVERY)
+        finally:
+            if connection is not None:
+                _close(connection)
+            self._engine.dispose()
+
+    def _batches(self) -> Generator[Mapping[str, int], None, None]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._last or self._closed)
+                last, self._last = self._last, {}
+            if not last:
+                return
+            yield last
+            self._pause(RING_EVERY)
+
+    def _pause(self, pause: timedelta) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, pause.total_seconds())
+
+
+def make_doorbell(address: Address, read_last: ReadLast, listen_url: str = "") -> Doorbell:
+    """The doorbell of the database at an address.
+
+    Args:
+        address: The database.
+        read_last: Reads the numbers of last events.
+        listen_url: An address of the same PostgreSQL database on which LISTEN works, where the other one leads through
+            a pool that gives each transaction another connection.
+    """
+    if address.in_memory:
+        return Doorbell(read_last)
+    return FileDoorbell(read_last, address) if address.sqlite else PostgresqlDoorbell(read_last, address, listen_url)
