@@ -250,6 +250,7 @@ class PostgresqlDoorbell(_Listening):
         self._ringer = _Ringer(address)
         self._engine = connect(Address(listen_url) if listen_url else address)
         self._connection: Connection | None = None
+        self._reading: int | None = None
         self._tried = self._pinged = -math.inf
 
     def ring(self, last: Mapping[str, int]) -> None:
@@ -292,7 +293,17 @@ class PostgresqlDoorbell(_Listening):
             logger.info("nothing listens for events; they are looked for every second: %s", type(error).__name__)
             return
         self._pinged = time.monotonic()
-        loop.add_reader(self._driver.fileno(), self._read)
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        self._reading = self._driver.fileno()
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+
+    def _end_reading(self) -> None:
+        """By the number, also of a socket that was closed: the next one may get the same."""
+        if self._reading is not None:
+            asyncio.get_running_loop().remove_reader(self._reading)
+            self._reading = None
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         def hand_over(heard: "Notify") -> None:
@@ -334,15 +345,14 @@ class PostgresqlDoorbell(_Listening):
 
     async def _ping(self, connection: Connection) -> None:
         """See that the server still answers: a firewall may have forgotten a connection on which nothing is said."""
-        loop, number = asyncio.get_running_loop(), self._driver.fileno()
-        loop.remove_reader(number)  # one thread at a time uses a connection
+        self._end_reading()  # one thread at a time uses a connection
         try:
             await _finish(asyncio.to_thread(connection.exec_driver_sql, "SELECT 1"))
         except (DBAPIError, OSError) as error:
             self._lose(error)
             return
         self._pinged = time.monotonic()
-        loop.add_reader(number, self._read)
+        self._begin_reading()
 
     def _lose(self, error: BaseException) -> None:
         logger.info("the connection that listens for events is lost: %s", type(error).__name__)
@@ -350,13 +360,10 @@ class PostgresqlDoorbell(_Listening):
         self._tried = time.monotonic()
 
     def _hang_up(self) -> None:
-        if self._connection is None:
-            return
-        connection, driver = self._connection, self._driver
-        self._connection = None
-        if not driver.closed:
-            asyncio.get_running_loop().remove_reader(driver.fileno())
-        _close(connection)
+        self._end_reading()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _close(connection)
 
 
 async def _finish(work: Awaitable[object]) -> None:
