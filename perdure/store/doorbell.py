@@ -339,9 +339,9 @@ class PostgresqlDoorbell(_Listening):
 
     def _take(self, payload: str) -> None:
         session, _, seq = payload.rpartition(":")
-        if seq.isascii() and seq.isdigit() and (bell := self._bells.get(session)) is not None:
-            # Another schema of the database may have a session of that name: what it says of numbers proves nothing.
-            bell.ring()
+        bell = self._bells.get(session)
+        if bell is not None and seq.isascii() and seq.isdigit() and int(seq) > bell.last_seq:
+            bell.ring()  # the number is not kept: another schema of the database may have a session of that name
 
     async def _ping(self, connection: Connection) -> None:
         """See that the server still answers: a firewall may have forgotten a connection on which nothing is said."""

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from perdure.contracts.events import NewEvent, UserMessageReceived
-from perdure.store import Store, doorbell
+from perdure.store import Store, StoreError, doorbell
 from perdure.store.database import Address
 from perdure.store.doorbell import Bell, FileDoorbell, PostgresqlDoorbell
 from tests.house import eventually
@@ -131,7 +132,7 @@ async def test_a_follower_is_told_when_the_store_is_away(store: Store, monkeypat
 
 
 async def _away(_: object) -> Any:
-    raise doorbell.StoreError("away")
+    raise StoreError("away")
 
 
 LISTENERS = text(f"SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN {doorbell.CHANNEL}'")
@@ -181,7 +182,7 @@ async def test_a_connection_that_is_lost_is_made_again(
                 for pid in administration.scalars(kind).all():
                     administration.execute(text(f"SELECT pg_terminate_backend({pid})"))
                 if kind is LISTENERS:
-                    await eventually(lambda first=first: _is_other(administration, first))
+                    await eventually(partial(_is_other, administration, first))
                 rung, written = bell.rung, 0
                 while not await bell.wait(rung, timedelta(milliseconds=200)):  # what is rung while it is away is lost
                     written += 1
