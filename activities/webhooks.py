@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from typing import cast
 
 import httpcore
 from standardwebhooks import Webhook as Signer
@@ -159,7 +160,7 @@ class _Guard(httpcore.AsyncNetworkBackend):
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
-        self._network = httpcore.AnyIOBackend()
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())  # absent without anyio
 
     async def connect_tcp(
         self,
