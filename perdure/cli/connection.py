@@ -18,7 +18,6 @@ from perdure.client.errors import (
     UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
-    UnknownWebhookError,
 )
 from perdure.local_files import find
 from perdure.settings import Settings, SettingsError, is_set, load_settings, temporal_file
@@ -103,7 +102,6 @@ _USAGE = (
     UnknownSessionError,
     UnknownAgentError,
     UnknownArtifactError,
-    UnknownWebhookError,
     RequestRefusedError,
     SessionIdleError,
     SettingsError,

@@ -16,7 +16,6 @@ from perdure.client.errors import (
     UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
-    UnknownWebhookError,
     WrongTurnError,
 )
 from perdure.client.read import ToolMetrics
@@ -57,6 +56,5 @@ __all__ = [
     "UnknownAgentError",
     "UnknownArtifactError",
     "UnknownSessionError",
-    "UnknownWebhookError",
     "WrongTurnError",
 ]

@@ -10,18 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.contracts import (
-    agents,
-    budgets,
-    checkpoints,
-    errors,
-    events,
-    input_requests,
-    names,
-    retries,
-    turns,
-    webhooks,
-)
+from perdure.contracts import agents, budgets, checkpoints, errors, events, input_requests, names, retries, turns
 from perdure.contracts.values import JsonValue
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -35,8 +24,6 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     input_requests.ApproveRequest,
     input_requests.DenyRequest,
     budgets.ExtendRequest,
-    webhooks.WebhookRequest,
-    webhooks.Notify,
 )
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
@@ -50,8 +37,6 @@ RESULTS: tuple[type[BaseModel], ...] = (
     agents.AgentDefinition,
     retries.RetryPolicy,
     errors.ErrorDetail,
-    webhooks.NewWebhook,
-    webhooks.Delivery,
 )
 NAMES: tuple[type[StrEnum], ...] = (
     names.Activity,
@@ -64,7 +49,6 @@ NAMES: tuple[type[StrEnum], ...] = (
     checkpoints.CheckpointStatus,
     checkpoints.JobStatus,
     errors.ReasonCode,
-    webhooks.WebhookEvent,
 )
 
 
