@@ -4,6 +4,7 @@ from temporalio import activity
 
 from perdure.activities.errors import permanent
 from perdure.activities.heartbeat import keep_beating
+from perdure.activities.notifications import Notifications
 from perdure.activities.recordings import FixtureMissingError, RecordedTurns, Recordings
 from perdure.activities.store_access import store_failures
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
@@ -17,8 +18,9 @@ from perdure.store import Store
 class PeopleActivity:
     """The questions of one worker's turns."""
 
-    def __init__(self, store: Store, recordings: Recordings) -> None:
+    def __init__(self, store: Store, recordings: Recordings, notifications: Notifications) -> None:
         self._store = store
+        self._notifications = notifications
         self._recorded = RecordedTurns(recordings)
 
     @activity.defn(name=Activity.ASK)
@@ -42,6 +44,8 @@ class PeopleActivity:
             await self._store.append_events(asking.session, events)
             if not asking.requests:
                 return None
+            asked = [request.request_id for request in asking.requests]
+            await self._notifications.tell_waiting(asking.session, asking.turn, asked)
             try:
                 return await self._recorded.decisions(asking)
             except FixtureMissingError as error:

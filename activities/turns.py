@@ -18,6 +18,7 @@ from perdure.activities.litellm_call import context_window
 from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
+from perdure.activities.notifications import Notifications
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
 from perdure.activities.store_access import store_failures
 from perdure.activities.tool_runner import Bodies
@@ -91,9 +92,11 @@ class TurnActivities:
         fail_workflows: bool,
         bodies: Bodies,
         contexts: TurnContexts,
+        notifications: Notifications,
         secrets: frozenset[str],
     ) -> None:
         self._store = store
+        self._notifications = notifications
         self._instructions = Instructions(bodies, secrets)
         self._contexts = contexts
         self._roster = Roster(agents, inline, definitions)
@@ -346,6 +349,8 @@ class TurnActivities:
             if commit.cancel_requested_at is not None:
                 waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()
                 self._metrics.cancel_seconds.observe(max(0.0, waited))
+        async with keep_beating(is_bounded=False), store_failures():
+            await self._notifications.tell_ended(commit.session, commit.turn)
         # Every field is set, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
 

@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.webhooks import EVERYWHERE, Egress, read_entry
 from perdure.local_files import DevFile, find
 
 _ENDS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?$")
@@ -222,6 +223,10 @@ class Settings(BaseSettings):
         default=False,
         description="Whether errors close turns as Failed in Temporal, and cancels as Canceled: 1, or 0",
     )
+    webhook_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(EVERYWHERE,),
+        description="Hosts that webhooks may have: *, example.com, *.example.com, or origins, which may be private",
+    )
     ui_url: str = Field(default="", description="Address of the Temporal UI, for the links that verbs print")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Level of the log")
 
@@ -238,7 +243,17 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("agents", mode="before")
+    @field_validator("webhook_allow")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(read_entry, value))
+
+    @property
+    def egress(self) -> Egress:
+        """Which addresses webhooks may have."""
+        return Egress(self.webhook_allow)
+
+    @field_validator("agents", "webhook_allow", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

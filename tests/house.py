@@ -133,6 +133,7 @@ class House:
             fail_workflows=fail_workflows or self.settings.fail_workflows,
             mcp=self.mcp,
             inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
+            egress=self.settings.egress,
         )
         pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
         try:

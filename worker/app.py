@@ -32,12 +32,14 @@ from perdure.activities.litellm_call import warm_up
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics, PeopleCollector
 from perdure.activities.model_attempt import Attempts
+from perdure.activities.notifications import Notifications
 from perdure.activities.pace import Gates
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
 from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities, close_as_canceled
+from perdure.activities.webhooks import WebhookActivity
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents, Registered
 from perdure.client.connect import connect
@@ -51,12 +53,14 @@ from perdure.contracts.names import SearchAttribute
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.webhooks import Egress, Notify
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
 from perdure.worker.sandbox import production_runner
 from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serve_pages
 from perdure.workflows.agent_turn import AgentTurn
+from perdure.workflows.errands import NotifyWebhook
 
 STICKY = timedelta(seconds=2)
 """How long a turn's next task waits for the worker that has it in memory before any worker may take it."""
@@ -91,6 +95,8 @@ class Parts:
     mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
     inline: InlineAgents | None = None
     """What is made of agents in start requests; None refuses them."""
+    egress: Egress = field(default_factory=Egress)
+    """Which addresses webhooks may have."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class Activities:
     run_hooks: Callable[[RunHooks], Awaitable[HookResults]]
     ask: Callable[[AskPeople], Awaitable[RecordedDecisions | None]]
     collect_delegates: Callable[[CollectDelegates], Awaitable[ToolOutcome]]
+    deliver_webhook: Callable[[Notify], Awaitable[int]]
     call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
 
 
@@ -112,6 +119,7 @@ def make_activities(
 ) -> Activities:
     """The activities over these parts; the one place that composes them."""
     definitions, contexts = Definitions(parts.store), TurnContexts(parts.store, os.environ)
+    notifications = Notifications(parts.store, on=recordings.mode != "replay")
     turns = TurnActivities(
         store=parts.store,
         agents=parts.agents,
@@ -124,6 +132,7 @@ def make_activities(
         fail_workflows=parts.fail_workflows,
         bodies=parts.bodies,
         contexts=contexts,
+        notifications=notifications,
         secrets=parts.secrets,
     )
     attempts = Attempts(
@@ -158,8 +167,9 @@ def make_activities(
         generate=generate.generate,
         compact=CompactActivity(store=parts.store, definitions=definitions, attempts=attempts).compact,
         run_hooks=reacting.run_hooks,
-        ask=PeopleActivity(parts.store, recordings).ask,
+        ask=PeopleActivity(parts.store, recordings, notifications).ask,
         collect_delegates=collecting.collect_delegates,
+        deliver_webhook=WebhookActivity(parts.store, parts.egress).deliver_webhook,
         call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
     )
 
@@ -176,7 +186,7 @@ def build_worker(
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentTurn],
+        workflows=[AgentTurn, NotifyWebhook],
         activities=[close_as_canceled, *(getattr(activities, field.name) for field in dataclasses.fields(activities))],
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
@@ -313,6 +323,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             fail_workflows=settings.fail_workflows,
             mcp=mcp,
             inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
+            egress=settings.egress,
         )
         pinned = build_pinned_worker(client, settings, parts)
         worker = build_worker(client, settings, parts)

@@ -42,10 +42,15 @@ MOST_EVENTS = 500
 """Of one step that a hook is called with, for the outermost bound of its activity."""
 
 
+DELIVERY_TIME = timedelta(days=3)
+"""How long a receiver may be away before a message for it is given up; it can be sent again by hand then."""
+
+
 class ActivityOptions(TypedDict):
     """What differs between kinds of activity."""
 
     schedule_to_start_timeout: NotRequired[timedelta | None]
+    schedule_to_close_timeout: NotRequired[timedelta | None]
     start_to_close_timeout: timedelta
     heartbeat_timeout: timedelta
     retry_policy: RetryPolicy
@@ -102,6 +107,20 @@ def tool_call(policy: ToolPolicy, lost: Collection[str]) -> ActivityOptions:
         start_to_close_timeout=policy.timeout + GRACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=_steady(1 + LOST_WORKER_MARGIN),
+    )
+
+
+def delivery(*, once: bool) -> ActivityOptions:
+    """For ``deliver_webhook``: sent again after 30 s, 1 min, 2 min … 24 h, for three days; a test is sent once."""
+    return ActivityOptions(
+        schedule_to_close_timeout=DELIVERY_TIME,
+        start_to_close_timeout=timedelta(minutes=1),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=30),
+            maximum_interval=timedelta(hours=24),
+            maximum_attempts=1 if once else 0,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.webhooks import Notify
 
 
 @activity.defn(name=Activity.OPEN_TURN)
@@ -56,4 +57,10 @@ async def commit_turn(commit: CommitTurn) -> TurnResult:
 @activity.defn(name=Activity.CLOSE_AS_CANCELED)
 async def close_as_canceled() -> None:
     """Request Temporal's cancel of the workflow that asks: without one no workflow can close as Canceled."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.DELIVER_WEBHOOK)
+async def deliver_webhook(notify: Notify) -> int:
+    """Send a message to a webhook's address, and give the status of the answer."""
     raise NotImplementedError

@@ -18,6 +18,7 @@ from perdure.client.errors import (
     UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
+    UnknownWebhookError,
 )
 from perdure.local_files import find
 from perdure.settings import Settings, SettingsError, is_set, load_settings, temporal_file
@@ -102,6 +103,7 @@ _USAGE = (
     UnknownSessionError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownWebhookError,
     RequestRefusedError,
     SessionIdleError,
     SettingsError,

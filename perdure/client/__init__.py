@@ -16,6 +16,7 @@ from perdure.client.errors import (
     UnknownAgentError,
     UnknownArtifactError,
     UnknownSessionError,
+    UnknownWebhookError,
     WrongTurnError,
 )
 from perdure.client.read import ToolMetrics
@@ -56,5 +57,6 @@ __all__ = [
     "UnknownAgentError",
     "UnknownArtifactError",
     "UnknownSessionError",
+    "UnknownWebhookError",
     "WrongTurnError",
 ]

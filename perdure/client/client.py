@@ -43,6 +43,7 @@ from perdure.client.tasks import Task
 from perdure.client.turn import Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, extend_request, send_limits
 from perdure.client.waits import Waits
+from perdure.client.webhooks import Webhooks
 from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.events import Envelope
@@ -80,6 +81,7 @@ class Client:
         self._runs = self._sessions.runs
         self._replies = Replies(self._sessions)
         self._waits = Waits(self._runs)
+        self.webhooks = Webhooks(self._sessions)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None, **options: Unpack[ConnectOptions]) -> Self:

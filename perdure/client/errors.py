@@ -47,6 +47,10 @@ class UnknownArtifactError(ClientError):
     """The session has no artifact of that handle."""
 
 
+class UnknownWebhookError(ClientError):
+    """There is no webhook of that id, or it is another tenant's."""
+
+
 class TurnClosedError(ClientError):
     """The turn's workflow was terminated, timed out or failed before it could end the turn."""
 

@@ -80,6 +80,9 @@ class ReasonCode(StrEnum):
     RUNTIME_HOOK_FAILED = "runtime.hook_failed"
     RUNTIME_FAILED_BY_HOOK = "runtime.failed_by_hook"
 
+    WEBHOOK_UNDELIVERED = "webhook.undelivered"
+    WEBHOOK_GONE = "webhook.gone"
+
 
 NOTHING = "nothing"
 """What the model reads of a failure that ends the turn, or is retried without its knowing."""
@@ -327,6 +330,13 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent(
         f"a hook of the agent ended the turn as failed; do what it asks for, then {RESUME}"
+    ),
+    ReasonCode.WEBHOOK_UNDELIVERED: _transient(
+        "the address of a webhook did not take a message; look at the receiver, then send it again with "
+        "'perdure webhooks redrive ID'"
+    ),
+    ReasonCode.WEBHOOK_GONE: _permanent(
+        "the webhook was removed, or its address wants nothing more (410), which pauses it; remove it, or unpause it"
     ),
 }
 """One row for each code of :class:`ReasonCode`."""

@@ -8,6 +8,12 @@ from enum import StrEnum
 AGENT_TURN = "AgentTurn"
 """The workflow type: one run is one turn of an agent (or a part of it, when a long turn rotates)."""
 
+NOTIFY = "Notify"
+"""The workflow type of one delivery of a webhook."""
+
+NOTIFY_PREFIX = "notify:"
+"""How the ids of such workflows begin; the ids of webhook and message follow."""
+
 DEFAULT_TASK_QUEUE = "perdure"
 """The task queue when ``PERDURE_TASK_QUEUE`` is not set."""
 
@@ -26,6 +32,7 @@ class Activity(StrEnum):
     COLLECT_DELEGATES = "collect_delegates"
     COMMIT_TURN = "commit_turn"
     CLOSE_AS_CANCELED = "close_as_canceled"
+    DELIVER_WEBHOOK = "deliver_webhook"
 
 
 TURN_CANCELLED = "the turn was cancelled, and its workflow closes as Canceled"

@@ -261,6 +261,23 @@ artifacts = Table(
     Index("ix_artifacts_session", "session"),
 )
 
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("events", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("agents", Text, nullable=False),
+    Column("session", Text),
+    Column("secret", Text, nullable=False),
+    Column("old_secret", Text),
+    Column("old_until", UtcDateTime),
+    Column("paused", Boolean, nullable=False),
+    Column("pause_reason", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
 
 _messages: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _calls: TypeAdapter[tuple[PlannedCall, ...]] = TypeAdapter(tuple[PlannedCall, ...])

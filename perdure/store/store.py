@@ -17,7 +17,17 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.events import Event
-from perdure.store import checkpoints, commit_turn, open_turn, queries, session_lock, steps, tenants, tool_calls
+from perdure.store import (
+    checkpoints,
+    commit_turn,
+    open_turn,
+    queries,
+    session_lock,
+    steps,
+    tenants,
+    tool_calls,
+    webhooks,
+)
 from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
@@ -307,3 +317,10 @@ class Store:
         return await self.read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
 
     steps = _reads(queries.steps)
+
+    add_webhook = _writing_method_of(webhooks.add_webhook)
+    pause_webhook = _writing_method_of(webhooks.pause_webhook)
+    exchange_secret = _writing_method_of(webhooks.exchange_secret)
+    remove_webhook = _writing_method_of(webhooks.remove_webhook)
+    webhook_target = _reads(webhooks.webhook_target)
+    webhooks = _reads(webhooks.webhooks)

@@ -18,7 +18,7 @@ errors` lists them, `perdure errors CODE` shows one in full, `perdure errors --f
 found; with `--json` one a line.
 
 *Retried* means that the same call may succeed later: it is sent again by the agent's retry policy (`llm.*`) or by
-Temporal (`runtime.*`). All else is final. Beside these codes there are
+Temporal (`runtime.*`, `webhook.*`). All else is final. Beside these codes there are
 
 - `llm.*` codes of an agent's own: a model provider in its module raises `perdure.ModelError("llm.moderated", "no")`, or
   any exception with an attribute `reason_code` of that form. It is final, unless it has a true attribute `transient`;

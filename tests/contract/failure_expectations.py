@@ -11,7 +11,7 @@ Status = int | None
 RETRIED = """
 llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated llm.invalid_response
 runtime.store_unavailable runtime.store_mismatch runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
-request.too_early
+request.too_early webhook.undelivered
 """
 
 FINAL = """
@@ -26,7 +26,7 @@ budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted
 request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.store_behind runtime.mcp_unavailable
 runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
-runtime.hook_failed runtime.failed_by_hook
+runtime.hook_failed runtime.failed_by_hook webhook.gone
 """
 
 ASKED_TO_WAIT = ["llm.rate_limited", "llm.network_error", "llm.timeout"]

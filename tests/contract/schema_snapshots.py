@@ -10,7 +10,18 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.contracts import agents, budgets, checkpoints, errors, events, input_requests, names, retries, turns
+from perdure.contracts import (
+    agents,
+    budgets,
+    checkpoints,
+    errors,
+    events,
+    input_requests,
+    names,
+    retries,
+    turns,
+    webhooks,
+)
 from perdure.contracts.values import JsonValue
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -24,6 +35,8 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     input_requests.ApproveRequest,
     input_requests.DenyRequest,
     budgets.ExtendRequest,
+    webhooks.WebhookRequest,
+    webhooks.Notify,
 )
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
@@ -37,6 +50,8 @@ RESULTS: tuple[type[BaseModel], ...] = (
     agents.AgentDefinition,
     retries.RetryPolicy,
     errors.ErrorDetail,
+    webhooks.NewWebhook,
+    webhooks.Delivery,
 )
 NAMES: tuple[type[StrEnum], ...] = (
     names.Activity,
@@ -49,6 +64,7 @@ NAMES: tuple[type[StrEnum], ...] = (
     checkpoints.CheckpointStatus,
     checkpoints.JobStatus,
     errors.ReasonCode,
+    webhooks.WebhookEvent,
 )
 
 

@@ -24,6 +24,7 @@ from perdure.testing import ScriptedProvider
 from perdure.worker.sandbox import production_runner
 from tests.conftest import FAST
 from tests.house import House, become_a_user, eventually
+from tests.receiver import Receiver
 from tests.replay.scenarios import ROTATES_AFTER, SCENARIOS, Scenario, Stage
 from tests.workflow.bodies import Body
 
@@ -56,10 +57,12 @@ async def record(scenario: Scenario, house: House) -> list[str]:
     body = Body()
     provider = ScriptedProvider(scenario.script(), always=scenario.always)
     agents = (scenario.agent(body), *scenario.helpers)
-    async with provider, house.worker(*agents, runner=production_runner(), fail_workflows=scenario.fails):
-        house.use(provider)
-        await scenario.drive(Stage(house, provider, body))
-        runs = await _ended(house)
+    async with provider, Receiver.listening() as receiver:
+        house.settings = house.settings.model_copy(update={"webhook_allow": (receiver.origin,)})
+        async with house.worker(*agents, runner=production_runner(), fail_workflows=scenario.fails):
+            house.use(provider)
+            await scenario.drive(Stage(house, provider, body, receiver.url))
+            runs = await _ended(house)
     histories = [await house.temporal.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
     return [written(history) for history in histories]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,8 +25,9 @@ from perdure import (
     todo,
     tool,
 )
-from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.names import AGENT_TURN, NOTIFY
 from perdure.contracts.values import JsonValue
+from perdure.contracts.webhooks import Notify, Webhook, WebhookEvent
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
@@ -71,6 +72,7 @@ class Stage:
     house: House
     provider: ScriptedProvider
     body: Body
+    receiver: str
 
     async def start(self, **request: Any) -> Any:
         """A running turn."""
@@ -155,6 +157,24 @@ async def is_carried_along(stage: Stage) -> None:
 
 async def is_refused(stage: Stage) -> None:
     await stage.start(agent="nobody")
+
+
+async def notifies(stage: Stage, *, known: bool) -> None:
+    """A delivery to a webhook that is there, or was removed."""
+    house, webhook = stage.house, "wh_0123456789abcdef"
+    if known:
+        added = Webhook(id=webhook, url=stage.receiver, events=(WebhookEvent.ENDED,), created_at=datetime.now(UTC))
+        await house.store.add_webhook(added, "whsec_c2NyaXB0ZWQgc2NyaXB0ZWQgc2NyaXB0ZWQ=")
+    notify = Notify(webhook=webhook, message="s:1:ended", body="{}", store=house.store.id)
+    await house.temporal.start_workflow(NOTIFY, notify, id=house.session, task_queue=house.settings.task_queue)
+
+
+async def is_delivered(stage: Stage) -> None:
+    await notifies(stage, known=True)
+
+
+async def is_undeliverable(stage: Stage) -> None:
+    await notifies(stage, known=False)
 
 
 async def is_no_request(stage: Stage) -> None:
@@ -350,5 +370,7 @@ SCENARIOS = (
         settings=LEAD,
         helpers=(agent("helper"),),
     ),
+    Scenario("notify-delivered", (), is_delivered),
+    Scenario("notify-failed", (), is_undeliverable),
     Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )

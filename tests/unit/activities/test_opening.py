@@ -11,6 +11,7 @@ from perdure import Agent
 from perdure.activities.agents import Definitions, TurnContexts
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
+from perdure.activities.notifications import Notifications
 from perdure.activities.recordings import Recordings
 from perdure.activities.tool_runner import Bodies
 from perdure.activities.turns import TurnActivities
@@ -34,6 +35,7 @@ def activities(store: Store, bodies: Bodies) -> TurnActivities:
         fail_workflows=False,
         bodies=bodies,
         contexts=TurnContexts(store, {}),
+        notifications=Notifications(store),
         secrets=frozenset(),
     )
 

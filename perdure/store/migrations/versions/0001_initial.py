@@ -35,6 +35,7 @@ def upgrade() -> None:
     _create_agents()
     _create_conversations()
     _create_log()
+    _create_webhooks()
 
 
 def _create_agents() -> None:
@@ -153,3 +154,21 @@ def _create_log() -> None:
         _time("created_at"),
     )
     op.create_index("ix_artifacts_session", "artifacts", ["session"])
+
+
+def _create_webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        _text("id", primary_key=True),
+        _text("url"),
+        _text("events"),
+        _text("tenant"),
+        _text("agents"),
+        _text("session", nullable=True),
+        _text("secret"),
+        _text("old_secret", nullable=True),
+        _time("old_until", nullable=True),
+        sa.Column("paused", sa.Boolean(), nullable=False),
+        _text("pause_reason"),
+        _time("created_at"),
+    )

@@ -1,0 +1,197 @@
+"""The activity ``deliver_webhook``: one attempt to hand one message to one address, signed by Standard Webhooks.
+
+An answer is its status alone: nothing of its body is read, and no redirect is followed. Which addresses a name stands
+for is asked, and looked at, where the connection is made.
+"""
+
+import asyncio
+import functools
+import socket
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import cast
+
+import httpcore
+from standardwebhooks import Webhook as Signer
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from perdure.activities.errors import permanent, runtime_error
+from perdure.activities.heartbeat import keep_beating
+from perdure.activities.store_access import store_failures
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.names import Activity
+from perdure.contracts.webhooks import Destination, Egress, EgressError, Notify, WebhookTarget, is_public
+from perdure.store import Store
+from perdure.store.errors import NotFoundError
+
+PATIENCE = timedelta(seconds=15)
+"""How long an address may take to answer: connection, TLS and reply together."""
+
+LONGEST_WAIT = timedelta(hours=24)
+"""Longest wait that an answer may ask for."""
+
+_GONE = 410
+_BUSY = frozenset({429, 503})
+_TAKEN = range(200, 300)
+
+
+class WebhookActivity:
+    """The deliveries of one worker."""
+
+    def __init__(self, store: Store, egress: Egress) -> None:
+        self._store = store
+        self._egress = egress
+
+    @activity.defn(name=Activity.DELIVER_WEBHOOK)
+    async def deliver_webhook(self, notify: Notify) -> int:
+        """Send the message, and give the status of the answer. Sent twice, it has the same id and the same bytes.
+
+        An address that wants nothing more (410) pauses its subscription; any other failure may be tried again.
+        """
+        async with keep_beating():
+            async with store_failures():
+                await self._store.require(notify.store)
+                target = await self._store.webhook_target(notify.webhook)
+            if target is None:
+                message = f"webhook {notify.webhook} was removed"
+                raise permanent(runtime_error(ReasonCode.WEBHOOK_GONE, message))
+            if target.paused and not notify.once:
+                raise _undelivered(f"webhook {notify.webhook} is paused; 'perdure webhooks unpause {notify.webhook}'")
+            try:
+                destination = self._egress.check(target.url)
+                status, wait = await _post(destination, target, notify)
+            except EgressError as error:
+                raise _undelivered(str(error)) from None
+            if status in _TAKEN:
+                return status
+            if status == _GONE:
+                await self._pause(notify.webhook)
+                message = f"{destination.host} answered 410: it wants nothing more, and its webhook is paused"
+                raise permanent(runtime_error(ReasonCode.WEBHOOK_GONE, message))
+            moved = "; redirects are not followed: change the address" if 300 <= status < 400 else ""
+            raise _undelivered(f"{destination.host} answered {status}{moved}", wait)
+
+    async def _pause(self, webhook: str) -> None:
+        async with store_failures():
+            with suppress(NotFoundError):  # removed meanwhile
+                reason = f"its address answered 410 at {datetime.now(UTC).isoformat(timespec='seconds')}"
+                await self._store.pause_webhook(webhook, paused=True, reason=reason)
+
+
+def _undelivered(message: str, wait: timedelta | None = None) -> ApplicationError:
+    """A failure that Temporal tries again, by the workflow's policy unless the answer asks for another wait."""
+    detail = runtime_error(ReasonCode.WEBHOOK_UNDELIVERED, message)
+    return ApplicationError(
+        detail.message,
+        detail,
+        type=detail.code,
+        next_retry_delay=wait,
+        category=ApplicationErrorCategory.BENIGN,  # the receiver's trouble: the worker's log is not for it
+    )
+
+
+def sign(secrets: Iterable[str], message: str, at: datetime, body: str) -> str:
+    """The header ``webhook-signature``: one signature for each secret."""
+    return " ".join(Signer(secret).sign(message, at, body) for secret in secrets)
+
+
+async def _post(destination: Destination, target: WebhookTarget, notify: Notify) -> tuple[int, timedelta | None]:
+    """Send the message; the status of the answer, and the wait that it asks for.
+
+    Raises:
+        ApplicationError: Nothing answered in time.
+        EgressError: The name stands for an address that may not be used.
+    """
+    now = datetime.now(UTC)
+    headers = {
+        "host": destination.host if ":" not in destination.host else f"[{destination.host}]",
+        "content-type": "application/json",
+        "user-agent": f"perdure/{version('perdure')}",
+        "webhook-id": notify.message,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": sign(target.secrets, notify.message, now, notify.body),
+    }
+    default = 443 if destination.scheme == "https" else 80
+    if destination.port != default:
+        headers["host"] += f":{destination.port}"
+    pool = httpcore.AsyncConnectionPool(
+        ssl_context=_tls() if destination.scheme == "https" else None,
+        max_connections=1,
+        http2=False,
+        network_backend=_Guard(trusted=destination.trusted),
+    )
+    try:
+        async with (
+            asyncio.timeout(PATIENCE.total_seconds()),
+            pool,
+            pool.stream("POST", target.url, headers=list(headers.items()), content=notify.body.encode()) as answer,
+        ):
+            return answer.status, _wait_of(answer)
+    except TimeoutError:
+        raise _undelivered(f"{destination.host} did not answer within {PATIENCE.total_seconds():.0f} s") from None
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
+        why = str(error) or type(error).__name__
+        raise _undelivered(f"{destination.host} could not be reached ({why[:200]})") from None
+
+
+def _wait_of(answer: httpcore.Response) -> timedelta | None:
+    """The wait that a busy receiver asks for, in seconds."""
+    if answer.status not in _BUSY:
+        return None
+    asked = next((value for name, value in answer.headers if name.lower() == b"retry-after"), b"")
+    return min(timedelta(seconds=int(asked)), LONGEST_WAIT) if asked.isdigit() and len(asked) < 8 else None
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+class _Guard(httpcore.AsyncNetworkBackend):
+    """Connects to public addresses only, unless the origin is trusted.
+
+    The name is resolved here, once, and the connection goes to what was looked at: a name that stands for another
+    address a moment later changes nothing.
+    """
+
+    def __init__(self, *, trusted: bool) -> None:
+        self._trusted = trusted
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())  # absent without anyio
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's own
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first of the name's addresses that answers.
+
+        Raises:
+            EgressError: One of them is not public.
+        """
+        addresses = await _resolve(host, port)
+        inside = [address for address in addresses if not self._trusted and not is_public(address)]
+        if inside:
+            raise EgressError(
+                f"{host} stands for {inside[0]}, which is not a public address; have PERDURE_WEBHOOK_ALLOW name its "
+                f"origin, such as https://{host}:{port}"
+            )
+        failure: Exception = OSError("no address")
+        for address in addresses:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.NetworkError, OSError) as error:
+                failure = error
+        raise failure
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """The addresses that a name stands for, in the system's order."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(place[0]) for *_, place in found))

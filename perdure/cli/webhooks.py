@@ -1,0 +1,175 @@
+"""``perdure webhooks``: who is told when turns end or wait for people, and what became of each message."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, cast
+
+import click
+
+from perdure.cli.connection import with_client
+from perdure.cli.errors import CliError, ExitCode
+from perdure.cli.live import print_json, print_table
+from perdure.cli.render import clean, duration
+from perdure.contracts.webhooks import Delivery, NewWebhook, Webhook, WebhookEvent
+
+
+@click.group("webhooks")
+def webhooks_command() -> None:
+    """Addresses that are told when turns end or wait for people.
+
+    Each message is signed by Standard Webhooks, says where to look and nothing that was said, and is sent again for up
+    to three days until the address takes it.
+    """
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
+one = click.argument("webhook", metavar="ID")
+
+
+@webhooks_command.command("add")
+@click.argument("url")
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    type=click.Choice([event.value for event in WebhookEvent]),
+    help="What of; both by default, may be given twice.",
+)
+@click.option("--agent", "agents", multiple=True, metavar="A", help="Only turns of this agent; may be repeated.")
+@click.option("--session", metavar="SESSION", help="Only turns of this session.")
+@click.option("--tenant", default="", metavar="T", help="Only turns of this tenant; by default those without one.")
+@as_json
+def add_command(
+    *, url: str, events: Sequence[str], agents: Sequence[str], session: str | None, tenant: str, as_json: bool
+) -> None:
+    """Tell URL of turns from now on, and print the secret of its signatures, which is shown this once."""
+    chosen = tuple(map(WebhookEvent, events)) or tuple(WebhookEvent)
+    added = with_client(lambda client: client.webhooks.add(url, chosen, agents=agents, session=session, tenant=tenant))
+    _print_new(added, as_json=as_json)
+
+
+@webhooks_command.command("list")
+@as_json
+def list_command(*, as_json: bool) -> None:
+    """List the webhooks, the oldest first."""
+    found = with_client(lambda client: client.webhooks.list())
+    if as_json:
+        for webhook in found:
+            print_json(webhook.model_dump(mode="json"))
+    elif found:
+        print_table(("id", "events", "for", "state", "url"), [_row(webhook) for webhook in found])
+    else:
+        click.echo("there are no webhooks; add one with 'perdure webhooks add URL'")
+
+
+@webhooks_command.command("pause")
+@one
+def pause_command(*, webhook: str) -> None:
+    """Tell the webhook nothing for now; what happens meanwhile is not told later."""
+    with_client(lambda client: client.webhooks.pause(webhook))
+    click.echo(f"{webhook} is paused")
+
+
+@webhooks_command.command("unpause")
+@one
+def unpause_command(*, webhook: str) -> None:
+    """Tell the webhook what happens from now on."""
+    with_client(lambda client: client.webhooks.unpause(webhook))
+    click.echo(f"{webhook} is told again")
+
+
+@webhooks_command.command("secret")
+@one
+@click.option(
+    "--overlap",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="How long the old secret signs, too.",
+)
+@as_json
+def secret_command(*, webhook: str, overlap: float, as_json: bool) -> None:
+    """Exchange the secret, and print the new one, which is shown this once."""
+    hours = timedelta(hours=overlap)
+    _print_new(with_client(lambda client: client.webhooks.exchange_secret(webhook, overlap=hours)), as_json=as_json)
+
+
+@webhooks_command.command("remove")
+@one
+def remove_command(*, webhook: str) -> None:
+    """Forget the webhook; what is being delivered fails at its next attempt."""
+    with_client(lambda client: client.webhooks.remove(webhook))
+    click.echo(f"{webhook} is removed")
+
+
+@webhooks_command.command("test")
+@one
+@as_json
+def test_command(*, webhook: str, as_json: bool) -> None:
+    """Send a message of the type webhook.test, once, and say what came of it; exit code 1 if it was not taken."""
+    tried = with_client(lambda client: client.webhooks.test(webhook))
+    if as_json:
+        print_json(tried.model_dump(mode="json"))
+    if tried.state == "failed":
+        raise CliError(f"not delivered: {tried.error}", ExitCode.ERROR)
+    if not as_json:
+        click.echo(f"{tried.message} was taken")
+
+
+@webhooks_command.command("deliveries")
+@one
+@click.option("--state", type=click.Choice(["delivering", "delivered", "failed"]), help="Only those in this state.")
+@click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
+@as_json
+def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: bool) -> None:
+    """List what was sent, the newest first, as long as Temporal keeps it."""
+    wanted = cast("Literal['delivering', 'delivered', 'failed'] | None", state)
+    found = with_client(lambda client: client.webhooks.deliveries(webhook, state=wanted, limit=limit))
+    if as_json:
+        for delivery in found:
+            print_json(delivery.model_dump(mode="json"))
+    elif found:
+        now = datetime.now(UTC)
+        heads = ("message", "state", "ago", "attempts", "next in", "last failure")
+        print_table(heads, [_delivery_row(delivery, now) for delivery in found])
+    else:
+        click.echo("nothing was sent yet, or Temporal has it no longer")
+
+
+@webhooks_command.command("redrive")
+@one
+@click.argument("message", required=False)
+def redrive_command(*, webhook: str, message: str | None) -> None:
+    """Send MESSAGE again for another three days, or all messages whose delivery has failed: same id, same bytes."""
+    again = with_client(lambda client: client.webhooks.redrive(webhook, message))
+    for name in again:
+        click.echo(name)
+    if not again:
+        click.echo("no delivery has failed")
+
+
+def _print_new(webhook: NewWebhook, *, as_json: bool) -> None:
+    if as_json:
+        print_json(webhook.model_dump(mode="json"))
+        return
+    click.echo(f"{webhook.id} is told of turns that are {' or '.join(webhook.events)}")
+    click.echo(f"secret, shown this once: {webhook.secret}")
+
+
+def _row(webhook: Webhook) -> tuple[str, ...]:
+    parts = [*webhook.agents, webhook.session or "", f"tenant {webhook.tenant}" if webhook.tenant else ""]
+    state = "active" if not webhook.paused else f"paused {webhook.pause_reason}".rstrip()
+    told = ", ".join(webhook.events)
+    return webhook.id, told, clean(", ".join(filter(None, parts)) or "all"), clean(state), clean(webhook.url)
+
+
+def _delivery_row(delivery: Delivery, now: datetime) -> tuple[str, ...]:
+    return (
+        clean(delivery.message),
+        delivery.state,
+        duration((now - delivery.started_at).total_seconds()),
+        str(delivery.attempts or ""),
+        duration(max(0.0, (delivery.next_at - now).total_seconds())) if delivery.next_at is not None else "",
+        clean(delivery.error or ""),
+    )

@@ -1,0 +1,305 @@
+"""Webhooks as the client sees them: subscriptions in the store, and their deliveries, which are workflows."""
+
+import asyncio
+import base64
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import FailureError
+from temporalio.service import RPCError
+
+from perdure.client.connect import is_missing, rpc_errors
+from perdure.client.errors import NoWorkerError, RequestRefusedError, UnknownWebhookError
+from perdure.client.requests import validate
+from perdure.client.sessions import Sessions
+from perdure.contracts.names import NOTIFY, NOTIFY_PREFIX
+from perdure.contracts.webhooks import (
+    Delivery,
+    EgressError,
+    NewWebhook,
+    Notify,
+    Webhook,
+    WebhookEvent,
+    WebhookRequest,
+    message_body,
+)
+from perdure.store.errors import NotFoundError
+
+OVERLAP = timedelta(hours=24)
+"""How long messages are signed with the old secret too, after it was exchanged."""
+
+TEST_PATIENCE = timedelta(seconds=30)
+"""How long a test waits for what came of it: longer than one attempt may take."""
+
+MOST = 1_000
+"""Deliveries that are looked at, of one subscription."""
+
+State = Literal["delivering", "delivered", "failed"]
+
+_STATES: dict[WorkflowExecutionStatus | None, State] = {
+    WorkflowExecutionStatus.RUNNING: "delivering",
+    WorkflowExecutionStatus.COMPLETED: "delivered",
+}
+
+
+class Webhooks:
+    """Subscriptions to the ends and waits of turns; made by :attr:`Client.webhooks`."""
+
+    def __init__(self, sessions: Sessions, tenant: str | None = None) -> None:
+        self._sessions = sessions
+        self._tenant = tenant
+
+    def of(self, tenant: str) -> "Webhooks":
+        """The same for one tenant alone, the empty one included: others' subscriptions are not there."""
+        return Webhooks(self._sessions, tenant)
+
+    async def add(
+        self,
+        url: str,
+        events: Sequence[WebhookEvent | str] = tuple(WebhookEvent),
+        *,
+        tenant: str = "",
+        agents: Sequence[str] = (),
+        session: str | None = None,
+    ) -> NewWebhook:
+        """Have an address told of turns from now on; what is given here has the secret, and nothing else ever will.
+
+        Args:
+            url: Where to: https, and a host that ``PERDURE_WEBHOOK_ALLOW`` has.
+            events: ``waiting``, when a turn waits for a person, and ``ended``.
+            tenant: Only turns of this tenant; by default those without one.
+            agents: Only turns of these agents; by default all.
+            session: Only turns of this session.
+
+        Raises:
+            RequestRefusedError: The address may not be used, or there is no such event.
+        """
+        fields = {"url": url, "events": tuple(events), "agents": tuple(agents), "session": session}
+        request = validate(WebhookRequest, {**fields, "tenant": tenant if self._tenant is None else self._tenant})
+        try:
+            self._sessions.settings.egress.check(request.url)
+        except EgressError as error:
+            raise RequestRefusedError(f"url: {error}") from None
+        webhook = Webhook(id=f"wh_{secrets.token_hex(8)}", created_at=datetime.now(UTC), **dict(request))
+        secret = _new_secret()
+        store = await self._sessions.store()
+        await store.add_webhook(webhook, secret)
+        return NewWebhook(**dict(webhook), secret=secret)
+
+    async def list(self) -> tuple[Webhook, ...]:
+        """The subscriptions, the oldest first."""
+        store = await self._sessions.store()
+        return await store.webhooks(tenant=self._tenant)
+
+    async def get(self, webhook: str) -> Webhook:
+        """A subscription.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+        """
+        found = next((known for known in await self.list() if known.id == webhook), None)
+        if found is None:
+            raise UnknownWebhookError(f"there is no webhook {webhook!r}; 'perdure webhooks list' names those there are")
+        return found
+
+    async def pause(self, webhook: str, reason: str = "") -> Webhook:
+        """Tell a subscription nothing for now; what is being delivered waits, what happens meanwhile is not told later.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+        """
+        return await self._set_paused(webhook, paused=True, reason=reason)
+
+    async def unpause(self, webhook: str) -> Webhook:
+        """Tell a subscription what happens from now on.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+        """
+        return await self._set_paused(webhook, paused=False, reason="")
+
+    async def _set_paused(self, webhook: str, *, paused: bool, reason: str) -> Webhook:
+        await self.get(webhook)
+        store = await self._sessions.store()
+        try:
+            return await store.pause_webhook(webhook, paused=paused, reason=reason)
+        except NotFoundError as error:
+            raise UnknownWebhookError(str(error)) from None
+
+    async def exchange_secret(self, webhook: str, *, overlap: timedelta = OVERLAP) -> NewWebhook:
+        """Give a subscription a new secret; while they overlap, each message has a signature of both.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+            RequestRefusedError: The overlap is negative.
+        """
+        if overlap < timedelta(0):
+            raise RequestRefusedError("overlap: a time cannot be negative; give 0 to have the old secret end at once")
+        await self.get(webhook)
+        store, secret = await self._sessions.store(), _new_secret()
+        try:
+            changed = await store.exchange_secret(webhook, secret, datetime.now(UTC) + overlap)
+        except NotFoundError as error:
+            raise UnknownWebhookError(str(error)) from None
+        return NewWebhook(**dict(changed), secret=secret)
+
+    async def remove(self, webhook: str) -> None:
+        """Forget a subscription; what is being delivered fails at its next attempt.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+        """
+        await self.get(webhook)
+        store = await self._sessions.store()
+        try:
+            await store.remove_webhook(webhook)
+        except NotFoundError as error:
+            raise UnknownWebhookError(str(error)) from None
+
+    async def test(self, webhook: str) -> Delivery:
+        """Send one message of the type ``webhook.test``, once, and say what came of it. Works while it is paused.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+            NoWorkerError: No worker sent it.
+        """
+        await self.get(webhook)
+        store, began = await self._sessions.store(), datetime.now(UTC)
+        message = f"test:{uuid.uuid4().hex}"
+        body = message_body("webhook.test", began, {"webhook": webhook})
+        notify = Notify(webhook=webhook, message=message, body=body, store=store.id, once=True)
+        delivery = Delivery(webhook=webhook, message=message, state="delivered", started_at=began, attempts=1)
+        try:
+            with rpc_errors():
+                async with asyncio.timeout(TEST_PATIENCE.total_seconds()):
+                    await (await self._start(notify)).result()
+        except WorkflowFailureError as error:
+            cause = error.cause
+            said = cause.message if isinstance(cause, FailureError) else str(cause)
+            delivery = delivery.model_copy(update={"state": "failed", "error": said})
+        except TimeoutError:
+            await self._sessions.check_worker()
+            raise NoWorkerError(
+                f"no worker sent the message within {TEST_PATIENCE.total_seconds():.0f} s; "
+                f"'perdure webhooks deliveries {webhook}' says what came of it"
+            ) from None
+        return delivery.model_copy(update={"ended_at": datetime.now(UTC)})
+
+    async def deliveries(self, webhook: str, *, state: State | None = None, limit: int = 50) -> tuple[Delivery, ...]:
+        """What was sent to a subscription, the newest first, as long as Temporal keeps it.
+
+        Raises:
+            UnknownWebhookError: There is none of that id.
+            ServerUnreachableError: The server does not answer.
+        """
+        await self.get(webhook)
+        found: tuple[Delivery, ...] = ()
+        with rpc_errors():
+            async for run in self._runs(webhook, state):
+                if len(found) == limit:
+                    break
+                if (delivery := await self._delivery(webhook, run)) is not None:
+                    found += (delivery,)
+        return tuple(sorted(found, key=lambda delivery: delivery.started_at, reverse=True))
+
+    async def redrive(self, webhook: str, message: str | None = None) -> tuple[str, ...]:
+        """Send again, for another three days: one message, or all whose delivery has failed; the ids of those.
+
+        The same bytes go under the same id, so a receiver that has taken the message knows it.
+
+        Raises:
+            UnknownWebhookError: There is no subscription of that id.
+            RequestRefusedError: It has no delivery of that message.
+            ServerUnreachableError: The server does not answer.
+        """
+        await self.get(webhook)
+        if message is not None:
+            messages: tuple[str, ...] = (message,)
+        else:
+            messages = tuple(found.message for found in await self.deliveries(webhook, state="failed", limit=MOST))
+        with rpc_errors():
+            for again in messages:
+                await self._start(await self._sent(webhook, again), again=True)
+        return messages
+
+    async def _start(self, notify: Notify, *, again: bool = False) -> WorkflowHandle[Any, int]:
+        """Start a delivery; ``again`` takes the place of one that is tried."""
+        conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if again else WorkflowIDConflictPolicy.USE_EXISTING
+        return await self._sessions.temporal.start_workflow(
+            NOTIFY,
+            notify,
+            id=notify.workflow_id,
+            task_queue=self._sessions.settings.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=conflict,
+            static_summary=notify.message[:120],
+            result_type=int,
+        )
+
+    async def _runs(self, webhook: str, state: State | None) -> AsyncIterator[WorkflowExecution]:
+        """The newest run of each delivery."""
+        wanted = {
+            None: "",
+            "delivering": ' AND ExecutionStatus = "Running"',
+            "delivered": ' AND ExecutionStatus = "Completed"',
+            "failed": ' AND ExecutionStatus IN ("Failed", "Terminated", "TimedOut", "Canceled")',
+        }[state]
+        query = f'WorkflowType = "{NOTIFY}" AND WorkflowId STARTS_WITH "{NOTIFY_PREFIX}{webhook}:"{wanted}'
+        seen: set[str] = set()
+        async for run in self._sessions.temporal.list_workflows(query, limit=MOST):
+            if run.id not in seen:
+                seen.add(run.id)
+                yield run
+
+    async def _delivery(self, webhook: str, run: WorkflowExecution) -> Delivery | None:
+        """How a delivery stands; None of a run after which it was sent again."""
+        handle = self._sessions.temporal.get_workflow_handle(run.id)
+        newest = await handle.describe()
+        if newest.run_id != run.run_id:
+            return None
+        delivery = Delivery(
+            webhook=webhook,
+            message=run.id.removeprefix(f"{NOTIFY_PREFIX}{webhook}:"),
+            state=_STATES.get(newest.status, "failed"),
+            started_at=newest.start_time,
+            ended_at=newest.close_time,
+        )
+        changes: dict[str, object] = {}
+        for pending in newest.raw_description.pending_activities:
+            at = pending.next_attempt_schedule_time.ToDatetime(UTC) if pending.HasField("last_failure") else None
+            changes = {"attempts": pending.attempt, "next_at": at, "error": pending.last_failure.message or None}
+        if newest.close_time is not None:
+            closed = self._sessions.temporal.get_workflow_handle(run.id, run_id=run.run_id)
+            async for event in closed.fetch_history_events():
+                if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+                    changes["attempts"] = event.activity_task_started_event_attributes.attempt
+                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+                    changes["error"] = event.workflow_execution_failed_event_attributes.failure.message
+        return delivery.model_copy(update=changes)
+
+    async def _sent(self, webhook: str, message: str) -> Notify:
+        """What was sent, from the history."""
+        temporal = self._sessions.temporal
+        handle = temporal.get_workflow_handle(f"{NOTIFY_PREFIX}{webhook}:{message}")
+        try:
+            async for event in handle.fetch_history_events(page_size=1):
+                payloads = event.workflow_execution_started_event_attributes.input.payloads
+                (notify,) = await temporal.data_converter.decode(payloads, [Notify])
+                return Notify.model_validate(notify)
+        except RPCError as error:
+            if not is_missing(error):
+                raise
+        raise RequestRefusedError(
+            f"webhook {webhook!r} has no delivery of {message!r}, or Temporal has it no longer; "
+            f"'perdure webhooks deliveries {webhook}' lists those there are"
+        )
+
+
+def _new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()

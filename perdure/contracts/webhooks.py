@@ -1,0 +1,297 @@
+"""Webhooks: which events an address is told of, what it is sent, and which addresses a worker may send to at all."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Annotated, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, Field
+
+from perdure.contracts.names import NOTIFY_PREFIX
+from perdure.contracts.turns import SESSION_ID_PATTERN, Label
+from perdure.contracts.values import JsonValue, PublicValue, Value
+
+WEBHOOK_ID_PATTERN = r"^wh_[0-9a-f]{16}$"
+
+LONGEST_URL = 2_000
+"""Characters of an address: what every part between two services passes on."""
+
+EVERYWHERE = "*"
+"""The entry for every public host."""
+
+
+class WebhookEvent(StrEnum):
+    """What an address can be told of."""
+
+    WAITING = "waiting"
+    """A turn waits for a person."""
+    ENDED = "ended"
+    """A turn has ended. That of a delegate is none of its own: its caller's is."""
+
+
+def _in_order(events: tuple[WebhookEvent, ...]) -> tuple[WebhookEvent, ...]:
+    return tuple(event for event in WebhookEvent if event in events)
+
+
+class WebhookRequest(Value):
+    """A subscription as somebody asks for it.
+
+    Attributes:
+        url: Where to; the worker's ``PERDURE_WEBHOOK_ALLOW`` says which addresses it may use.
+        events: What of.
+        tenant: Only turns of this tenant; empty for those without one.
+        agents: Only turns of these agents; empty for all.
+        session: Only turns of this session.
+    """
+
+    url: str = Field(min_length=1, max_length=LONGEST_URL)
+    events: Annotated[tuple[WebhookEvent, ...], AfterValidator(_in_order)] = Field(
+        default=tuple(WebhookEvent), min_length=1
+    )
+    tenant: Label = ""
+    agents: tuple[Label, ...] = Field(default=(), max_length=100)
+    session: str | None = Field(default=None, pattern=SESSION_ID_PATTERN)
+
+
+class Webhook(PublicValue):
+    """A subscription. Its secret is in the store alone.
+
+    Attributes:
+        id: Its name.
+        paused: Whether it is told nothing for now. What happens meanwhile is not told later.
+        pause_reason: Why it is paused, if not somebody has done it.
+    """
+
+    id: str
+    url: str
+    events: tuple[WebhookEvent, ...]
+    tenant: str = ""
+    agents: tuple[str, ...] = ()
+    session: str | None = None
+    paused: bool = False
+    pause_reason: str = ""
+    created_at: datetime
+
+    def wants(self, *, agent: str, tenant: str, session: str) -> bool:
+        """Whether it is told of turns of this agent, tenant and session."""
+        return (
+            self.tenant == tenant
+            and (not self.agents or agent in self.agents)
+            and (self.session is None or self.session == session)
+        )
+
+
+class NewWebhook(Webhook):
+    """A subscription that was made, or whose secret was exchanged, just now.
+
+    Attributes:
+        secret: Key of the signatures, in the form of Standard Webhooks (``whsec_…``). It is shown this once.
+    """
+
+    secret: str = Field(repr=False)
+
+
+class WebhookTarget(Value):
+    """What one attempt to deliver needs.
+
+    Attributes:
+        secrets: The keys to sign with: the newest, and for a while the one before it.
+    """
+
+    url: str = Field(repr=False)
+    secrets: tuple[str, ...] = Field(repr=False)
+    paused: bool = False
+
+
+class Notify(Value):
+    """The input of the workflow ``Notify``: one delivery to one address.
+
+    Attributes:
+        webhook: The id of the subscription.
+        message: The id of the message, the same for every attempt and every subscription: ``webhook-id``.
+        body: What is sent, to the byte.
+        store: The id of the store that the subscription is in.
+        once: Whether it is not sent again after a failure, as a test is not.
+    """
+
+    webhook: str
+    message: str
+    body: str
+    store: str = ""
+    once: bool = False
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of its workflow: a second delivery of the same message is none."""
+        return f"{NOTIFY_PREFIX}{self.webhook}:{self.message}"
+
+
+class Delivery(PublicValue):
+    """How the delivery of one message stands.
+
+    Attributes:
+        message: The id of the message.
+        state: ``delivering`` while it is tried, for up to three days.
+        attempts: How often it was sent; None where Temporal no longer says.
+        next_at: When it is sent again.
+        error: What the last attempt came to.
+    """
+
+    webhook: str
+    message: str
+    state: Literal["delivering", "delivered", "failed"]
+    started_at: datetime
+    ended_at: datetime | None = None
+    attempts: int | None = None
+    next_at: datetime | None = None
+    error: str | None = None
+
+
+def message_body(kind: str, at: datetime, data: Mapping[str, JsonValue]) -> str:
+    """The body of a message, in the form that Standard Webhooks recommends; ASCII, the same for the same values."""
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"type": kind, "timestamp": moment, "data": dict(data)}, separators=(",", ":"))
+
+
+class EgressError(ValueError):
+    """An address that may not be used; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where an address leads.
+
+    Attributes:
+        trusted: Whether the operator has named it as it is: it may then be in a private network, and without TLS.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    trusted: bool
+
+
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*|[0-9a-f:.]*:[0-9a-f:.]*")
+_SCHEMES = {"https": 443, "http": 80}
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True)
+class Egress:
+    """Which addresses messages may be sent to.
+
+    Attributes:
+        entries: ``*`` for every public host; ``example.com`` or ``*.example.com`` for public hosts of that name, each
+            by https; ``http://host:port`` or ``https://host:port`` for that origin, wherever it leads.
+    """
+
+    entries: tuple[str, ...] = (EVERYWHERE,)
+
+    def check(self, url: str) -> Destination:
+        """Where the address leads.
+
+        Raises:
+            EgressError: It is no address, or none of the entries has it.
+        """
+        scheme, host, port = _split(url)
+        origins = [_split(entry) for entry in self.entries if "://" in entry]
+        if (scheme, host, port) in origins:
+            return Destination(scheme, host, port, trusted=True)
+        shown = f"{scheme}://{host}:{port}"
+        advice = f"have the workers' PERDURE_WEBHOOK_ALLOW name {shown}"
+        if not any(_is_named(host, entry) for entry in self.entries if "://" not in entry):
+            raise EgressError(f"{host} is on no list of allowed hosts; {advice}")
+        if scheme != "https":
+            raise EgressError(f"{shown} has no TLS; use https, or {advice}")
+        address = _address(host)
+        if address is not None and not is_public(host):
+            raise EgressError(f"{host} is not a public address; {advice}")
+        return Destination(scheme, host, port, trusted=False)
+
+
+def read_entry(entry: str) -> str:
+    """An entry of the list, checked.
+
+    Raises:
+        ValueError: It is neither a host nor an origin.
+    """
+    text = entry.strip().lower()
+    if "://" in text:
+        found = urlsplit(text)
+        if found.path.strip("/") or found.query:
+            msg = f"{entry!r} has a path; write an origin such as http://receiver:8080"
+            raise ValueError(msg)
+        _split(text)
+        return text.rstrip("/")
+    name = text.removeprefix("*.")
+    if text != EVERYWHERE and (_HOST.fullmatch(name) is None or (name != text and ":" in name)):
+        msg = f"{entry!r} is no host; write example.com, *.example.com, *, or an origin such as http://receiver:8080"
+        raise ValueError(msg)
+    return text
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public network: not private, local, shared, reserved or a group's."""
+    found = _address(address)
+    if found is None:
+        return False
+    if isinstance(found, IPv6Address):
+        inner = found.ipv4_mapped
+        if inner is None and found in _NAT64:
+            inner = IPv4Address(int(found) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(str(inner))
+        if found not in _UNICAST or any(found in network for network in _TUNNELS):
+            return False
+    elif found in _IETF:
+        return False
+    return found.is_global and not found.is_multicast
+
+
+_NAT64 = ip_network("64:ff9b::/96")
+_UNICAST = ip_network("2000::/3")
+_TUNNELS = (ip_network("2001::/23"), ip_network("2002::/16"))
+"""Of protocols and tunnels: behind them may be any address of the old kind."""
+_IETF = ip_network("192.0.0.0/24")
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _is_named(host: str, entry: str) -> bool:
+    if entry.startswith("*."):
+        return host.endswith(entry[1:])
+    return entry in {EVERYWHERE, host}
+
+
+def _split(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of an address."""
+    if _PRINTABLE.fullmatch(url) is None or "\\" in url:
+        raise EgressError("the address has spaces or characters beyond ASCII; write them encoded, a host as xn--…")
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError as error:
+        raise EgressError(f"the address cannot be read ({error}); write https://host/path") from None
+    return parts.scheme, *_host_and_port(parts, host, port)
+
+
+def _host_and_port(parts: SplitResult, host: str, port: int | None) -> tuple[str, int]:
+    if parts.scheme not in _SCHEMES or _HOST.fullmatch(host) is None:
+        raise EgressError("the address is none of http or https; write https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise EgressError("the address has a user or a password, which logs would show; leave it out")
+    if parts.fragment:
+        raise EgressError("the address has a fragment (#…), which no server gets; leave it out")
+    if port == 0:
+        raise EgressError("the address has the port 0; write another")
+    return host, port or _SCHEMES[parts.scheme]
