@@ -32,7 +32,7 @@ from perdure.contracts.turns import (
     TurnResult,
 )
 from perdure.contracts.values import JsonValue, replace
-from perdure.engine import delegates, hooks, input_requests, limits
+from perdure.engine import delegates, hooks, input_requests, limits, messages
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.generation import Failed
@@ -432,20 +432,11 @@ class AgentTurn(Handlers):
 
     def _next_turn(self, queued: tuple[QueuedMessage, ...]) -> NoReturn:
         first, *rest = queued
-        workflow.continue_as_new(
-            Continuation(
-                agent=None,
-                prompt=first.prompt,
-                request_id=first.request_id,
-                parts=first.parts,
-                queued=tuple(rest),
-                cancelled=first.cancelled,
-                context=first.context,
-                by=first.by,
-                tenant=self.state.origin.tenant if self.state else "",
-                store=self.state.origin.store if self.state else "",
-            )
+        origin = self.state.origin if self.state else None
+        request = messages.request_of(
+            first, store=origin.store if origin else "", tenant=origin.tenant if origin else ""
         )
+        workflow.continue_as_new(replace(request, queued=tuple(rest)))
 
     async def _drop_the_queue(self) -> None:
         """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""

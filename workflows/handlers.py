@@ -32,8 +32,8 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
-from perdure.engine import input_requests, limits
-from perdure.engine.limits import ExtendError, extend
+from perdure.engine import input_requests, limits, messages
+from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.turn import Turn
 
@@ -189,42 +189,56 @@ class Handlers:
         return receipt
 
     def _take_cancel(self, asked: CancelRequest, opened: Opened, came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
-        ending = self.state is None or self.state.ending is not None
-        running = limits.RunningTurn(opened.turn, opened.request_id, opened.last_turn, ending)
         try:
-            return limits.cancel(self.mail, asked, running, came_at)
+            return limits.cancel(self.mail, asked, self._running(opened), came_at)
         except limits.WrongTurnError as error:
             raise refuse(ReasonCode.REQUEST_TURN_MISMATCH, str(error)) from None
 
+    def _running(self, opened: Opened) -> RunningTurn:
+        """The turn that runs; one whose state is not set up yet, or never will be, counts as ending."""
+        return RunningTurn(
+            turn=opened.turn,
+            request_id=opened.request_id,
+            last_turn=opened.last_turn,
+            ending=self.state is None or self.state.ending is not None,
+            takes_steering=self.state is not None and self.state.takes_steering,
+            delegated=self.state is not None and self.state.origin.delegated is not None,
+        )
+
     @workflow.update(name=Update.SEND)
     async def send(self, *given: JsonValue) -> SendReceipt:
-        """Queue a message for the next turn, or steer the running one; the same request id is the same message."""
+        """Take a message for the next turn, or into the running one; the same request id is the same message."""
         asked = _message(given)
         request_id = asked.request_id or _update_id()
         # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
-        if request_id == opened.request_id or request_id in self.mail.taken:
-            return SendReceipt(turn=opened.turn)
-        message = QueuedMessage.model_validate({**dict(asked), "request_id": request_id})
-        if asked.steer and self.state is not None and self.state.takes_steering:
-            if all(other.request_id != request_id for other in self.mail.steered):
-                self._need_room_for(message)
-                self.mail = self.mail.with_steered(message)
-            return SendReceipt(turn=opened.turn)
-        if self.state is not None and self.state.origin.delegated is not None:
-            raise refuse(ReasonCode.REQUEST_INVALID, "a delegate works for one call; send with steer while it runs")
-        places = [other.request_id for other in self.mail.queued]
-        if request_id not in places:
+        running, message = (
+            self._running(opened),
+            QueuedMessage.model_validate({**dict(asked), "request_id": request_id}),
+        )
+        turn = messages.find_turn_of(self.mail, request_id, running)
+        if turn is None:
             self._need_room_for(message)
-            places.append(request_id)
-            self.mail = self.mail.with_queued(message)
-        return SendReceipt(turn=opened.last_turn + 1 + places.index(request_id))
+            self._check_message(message, running)
+            self.mail, turn = messages.take_message(self.mail, message, running, workflow.now())
+        return SendReceipt(turn=turn)
 
     @send.validator
     def _check_send(self, *given: JsonValue) -> None:
-        self._need_room_for(_message(given))
+        asked = _message(given)
+        self._need_room_for(asked)
+        if isinstance(self.opened, Opened):
+            running, request_id = self._running(self.opened), asked.request_id or _update_id()
+            if messages.find_turn_of(self.mail, request_id, running) is None:
+                self._check_message(asked, running)
+
+    def _check_message(self, asked: SendRequest, running: RunningTurn) -> None:
+        try:
+            messages.check_message(asked, running)
+        except messages.MessageRefusedError as error:
+            raise refuse(error.code, str(error)) from None
 
     def _need_room_for(self, asked: SendRequest) -> None:
         """Refuse a message when too many wait: before it is taken in, and again when others came in with it."""

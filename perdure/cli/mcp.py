@@ -25,7 +25,7 @@ from perdure.client import Client, ClientError, RequestRefusedError, SessionIdle
 from perdure.client.requests import Content, session_id
 from perdure.contracts.files import InlineFile
 from perdure.contracts.input_requests import InputReceipt
-from perdure.contracts.turns import RunState, TurnResult, TurnStatus
+from perdure.contracts.turns import RunState, TurnResult, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue
 from perdure.mcp_server import McpMissingError, ServedCall, as_mcp, as_web_application
 from perdure.settings import load_settings
@@ -57,6 +57,11 @@ AnyTurn = Annotated[int | None, Field(ge=1), "The turn's number; without it, the
 RequestId = Annotated[str | None, "Any id of your own: asked again with it, this returns the turn it has begun."]
 Attached = Annotated[
     Sequence[InlineFile], "Images, PDFs and texts that go with the prompt, each with its name and its bytes as base64."
+]
+Busy = Annotated[
+    WhenBusy,
+    "While a turn runs: refuse the message; let it wait for its turn; have the running turn read it before its next "
+    "model call; cancel the running turn and those that wait, and be the next; or also begin where that turn began.",
 ]
 RequestOfPeople = Annotated[str, "The request_id of one of the requests that wait or status returned."]
 Decider = Annotated[str, Field(min_length=1), "Who decides, by name; it is kept."]
@@ -162,14 +167,14 @@ class Jobs:
         self,
         session: Session,
         prompt: Annotated[str, "The message."],
-        steer: Annotated[bool, "Into the running turn, before its next model call, instead of the next turn."] = False,
+        when_busy: Busy = "queue",
         request_id: RequestId = None,
         files: Attached = (),
     ) -> Json:
-        """Send a message to a session. A busy one queues it for its next turn, an idle one begins that turn."""
+        """Send a message to a session. An idle one begins its next turn; a busy one does as when_busy says."""
         client = await self._get_client()
         await client.check_worker()
-        turn = await client.send(session, _with_files(prompt, files), steer=steer, request_id=request_id)
+        turn = await client.send(session, _with_files(prompt, files), when_busy=when_busy, request_id=request_id)
         return await _begun_to_json(turn)
 
     async def answer(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
 
 import click
 
@@ -18,7 +18,7 @@ from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.events import Envelope, Names
 from perdure.contracts.input_requests import InputRequest
-from perdure.contracts.turns import BudgetStatus, TurnResult, TurnStatus
+from perdure.contracts.turns import BudgetStatus, TurnResult, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -159,7 +159,13 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
 @click.command("send")
 @click.argument("session")
 @click.argument("prompt", type=PROMPT)
-@click.option("--steer", is_flag=True, help="Into the running turn, before its next model call.")
+@click.option(
+    "--when-busy",
+    type=click.Choice(get_args(WhenBusy)),
+    help="While a turn runs: refuse the message; let it wait (the default); have the running turn read it before its "
+    "next model call; cancel the running turn and those that wait, and be the next; or also begin where it began.",
+)
+@click.option("--steer", is_flag=True, help="Short for --when-busy steer.")
 @add_sender_options
 @add(*_FOLLOWING, attachments)
 @click.pass_context
@@ -168,6 +174,7 @@ def send_command(  # noqa: PLR0913  # one for each option of the command line
     *,
     session: str,
     prompt: str,
+    when_busy: WhenBusy | None,
     steer: bool,
     data: dict[str, JsonValue] | None,
     by: str,
@@ -176,11 +183,15 @@ def send_command(  # noqa: PLR0913  # one for each option of the command line
 ) -> None:
     """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
 
-    A busy session queues the message for its next turn. Ctrl+C cancels the turn; a second one within three
-    seconds quits at once.
+    A busy session queues the message for its next turn, or does what --when-busy says. Ctrl+C cancels the turn; a
+    second one within three seconds quits at once.
     """
+    if steer and when_busy not in {None, "steer"}:
+        msg = f"--steer, --when-busy {when_busy}: say different things; leave --steer out"
+        raise MistakeError(msg)
+    busy: WhenBusy = "steer" if steer else when_busy or "queue"
     content = read_attached(prompt, attached)
-    ctx.exit(lead(lambda client: client.send(session, content, steer=steer, context=data, by=by), told))
+    ctx.exit(lead(lambda client: client.send(session, content, when_busy=busy, context=data, by=by), told))
 
 
 class Taken(Told):

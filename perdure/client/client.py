@@ -50,7 +50,7 @@ from perdure.contracts.events import Envelope
 from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, OpenRequest
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Update
-from perdure.contracts.turns import BudgetStatus, CancelRequest, SendRequest, TurnStatus
+from perdure.contracts.turns import BudgetStatus, CancelRequest, SendRequest, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
@@ -222,19 +222,32 @@ class Client:
         await self._sessions.check_known(session)
         return await self._sessions.start(new, request, files)
 
-    async def send(self, session: str, prompt: Content, *, steer: bool = False, **options: Unpack[SendOptions]) -> Turn:
-        """Send a message to a session: into the next turn, or with ``steer`` into the one that runs.
+    async def send(
+        self, session: str, prompt: Content, *, when_busy: WhenBusy = "queue", **options: Unpack[SendOptions]
+    ) -> Turn:
+        """Send a message to a session: an idle one starts the turn at once. The turn that takes it is returned.
 
-        A busy session queues the message; an idle one starts the turn at once. The turn that takes it is returned.
         The message may hold images and files, as for :meth:`start`.
+
+        Args:
+            session: The session.
+            prompt: The message.
+            when_busy: What becomes of it while a turn runs. ``reject``: it is refused. ``queue``: it waits for a turn.
+                ``steer``: the running turn reads it before its next generation. ``interrupt``: the running turn and
+                those that wait are cancelled, and it is the next. ``rollback``: the same, and its turn begins where
+                the running one began.
+            options: ``request_id``, with which sending twice is harmless, and ``context`` and ``by`` for the turn.
 
         Raises:
             UnknownSessionError: There is no session of that id; nothing was sent.
+            SessionBusyError: A turn runs, and ``when_busy`` is ``reject``; or turns end as fast as it is sent.
             RequestRefusedError: The message is not valid, or too many wait already.
             NoWorkerError: No worker took the message.
         """
         text, files = await read_content(prompt)
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
+        said = {"request_id": request.request_id, "when_busy": when_busy, "context": request.context, "by": request.by}
+        message = validate(SendRequest, {"prompt": text, **said})
         newest = await self._runs.find_newest(session)
         if newest is None:
             await self._sessions.check_known(session)
@@ -243,10 +256,10 @@ class Client:
             and (earlier := await self._sessions.turn_asked_before(session, request_id)) is not None
         ):
             return self._sessions.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
+        if when_busy == "reject":
+            return await self._sessions.start(session, request, files)
         parts = await self._sessions.keep_files(session, files)
-        request = replace(request, parts=parts)
-        said = {"request_id": request.request_id, "steer": steer, "context": request.context, "by": request.by}
-        message = replace(validate(SendRequest, {"prompt": text, **said}), parts=parts)
+        request, message = replace(request, parts=parts), replace(message, parts=parts)
         try:
             return await deliver(lambda: self._sessions.hand_over(session, request, message))
         except UpdateRefusedError as error:
@@ -272,7 +285,8 @@ class Client:
         """
         if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
             raise RequestRefusedError(
-                "an answer is text or JSON; send images and files before it, with client.send(session, […], steer=True)"
+                "an answer is text or JSON; send images and files before it, with "
+                'client.send(session, […], when_busy="steer")'
             )
         return await self._replies.reply(
             session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by}

@@ -64,6 +64,7 @@ class ReasonCode(StrEnum):
     REQUEST_UNKNOWN_AGENT = "request.unknown_agent"
     REQUEST_UNKNOWN_SESSION = "request.unknown_session"
     REQUEST_TURN_MISMATCH = "request.turn_mismatch"
+    REQUEST_SESSION_BUSY = "request.session_busy"
 
     RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
     RUNTIME_STORE_REFUSED = "runtime.store_refused"
@@ -289,6 +290,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.REQUEST_TURN_MISMATCH: _permanent(
         "the session is at another turn than the caller expected; read it again with 'perdure show SESSION'"
+    ),
+    ReasonCode.REQUEST_SESSION_BUSY: _transient(
+        "a turn of the session runs, and the message is not to wait; send it when the turn has ended, or queue it"
     ),
     ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient(
         "the transcript store cannot be reached, is locked or its disk is full; the turn waits until it can be used"

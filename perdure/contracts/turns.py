@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, TypeVar, overload
+from typing import Annotated, Literal, TypeVar, cast, overload
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
@@ -138,12 +138,22 @@ class RunState(StrEnum):
     ENDED = "ended"
 
 
+WhenBusy = Literal["reject", "queue", "steer", "interrupt", "rollback"]
+"""What becomes of a message for a session whose turn runs. On an idle session each of them starts the next turn.
+
+``reject`` refuses the message. ``queue`` lets the message wait for its turn, behind those that wait already. ``steer``
+puts the message into the running turn, before its next generation. ``interrupt`` cancels the running turn and those
+that wait: the message is the next turn. ``rollback`` does the same, and the message takes the place of the running
+turn's: its turn begins where the running one began.
+"""
+
+
 class SendRequest(Value):
-    """The input of the update ``send``: a message for the next turn, or into the running one.
+    """The input of the update ``send``: a message for a session that may be busy.
 
     Attributes:
         request_id: The same id is the same message: sending it twice is harmless.
-        steer: Whether the message goes into the running turn, before its next generation.
+        when_busy: What becomes of the message while a turn runs. ``"steer": true`` is a short form of ``steer``.
         parts: The images and files that come with it; perdure's client has put them into the store.
         context: Context of the next turn, in place of the session's.
         by: The sender.
@@ -153,10 +163,25 @@ class SendRequest(Value):
 
     prompt: Prompt
     request_id: Label = ""
-    steer: bool = False
+    when_busy: WhenBusy = "queue"
     parts: Parts = parts_field()
     context: ContextData | None = None
     by: Label = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, fields: object) -> object:
+        if not isinstance(fields, dict) or "steer" not in fields:
+            return fields  # pyright: ignore[reportUnknownVariableType] - whatever came
+        rest = dict(cast("dict[str, object]", fields))
+        steer = rest.pop("steer")
+        if not isinstance(steer, bool):
+            kind, message = "steer", 'steer: is true or false; or name one of when_busy, as in "when_busy": "steer"'
+            raise PydanticCustomError(kind, message)
+        if steer and rest.setdefault("when_busy", "steer") != "steer":
+            kind, message = "steer", "steer, when_busy: say different things; leave steer out"
+            raise PydanticCustomError(kind, message)
+        return rest
 
     @model_validator(mode="before")
     @classmethod
@@ -167,7 +192,7 @@ class SendRequest(Value):
     @field_validator("context")
     @classmethod
     def _not_into_a_running_turn(cls, context: T, others: ValidationInfo) -> T:
-        if context is not None and others.data.get("steer"):
+        if context is not None and others.data.get("when_busy") == "steer":
             kind, message = "steered", "is frozen in the running turn; send it without steer, for the next turn"
             raise PydanticCustomError(kind, message)
         return context
@@ -178,9 +203,11 @@ class QueuedMessage(SendRequest):
 
     Attributes:
         cancelled: Reason with which the message's turn ends as soon as it is open; None for a turn that is carried out.
+        replaces: The turn that was rolled back for the message, which begins where that turn began.
     """
 
     cancelled: str | None = None
+    replaces: int | None = None
 
 
 class SendReceipt(PublicValue):
@@ -295,12 +322,14 @@ class Continuation(TurnRequest):
         delegated: The call that a delegate's turn carries out; the caller's ledger holds the query.
         queued: Messages for the turns after this one.
         cancelled: Reason with which the turn ends as soon as it is open: it was cancelled while its message waited.
+        replaces: The turn in whose place this one begins, where that turn began.
         carried: State of a turn that rotated.
     """
 
     delegated: Delegated | None = None
     queued: tuple[QueuedMessage, ...] = ()
     cancelled: str | None = None
+    replaces: int | None = None
     carried: JsonValue = None
 
     @property

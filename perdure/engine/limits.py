@@ -332,12 +332,16 @@ class RunningTurn:
     Attributes:
         last_turn: The session's highest number; that of the first message that waits is one more.
         ending: Whether it is too late to stop the turn.
+        takes_steering: Whether the turn still reads messages.
+        delegated: Whether the turn is a delegate's.
     """
 
     turn: int
     request_id: str
     last_turn: int
     ending: bool
+    takes_steering: bool = False
+    delegated: bool = False
 
 
 def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datetime) -> tuple[Mailbox, CancelReceipt]:

@@ -242,10 +242,10 @@ def todos_in(connection: Connection, session: str, turn: int, step: int = _ANY_S
     body = connection.scalar(_CHANGED, {"session": session, "turn": turn, "step": step})
     if body is not None:
         return TodosChanged.model_validate(json.loads(body)).todos
-    return _todos_at_beginning_of(connection, session, turn)
+    return todos_at_beginning_of(connection, session, turn)
 
 
-def _todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
+def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
     """The todos of the turn before, or of the checkpoint that the turn went on from."""
     body = connection.scalar(_START, {"session": session, "key": f"{turn}/agent_start"})
     origin = None if body is None else AgentStart.model_validate(json.loads(body)).resumed_from

@@ -2,6 +2,8 @@
 
 Nothing of a checkpoint is copied. The turn's first step names it as its parent and holds the results of its calls: they
 stay in the ledger, so no call is left without a result, and none runs again.
+
+Long, because each place that a turn can go on from answers the same questions: its parent, its messages, its calls.
 """
 
 import json
@@ -21,7 +23,12 @@ from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.contracts.values import replace
 from perdure.store import schema
-from perdure.store.accounting import read_unread_feedback, spent_of_earlier_turns, todos_before
+from perdure.store.accounting import (
+    read_unread_feedback,
+    spent_of_earlier_turns,
+    todos_at_beginning_of,
+    todos_before,
+)
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
@@ -97,12 +104,35 @@ def resume_checkpoint(locked: LockedSession, origin: ResumeFrom, *, prompt: str)
             _need_a_prompt(locked, prompt)
             return None
         messages = _results_of_calls(locked.connection, step, turn)
-        number = step.step if step.is_checkpoint else step.step - 1
-        origin = ResumeFrom(session=session, turn=turn.turn, step=number)
-        beginning = Beginning(parent=step.id, messages=messages, origin=origin)
+        beginning = Beginning(parent=step.id, messages=messages, origin=_checkpoint_of(step))
     if not prompt:
         _need_something_to_answer(locked.connection, beginning, session)
     return beginning
+
+
+def _beginning_of_replaced(locked: LockedSession, number: int) -> Beginning:
+    """Where a turn that was rolled back began: its first step without its prompt."""
+    turn = _turn(locked.connection, locked.session, number)
+    if turn is None:
+        msg = f"session {locked.session!r} has no turn {number} that could be rolled back"
+        raise NotFoundError(msg)
+    first = _step(locked.connection, turn, 0)
+    before = first.messages[:-1] if first.messages and isinstance(first.messages[-1], UserMessage) else first.messages
+    # A turn that a reply has begun took over the calls that waited: here stands what became of them.
+    messages = (*before, *_results_of_calls(locked.connection, first, turn))
+    return Beginning(parent=first.parent, messages=messages, origin=_origin_of(locked, first.parent))
+
+
+def _origin_of(locked: LockedSession, parent: str | None) -> ResumeFrom:
+    step = None if parent is None else _require_step(find_step(locked.connection, parent), parent)
+    if step is None:
+        return ResumeFrom(session=locked.session, turn=0)
+    return _checkpoint_of(step)
+
+
+def _checkpoint_of(step: StepRecord) -> ResumeFrom:
+    number = step.step if step.is_checkpoint else step.step - 1
+    return ResumeFrom(session=step.session, turn=step.turn, step=number)
 
 
 def refuse_delegates(connection: Connection, session: str) -> None:
@@ -298,11 +328,15 @@ def _with_earlier_turns(
     connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: ClaimedTurn
 ) -> ClaimedTurn:
     """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
-    session, turn = opening.session, opened.turn
-    todos = todos_before(connection, session, turn, opening.request.resume_from)
+    session, turn, replaced = opening.session, opened.turn, opening.request.replaces
+    if replaced is not None:
+        todos = todos_at_beginning_of(connection, session, replaced)
+    else:
+        todos = todos_before(connection, session, turn, opening.request.resume_from)
     counts = definition.budgets.scope == "session"
     earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
-    said = read_unread_feedback(connection, session, turn) if opening.request.resume_from is None else ()
+    resumes = replaced is not None or opening.request.resume_from is not None
+    said = () if resumes else read_unread_feedback(connection, session, turn)
     return replace(opened, todos=todos, earlier=earlier, said=said, store=store_id(connection))
 
 
@@ -338,7 +372,11 @@ def _begin(
 ) -> ClaimedTurn:
     request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
     digest = definition.digest()
-    checkpoint = None if request.resume_from is None else resume_checkpoint(locked, request.resume_from, prompt=prompt)
+    checkpoint: Beginning | None = None
+    if request.replaces is not None:
+        checkpoint = _beginning_of_replaced(locked, request.replaces)
+    elif request.resume_from is not None:
+        checkpoint = resume_checkpoint(locked, request.resume_from, prompt=prompt)
     start = AgentStart(
         agent=definition.name,
         model=definition.model,

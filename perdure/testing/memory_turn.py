@@ -21,8 +21,17 @@ from perdure.contracts.input_requests import AskPeople, InputRequest, Reply
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, QueuedMessage, TurnResult
-from perdure.engine import delegates, hooks, input_requests, limits
+from perdure.contracts.turns import (
+    CancelRequest,
+    CommitTurn,
+    Continuation,
+    OpenTurn,
+    QueuedMessage,
+    TurnResult,
+    WhenBusy,
+)
+from perdure.contracts.values import replace
+from perdure.engine import delegates, hooks, input_requests, limits, messages
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.generation import Failed
@@ -68,9 +77,13 @@ class RunningTurn:
         """Cancel the turn."""
         self._turn.cancel(reason)
 
-    def send(self, prompt: str, *, steer: bool = False) -> None:
-        """Send a message: for the session's next turn, or with ``steer`` into this one."""
-        self._turn.send(QueuedMessage(prompt=prompt, steer=steer, request_id=uuid.uuid4().hex))
+    def send(self, prompt: str, *, when_busy: WhenBusy = "queue") -> None:
+        """Send a message: for the session's next turn, or with ``steer`` into this one, as a client would.
+
+        Raises:
+            MessageRefusedError: The turn does not take the message.
+        """
+        self._turn.send(QueuedMessage(prompt=prompt, when_busy=when_busy, request_id=uuid.uuid4().hex))
 
     def extend(self, *, end: bool = False, **limits: Unpack[Limits]) -> None:
         """Set limits; the others stay."""
@@ -115,9 +128,7 @@ class MemoryTurn(World):
         while self.mail.queued:
             message, *rest = self.mail.queued
             self.mail = Mailbox(queued=tuple(rest))
-            store = self._state.origin.store
-            request = Continuation(prompt=message.prompt, request_id=message.request_id, store=store)
-            results.append(await self._carry_out(request))
+            results.append(await self._carry_out(messages.request_of(message, store=self._state.origin.store)))
         return results
 
     async def _carry_out(self, request: Continuation) -> TurnResult:
@@ -132,6 +143,9 @@ class MemoryTurn(World):
 
     async def _open(self, request: Continuation) -> TurnState | TurnResult:
         request_id = request.request_id or uuid.uuid4().hex
+        if request.cancelled is not None:
+            self.mail = limits.stop(self.mail, CancelRequest(reason=request.cancelled), self.now)
+        request = replace(request, cancelled=None)
         opening = OpenTurn(session=self.session, request=request, request_id=request_id, run_started_at=self.now)
         opened = await self._await_fully(
             self._call(Activity.OPEN_TURN, self.around.activities.open_turn, opening, options.opening())
@@ -149,9 +163,17 @@ class MemoryTurn(World):
 
     def send(self, message: QueuedMessage) -> None:
         """Take a message into the running turn, or for the next one."""
-        state = self._state
-        steers = message.steer and state.takes_steering
-        self.mail = self.mail.with_steered(message) if steers else self.mail.with_queued(message)
+        state, turn = self._state, self._state.origin.turn
+        running = limits.RunningTurn(
+            turn=turn,
+            request_id=state.origin.request_id,
+            last_turn=turn,
+            ending=state.ending is not None,
+            takes_steering=state.takes_steering,
+            delegated=state.origin.delegated is not None,
+        )
+        self.mail, _ = messages.take_message(self.mail, message, running, self.now)
+        self._clock.look()
 
     def extend(self, asked: ExtendRequest) -> None:
         """Change the limits of the turn."""

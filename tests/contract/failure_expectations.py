@@ -11,7 +11,7 @@ Status = int | None
 RETRIED = """
 llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated llm.invalid_response
 runtime.store_unavailable runtime.store_mismatch runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
-request.too_early webhook.undelivered
+request.too_early request.session_busy webhook.undelivered
 """
 
 FINAL = """

@@ -263,7 +263,7 @@ async def test_a_message_steered_into_a_compaction_waits_for_the_next_turn(house
         await house.run()
         turn = await house.client.compact(house.session)
         await provider.wait_for_requests(11)
-        steered = await house.client.send(house.session, "and?", steer=True)
+        steered = await house.client.send(house.session, "and?", when_busy="steer")
         assert await steered.number() == 3
         await turn.cancel()
         result = await turn.result()

@@ -111,7 +111,7 @@ async def test_a_message_into_the_running_turn_and_one_for_the_next_may_hold_ima
         house.use(provider)
         turn = await house.client.start("tester", "go", session=house.session)
         await house.wait_for_event("tool_start")
-        await house.client.send(house.session, ["Look now.", Image(PNG)], steer=True)
+        await house.client.send(house.session, ["Look now.", Image(PNG)], when_busy="steer")
         queued = await house.client.send(house.session, ["Look later.", Image(PNG + b"x")])
         going.set()
         async with asyncio.timeout(WAIT_SECONDS):

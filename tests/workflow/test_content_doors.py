@@ -87,7 +87,7 @@ async def test_updates_refuse_files_and_the_way_that_they_name_works(house: Hous
         for value in (Image(PNG), ["red", Image(PNG)]):
             with pytest.raises(RequestRefusedError, match="send images and files before it"):
                 await house.client.answer(house.session, asked, cast("Any", value), by="ann")
-        await house.client.send(house.session, ["Like this one.", Image(PNG)], steer=True)
+        await house.client.send(house.session, ["Like this one.", Image(PNG)], when_busy="steer")
         await house.client.answer(house.session, asked, "red", by="ann")
         async with asyncio.timeout(WAIT_SECONDS):
             await handle.result()

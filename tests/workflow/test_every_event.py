@@ -216,7 +216,7 @@ async def worked(house: House, turn: Turn) -> list[Envelope]:
         if isinstance(envelope.event, Heartbeat):
             if not asked:
                 continue
-            await house.client.send(turn.session, "hurry", steer=True)
+            await house.client.send(turn.session, "hurry", when_busy="steer")
             await turn.extend(max_steps=50)
             await house.client.approve(turn.session, asked, by="me")
             asked = ""

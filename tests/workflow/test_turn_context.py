@@ -114,8 +114,8 @@ async def test_a_message_that_waits_brings_its_own_context(house: House) -> None
         second = await house.client.send("s", "then", by="bob", context={"n": 2})
         third = await house.client.send("s", "at last", by="eve")
         with pytest.raises(RequestRefusedError, match="context: is frozen in the running turn; send it without steer"):
-            await house.client.send("s", "now", steer=True, context={"n": 3})
-        await house.client.send("s", "now", steer=True)
+            await house.client.send("s", "now", when_busy="steer", context={"n": 3})
+        await house.client.send("s", "now", when_busy="steer")
         goes_on.set()
         await second.result()
         await third.result()

@@ -7,10 +7,10 @@ as ``OwnSession``. Those of :data:`OPEN_ROUTERS` stand at the root and need none
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, pages, sessions, turns, ui
+from perdure.gateway.routes import agents, pages, sessions, turns
 
-ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router, ui.who_router)
+ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router)
 """What needs a token, below ``/v1``."""
 
-OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router, ui.router)
+OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router,)
 """What needs none."""

@@ -5,7 +5,7 @@ from pydantic import BaseModel, Field
 from starlette.status import HTTP_202_ACCEPTED
 
 from perdure.client import Turn
-from perdure.contracts.turns import Label
+from perdure.contracts.turns import Label, WhenBusy
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import GatewayOf, OwnSession, Runner
 from perdure.gateway.audit import audit
@@ -19,6 +19,7 @@ class MessageBody(Body):
     """A message for a session."""
 
     prompt: Prompt
+    when_busy: WhenBusy = Field(default="queue", description="What becomes of it while a turn runs")
     request_id: Label | None = Field(default=None, description="The same id is the same message")
     context: dict[str, JsonValue] | None = Field(default=None, description="Of the turn that takes it")
 
@@ -31,12 +32,13 @@ async def send_message(
     caller: Runner,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
-    """Send a message: a busy session queues it, an idle one starts the turn at once."""
+    """Send a message: an idle session starts the turn at once, a busy one does what ``when_busy`` says."""
 
     async def begin(request_id: str) -> Turn:
         return await gateway.client.send(
             session,
             content_of(body.prompt),
+            when_busy=body.when_busy,
             request_id=request_id or None,
             context=body.context,
             by=caller.name,

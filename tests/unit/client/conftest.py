@@ -168,7 +168,7 @@ class StandIn:
             self.released = True
             await workflow.wait_condition(lambda: False)
         turn = self.turn or 0
-        if request.request_id == self.request.request_id or request.steer:
+        if request.request_id == self.request.request_id or request.when_busy == "steer":
             return SendReceipt(turn=turn)
         if request.request_id not in [other.request_id for other in self.queued]:
             self.queued.append(QueuedMessage(prompt=request.prompt, request_id=request.request_id))

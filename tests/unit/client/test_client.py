@@ -146,7 +146,7 @@ async def test_a_message_to_a_busy_session_becomes_the_next_turn(client: Client,
 async def test_a_message_can_steer_the_running_turn(client: Client, session: str) -> None:
     first = await client.start("writer", "hold", session=session)
     await first.number()
-    assert (await client.send(session, "look left", steer=True)).turn == 1
+    assert (await client.send(session, "look left", when_busy="steer")).turn == 1
     await finish(client, first)
 
 

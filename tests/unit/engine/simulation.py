@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast, get_args
 
 from perdure.contracts.budgets import ExtendRequest
 from perdure.contracts.errors import ErrorDetail
@@ -18,13 +18,13 @@ from perdure.contracts.hooks import Decided, HookResult, HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, SendRequest, TurnResult
-from perdure.engine import delegates, input_requests
+from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, TurnResult, WhenBusy
+from perdure.engine import delegates, input_requests, messages
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.limits import ExtendError, extend
+from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
 from perdure.engine.turn import Turn, note_end, state_of
 from perdure.engine.world import Action, World
@@ -204,28 +204,35 @@ class Simulation(World):
         for session in self.background:
             if session not in self.ended and self.script.often(False, True):
                 self._end(session)
-        happening = self.script.of(*[None] * 26, "steer", "steer", "send", "extend", "extend", "cancel")
+        happening = self.script.of(*[None] * 26, "steer", "steer", "queue", "extend", "extend", "cancel")
         self.time += timedelta(seconds=self.script.of(0, 1, 1, 2, 30))
-        if happening in {"steer", "send"}:
-            self._send(steer=happening == "steer")
+        if happening in get_args(WhenBusy):
+            self._send(cast("WhenBusy", happening))
         elif happening == "extend":
             self._extend()
         elif happening == "cancel" and self.mail.cancel is None and self.script.of(False, True):
-            cancel = CancelRequest(reason=self.script.of("", "why"))
-            self.mail = replace(self.mail, cancel=cancel, cancel_at=self.now)
+            if reason := self.script.of("", "why"):
+                self.mail = replace(self.mail, cancel=CancelRequest(reason=reason), cancel_at=self.now)
+            else:
+                self._send("interrupt")
         limit = self.state.policy.budgets.seconds
         if counts and limit is not None and self.now >= self.state.origin.started_at + self.state.waited + limit:
             self.past = True
 
-    def _send(self, *, steer: bool) -> None:
-        into = steer and self.state.takes_steering
-        request_id = f"m{self.messages}"
+    def _send(self, when_busy: WhenBusy) -> None:
+        message = QueuedMessage(prompt="more", request_id=f"m{self.messages}", when_busy=when_busy)
         self.messages += 1
-        if into:
-            self.mail = self.mail.with_steered(SendRequest(prompt="more", request_id=request_id, steer=True))
-            self.played.sent.append(request_id)
-        else:
-            self.mail = self.mail.with_queued(QueuedMessage(prompt="more", request_id=request_id, steer=steer))
+        origin = self.state.origin
+        running = RunningTurn(
+            turn=origin.turn,
+            request_id=origin.request_id,
+            last_turn=origin.turn,
+            ending=self.state.ending is not None,
+            takes_steering=self.state.takes_steering,
+        )
+        self.mail, turn = messages.take_message(self.mail, message, running, self.now)
+        if turn == origin.turn:
+            self.played.sent.append(message.request_id)
 
     def _extend(self) -> None:
         asked = ExtendRequest(**self.script.of(*LIMITS), end=self.script.often(False, True))

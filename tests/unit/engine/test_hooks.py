@@ -106,7 +106,7 @@ class Played(Silent):
     async def generate(self, action: Generate) -> Generation | Failed | None:
         self._move = move = next(self._moves, Move())
         steered = tuple(
-            SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
+            SendRequest(prompt="more", request_id=f"{action.step}/{number}", when_busy="steer")
             for number in range(move.steered)
         )
         self.mail = replace(self.mail, steered=(*self.mail.steered, *steered))

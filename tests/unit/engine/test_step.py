@@ -85,7 +85,7 @@ class Played(Silent):
         move = next(self._moves, TEXT)
         assert action.step == self.generations + 1
         for number in range(move.steered):
-            message = SendRequest(prompt="more", request_id=f"{action.step}/{number}", steer=True)
+            message = SendRequest(prompt="more", request_id=f"{action.step}/{number}", when_busy="steer")
             self.mail = self.mail.with_steered(message)
         if move.kind == "cancel":
             self.mail = replace(self.mail, cancel=CancelRequest(reason="why"), cancel_at=NOW)
@@ -339,7 +339,7 @@ def test_a_message_that_comes_before_the_last_text_allows_no_further_call() -> N
     """S-71: the text that completes the turn is one answer more, and nothing else is."""
     done = PlannedCall(call_id="d", tool="attempt_completion", builtin=AttemptCompletion())
     state = generation.with_answer(opened(max_tool_turns=1), Generation(tip="t1", calls=(done,)))
-    mail = Mailbox(steered=(SendRequest(prompt="more", request_id="m", steer=True),))
+    mail = Mailbox(steered=(SendRequest(prompt="more", request_id="m", when_busy="steer"),))
     action = next_action(state, mail)
     assert isinstance(action, Generate)
     assert (action.text_only, len(action.steered)) == (True, 1)

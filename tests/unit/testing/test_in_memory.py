@@ -13,6 +13,7 @@ from perdure.contracts.events import DelegateStart, Event
 from perdure.testing import Reply, Script, call, faults, say
 from perdure.testing.in_memory import InMemoryError, InMemoryRun, answer, approve, deny, run_in_memory
 from perdure.testing.memory_turn import RunningTurn
+from perdure.testing.script import ChatRequest
 
 PEER = Path(__file__).parent.parent.parent / "mcp_peer.py"
 paid: list[int] = []
@@ -61,14 +62,14 @@ def asked(run: InMemoryRun, request: int) -> list[tuple[str, str]]:
 
 
 async def test_steering_is_read_by_the_model_before_its_next_answer() -> None:
-    steer = at_first("tool_start", lambda turn: turn.send("Be brief.", steer=True))
+    steer = at_first("tool_start", lambda turn: turn.send("Be brief.", when_busy="steer"))
     run = await run_in_memory(agent(look), "go", script(call(("look", {})), say("ok")), on_event=steer)
     assert [result.output for result in run.results] == ["ok"]
     assert asked(run, 1) == [("user", "go"), ("assistant", ""), ("tool", "it looks good"), ("user", "Be brief.")]
 
 
 async def test_steering_during_the_last_answer_has_the_turn_go_on() -> None:
-    steer = at_first("generation_end", lambda turn: turn.send("And in French?", steer=True))
+    steer = at_first("generation_end", lambda turn: turn.send("And in French?", when_busy="steer"))
     run = await run_in_memory(agent(), "go", script(say("hello"), say("bonjour")), on_event=steer)
     assert (run.result.output, run.result.steps, len(run.results)) == ("bonjour", 2, 1)
     assert asked(run, 1)[-1] == ("user", "And in French?")
@@ -198,3 +199,15 @@ async def test_a_scripted_refusal_holds_no_later_call_of_the_key() -> None:
     assert (run.result.stop_reason, len(started)) == ("finished", 3)
     assert written.count("generation_retry") == 6
     assert "generation_wait" not in written
+
+
+def look_until_told(request: ChatRequest) -> Reply:
+    return say("ok") if request.messages[-1].get("content") == "This." else call(("look", {}))
+
+
+@pytest.mark.parametrize(("when_busy", "said"), [("interrupt", ["go", "This."]), ("rollback", ["This."])])
+async def test_a_message_may_interrupt_a_turn_in_memory(when_busy: Any, said: list[str]) -> None:
+    interrupt = at_first("tool_start", lambda turn: turn.send("This.", when_busy=when_busy))
+    run = await run_in_memory(agent(look), "go", look_until_told, on_event=interrupt)
+    assert [result.stop_reason for result in run.results] == ["cancelled", "finished"]
+    assert [message.content for message in await run.transcript() if message.role == "user"] == said

@@ -150,7 +150,7 @@ async def test_no_message_is_lost_while_turns_rotate(house: House) -> None:
         await house.start(prompt="turn 1")
         queued = [(await house.client.send(house.session, f"turn {n}")) for n in range(2, 6)]
         hints = [f"hint {n}" for n in range(12)]
-        taken = [await (await house.client.send(house.session, hint, steer=True)).number() for hint in hints]
+        taken = [await (await house.client.send(house.session, hint, when_busy="steer")).number() for hint in hints]
         results = [await turn.result() for turn in queued]
         statuses = await runs(house)
     assert [result.output for result in results] == [f"end of turn {n}" for n in range(2, 6)]

@@ -1,0 +1,88 @@
+"""What becomes of a message for a session whose turn runs, and the request with which a waiting one begins its turn."""
+
+from datetime import datetime
+
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.turns import CancelRequest, Continuation, QueuedMessage, SendRequest
+from perdure.contracts.values import replace
+from perdure.engine.limits import RunningTurn, cancel
+from perdure.engine.state import Mailbox
+
+_OVERTAKEN = {"interrupt": "interrupted", "rollback": "rolled back"}
+
+
+class MessageRefusedError(ValueError):
+    """A message cannot be taken; the text is one line with the cause and the fix.
+
+    Attributes:
+        code: The reason code of the refusal.
+    """
+
+    def __init__(self, code: ReasonCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def find_turn_of(mail: Mailbox, request_id: str, running: RunningTurn) -> int | None:
+    """Number of the turn that has the message of this request already; None for a new message."""
+    steered = (message.request_id for message in mail.steered)
+    if request_id == running.request_id or request_id in mail.taken or request_id in steered:
+        return running.turn
+    places = [message.request_id for message in mail.queued]
+    return running.last_turn + 1 + places.index(request_id) if request_id in places else None
+
+
+def check_message(message: SendRequest, running: RunningTurn) -> None:
+    """See that a turn can take a message that is new to it.
+
+    Raises:
+        MessageRefusedError: The sender does not want to wait, or the turn is a delegate's.
+    """
+    if message.when_busy == "reject":
+        text = f"turn {running.turn} runs, and the message is not to wait; send it when the turn has ended"
+        raise MessageRefusedError(ReasonCode.REQUEST_SESSION_BUSY, text)
+    if running.delegated and not (message.when_busy == "steer" and running.takes_steering):
+        text = "a delegate works for one call; send with steer while it runs"
+        raise MessageRefusedError(ReasonCode.REQUEST_INVALID, text)
+
+
+def take_message(mail: Mailbox, message: QueuedMessage, running: RunningTurn, now: datetime) -> tuple[Mailbox, int]:
+    """The mailbox with a new message, and the number of the turn that has it.
+
+    A message that interrupts is the next turn: what waits ends as cancelled in its own turns, so that no number that
+    somebody was given changes, and models read it before the message. A turn that is ending already is left to its end.
+
+    Raises:
+        MessageRefusedError: As :func:`check_message`.
+    """
+    check_message(message, running)
+    if message.when_busy == "steer" and running.takes_steering:
+        steered = message.model_dump(exclude={"cancelled", "replaces"}, exclude_unset=True)
+        return mail.with_steered(SendRequest.model_validate(steered)), running.turn
+    number = running.last_turn + 1 + len(mail.queued)
+    overtaken = _OVERTAKEN.get(message.when_busy)
+    if overtaken is None:
+        return mail.with_queued(message), number
+    asked = CancelRequest(reason=f"{overtaken} by the message of turn {number}", drop_queue=True)
+    too_late = running.ending and mail.cancel is None  # the turn has ended by itself: nothing of it is taken back
+    mail, _ = cancel(mail, asked, running, now)
+    if too_late:
+        return replace(mail, cancel=None, cancel_at=None).with_queued(message), number
+    if message.when_busy == "rollback":
+        message = replace(message, replaces=running.turn)
+    return mail.with_queued(message), number
+
+
+def request_of(message: QueuedMessage, *, store: str = "", tenant: str = "") -> Continuation:
+    """The request for the turn of a message that has waited."""
+    return Continuation(
+        prompt=message.prompt,
+        request_id=message.request_id,
+        parts=message.parts,
+        cancelled=message.cancelled,
+        replaces=message.replaces,
+        context=message.context,
+        by=message.by,
+        tenant=tenant,
+        store=store,
+    )
