@@ -25,7 +25,8 @@ GUARDED = "/v1/"
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""This machine's own names."""
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -142,7 +143,7 @@ def _check_origin(method: str, headers: Headers, *, only_loopback: bool) -> None
     """Refuse what another site's page has a browser send: nothing else in it proves who asks."""
     host = headers.get("host", "")
     name = urlsplit(f"//{host}").hostname or ""
-    if only_loopback and name not in _LOOPBACK:  # a name of theirs that leads here
+    if only_loopback and name not in LOOPBACK:  # a name of theirs that leads here
         msg = f"without tokens the gateway answers as localhost only, not as {name!r}; configure tokens"
         raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)
     origin = headers.get("origin")

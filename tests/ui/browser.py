@@ -81,6 +81,8 @@ class Browser:
     pictures: Path
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     answers: "dict[int, asyncio.Future[dict[str, Any]]]" = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    """What pages wrote to the console as errors and warnings, uncaught exceptions and refused resources included."""
 
     @classmethod
     @asynccontextmanager
@@ -118,6 +120,8 @@ class Browser:
         page = Page(self, attached["sessionId"])
         try:
             await page.send("Emulation.setDeviceMetricsOverride", **WINDOW)
+            await page.send("Runtime.enable")
+            await page.send("Log.enable")
             await page.send("Page.navigate", url=url)
             yield page
         finally:
@@ -136,6 +140,8 @@ class Browser:
     async def _listen(self) -> None:
         async for message in self.socket:
             told = json.loads(message.data)
+            if "method" in told:
+                self.complaints += _complaints_in(told)
             answer = self.answers.pop(told.get("id"), None)
             if answer is None or answer.done():
                 continue
@@ -143,6 +149,21 @@ class Browser:
                 answer.set_exception(RuntimeError(told["error"]["message"]))
             else:
                 answer.set_result(told["result"])
+
+
+def _complaints_in(message: dict[str, Any]) -> list[str]:
+    """The text of a message of the protocol that says what went wrong in a page."""
+    parameters = message["params"]
+    match message["method"]:
+        case "Runtime.exceptionThrown":
+            details = parameters["exceptionDetails"]
+            return [str(details.get("exception", {}).get("description") or details["text"])]
+        case "Runtime.consoleAPICalled" if parameters["type"] in {"error", "warning", "assert"}:
+            return [" ".join(str(part.get("value") or part.get("description")) for part in parameters["args"])]
+        case "Log.entryAdded" if parameters["entry"]["level"] in {"error", "warning"}:
+            return [f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}".strip()]
+        case _:
+            return []
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ as ``OwnSession``. Those of :data:`OPEN_ROUTERS` stand at the root and need none
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, pages, sessions, turns
+from perdure.gateway.routes import agents, pages, sessions, turns, ui
 
-ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router)
+ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router, ui.who_router)
 """What needs a token, below ``/v1``."""
 
-OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router,)
+OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router, ui.router)
 """What needs none."""

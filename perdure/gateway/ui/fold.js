@@ -270,17 +270,20 @@ function about(error) {
 }
 
 function failed(state, line, kind) {
-  failure(state, line, { kind, ...about(line.error), traceback: line.traceback });
-  if (kind !== "tool") block(state, line, "error", { error: line.error });
+  const fresh = failure(state, line, { kind, ...about(line.error), traceback: line.traceback });
+  if (kind !== "tool" && fresh) block(state, line, "error", { error: line.error });
 }
 
-/** A failure in the list of errors. The error that ends a turn repeats the one that caused it, and is no second one. */
+/** A failure in the list of errors; false if it is there: the error that ends a turn repeats the one that caused it. */
 function failure(state, line, fields) {
   const before = state.errors.at(-1);
   const fresh = { seq: line.seq, at: line.at, turn: line.turn, step: line.step, tool: line.tool, ...fields };
   if (fields.kind === "agent" && before && before.code === fresh.code && before.message === fresh.message && before.turn === line.turn) {
     state.errors[state.errors.length - 1] = { ...before, ended: true };
-  } else state.errors.push(fields.kind === "agent" ? { ...fresh, ended: true } : fresh);
+    return false;
+  }
+  state.errors.push(fields.kind === "agent" ? { ...fresh, ended: true } : fresh);
+  return true;
 }
 
 // Turns and calls.

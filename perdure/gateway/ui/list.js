@@ -1,0 +1,119 @@
+// The list of jobs, with filters in the address, so that a view can be kept as a link.
+
+import { get } from "./api.js";
+import { Code, html, useEffect, useNow, useRef, useState } from "./common.js";
+import { ago, between, duration, line, money, moment } from "./format.js";
+
+const RUSH = 3000; // between two looks while something runs
+const CALM = 10_000; // and while nothing does
+const FILTERS = ["q", "state", "stop_reason", "agent", "tenant"];
+const STATES = [["", "any state"], ["running", "running"], ["waiting_for_input", "waits for a person"], ["ended", "ended"]];
+const REASONS = ["finished", "error", "cancelled", "max_steps_reached", "budget_exhausted", "stalled", "waiting_for_input"];
+
+function asked() {
+  const query = new URLSearchParams(location.search);
+  return Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
+}
+
+function path(filters, cursor) {
+  const query = new URLSearchParams(Object.entries(filters).filter(([, value]) => value));
+  query.set("limit", "50");
+  if (cursor) query.set("cursor", cursor);
+  return `/v1/sessions?${query}`;
+}
+
+/** The page. */
+export function List({ who }) {
+  const [filters, setFilters] = useState(asked);
+  const [found, setFound] = useState(null);
+  const [older, setOlder] = useState({ items: [], next: undefined });
+  const [wrong, setWrong] = useState("");
+  const now = useNow();
+  const timer = useRef(null);
+
+  useEffect(() => {
+    const controller = new AbortController();
+    const look = async () => {
+      clearTimeout(timer.current);
+      let pause = CALM;
+      if (!document.hidden) {
+        try {
+          const page = await get(path(filters), controller.signal);
+          setFound(page);
+          setWrong("");
+          pause = page.items.some((item) => item.state !== "ended") ? RUSH : CALM;
+        } catch (error) {
+          if (error.name === "AbortError") return;
+          setWrong(error.message);
+        }
+      }
+      if (!controller.signal.aborted) timer.current = setTimeout(look, pause);
+    };
+    const typing = setTimeout(look, found === null ? 0 : 250);
+    const seen = () => document.hidden || look();
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      controller.abort();
+      clearTimeout(typing);
+      clearTimeout(timer.current);
+      document.removeEventListener("visibilitychange", seen);
+    };
+  }, [JSON.stringify(filters)]);
+  useEffect(() => {
+    document.title = "Jobs · perdure";
+  }, []);
+
+  const set = (name) => (event) => {
+    const next = { ...filters, [name]: event.target.value };
+    setFilters(next);
+    setOlder({ items: [], next: undefined });
+    const query = new URLSearchParams(Object.entries(next).filter(([, value]) => value)).toString();
+    history.replaceState(null, "", query ? `/ui?${query}` : "/ui");
+  };
+  const more = async () => {
+    try {
+      const page = await get(path(filters, older.next ?? found.next));
+      setOlder({ items: [...older.items, ...page.items], next: page.next });
+    } catch (error) {
+      setWrong(error.message);
+    }
+  };
+  const fresh = found?.items ?? [];
+  const names = new Set(fresh.map((item) => item.session));
+  const items = [...fresh, ...older.items.filter((item) => !names.has(item.session))];
+  const next = older.next === undefined ? found?.next : older.next;
+  return html`<main id="main" tabindex="-1">
+    <header class="title"><h1>Jobs</h1></header>
+    <form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(event) => event.preventDefault()}>
+      <label>Text <input type="search" value=${filters.q} onInput=${set("q")} placeholder="session or prompt" /></label>
+      <label>State <select value=${filters.state} onChange=${set("state")}>${STATES.map(([value, text]) => html`<option value=${value} selected=${value === filters.state}>${text}</option>`)}</select></label>
+      <label>Ended by <select value=${filters.stop_reason} onChange=${set("stop_reason")}><option value="">anything</option>${REASONS.map((value) => html`<option value=${value} selected=${value === filters.stop_reason}>${value.replaceAll("_", " ")}</option>`)}</select></label>
+      <label>Agent <input value=${filters.agent} onInput=${set("agent")} /></label>
+      ${who.tenant ? html`<span class="quiet">tenant ${who.tenant}</span>` : html`<label>Tenant <input value=${filters.tenant} onInput=${set("tenant")} /></label>`}
+    </form>
+    <p class="wrong" role="alert">${wrong}</p>
+    ${found === null && !wrong ? html`<p class="quiet" role="status">Loading…</p>` : null}
+    ${found !== null && !items.length ? html`<p class="empty">No job fits. ${FILTERS.some((name) => filters[name]) ? "Clear a filter to see more." : html`Start one: <code>perdure run AGENT PROMPT</code>`}</p>` : null}
+    ${items.length ? html`<${Jobs} items=${items} now=${now} />` : null}
+    ${next ? html`<button type="button" class="button wide" onClick=${more}>Show older jobs</button>` : null}
+  </main>`;
+}
+
+const TONES = { finished: "good", error: "bad", cancelled: "quiet" };
+
+function Jobs({ items, now }) {
+  return html`<table class="jobs"><thead><tr><th scope="col">State</th><th scope="col">Job</th><th scope="col">Agent</th><th scope="col" class="n">Steps</th><th scope="col" class="n">Cost</th><th scope="col" class="n">Took</th><th scope="col">Began</th></tr></thead>
+    <tbody>${items.map((item) => html`<${Item} key=${item.session} item=${item} now=${now} />`)}</tbody></table>`;
+}
+
+function Item({ item, now }) {
+  const ended = item.state === "ended";
+  const tone = ended ? TONES[item.stop_reason] ?? "warning" : item.state === "running" ? "running" : "person";
+  const text = ended ? (item.stop_reason ?? "ended").replaceAll("_", " ") : item.state === "running" ? "running" : "waits for a person";
+  const took = item.started_at ? duration(between(item.started_at, item.ended_at ?? now)) : "";
+  return html`<tr><td data-name="State"><span class=${`badge ${tone}`}>${text}</span></td>
+    <td data-name="Job" class="what"><a href=${`/ui/sessions/${encodeURIComponent(item.session)}`}>${item.session}</a>${item.turn > 1 ? html`<span class="quiet"> turn ${item.turn}</span>` : null}
+      ${item.reason_code ? html` <${Code} code=${item.reason_code} />` : null}${item.error ? html`<div class="quiet">${line(item.error, 140)}</div>` : null}</td>
+    <td data-name="Agent">${item.agent}</td><td data-name="Steps" class="n">${item.steps ?? ""}</td><td data-name="Cost" class="n">${Number(item.cost_usd) ? money(item.cost_usd) : ""}</td>
+    <td data-name="Took" class="n">${took}</td><td data-name="Began">${item.started_at ? html`<time datetime=${item.started_at} title=${moment(item.started_at)}>${ago(item.started_at, now)}</time>` : ""}</td></tr>`;
+}
