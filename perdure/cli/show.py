@@ -6,9 +6,8 @@ Long, because the lines of a transcript and its forms for other programs are mad
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,76 +23,19 @@ from perdure.cli.waits import read_known_waits, waits_of
 from perdure.client import ClientError, TurnWait
 from perdure.client.connect import connect
 from perdure.client.executions import Runs
-from perdure.client.read import ToolMetrics, end_of, read_events, read_tool_metrics, read_trajectory
-from perdure.contracts.agents import AgentDefinition
+from perdure.client.export import EXPORTS, export, path_to
+from perdure.client.read import ToolMetrics, read_events, read_tool_metrics
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
-from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError, is_called
+from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.turns import RunState, StopReason
-from perdure.contracts.values import JsonValue
-from perdure.llm.openai_format import openai_messages, openai_tools
 from perdure.store import Artifact, NotFoundError, StepRecord, Store, TurnRecord
-from perdure.trajectory import DatasetFormat, rows
-
-Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
-"""What one line of the output holds."""
-
-_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "usage", "cost_usd", "unpriced_calls")
-"""What a record says of a turn's end; null while the turn runs."""
-
-Export = Callable[[Store, str, int | None], AsyncIterator[Exported]]
-
-
-async def _conversation(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
-    """The conversation as it is now, or as it was at the end of the turn, as one array."""
-    last = turn or (await store.session(session)).turn
-    definition = await store.definition((await store.turn(session, last)).definition)
-    yield openai_messages(await store.transcript(session, turn=turn), definition.instructions)
-
-
-async def _records(store: Store, session: str, turn: int | None) -> AsyncIterator[Exported]:
-    """A record for each turn."""
-    # In this order: a turn that begins meanwhile is left out whole.
-    turns = await store.turns(session)
-    now = await store.session(session)
-    steps = {step.id: step for step in await store.steps(session)}
-    for record in turns:
-        if turn in {None, record.turn}:
-            definition = await store.definition(record.definition)
-            yield turn_record(
-                record, definition, added_messages_of(steps, record.turn, record.last_step or now.tip or now.head)
-            )
-
-
-async def _dataset(store: Store, session: str, turn: int | None, form: DatasetFormat) -> AsyncIterator[Exported]:
-    """Rows of a dataset."""
-    record = (await read_trajectory(store, session, turn)).to_record()
-    for row in rows([record], form):
-        yield row
-
-
-async def _events(store: Store, session: str, turn: int | None, types: Collection[str] = ()) -> AsyncIterator[Exported]:
-    """The event log, all or some types."""
-    async for envelope in read_events(store, session):
-        if turn in {None, envelope.turn} and (not types or is_called(envelope.event, types)):
-            yield envelope.line()
-
-
-FORMATS: dict[str, Export] = {
-    "openai": _conversation,
-    "jsonl": _records,
-    "chat": partial(_dataset, form="chat"),
-    "turns": partial(_dataset, form="turns"),
-    "events": _events,
-}
 
 
 @click.command("export")
 @click.argument("session")
-@click.option(
-    "--format", "to", type=click.Choice(list(FORMATS)), required=True, help="What to write; see above for each."
-)
+@click.option("--format", "to", type=click.Choice(EXPORTS), required=True, help="What to write; see above for each.")
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
 @only_types
 def export_command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
@@ -112,38 +54,10 @@ def export_command(*, session: str, to: str, turn: int | None, types: tuple[str,
         refuse_types(types, f"--format {to}")
 
     async def main(store: Store) -> None:
-        await store.session(session)
-        if turn is not None:
-            await store.turn(session, turn)
-        export = partial(_events, types=types) if types else FORMATS[to]
-        async for line in export(store, session, turn):
+        async for line in export(store, session, to, turn, types):
             print_json(line)
 
     with_store(main)
-
-
-def added_messages_of(steps: Mapping[str, StepRecord], turn: int, tip: str | None) -> list[Message]:
-    """The messages that a turn has added up to the step at its end, also if the conversation went on elsewhere."""
-    return [message for step in path_to(steps, tip, turn) for message in step.added]
-
-
-def path_to(steps: Mapping[str, StepRecord], tip: str | None, turn: int | None = None) -> list[StepRecord]:
-    """The steps that lead to ``tip``, by their ids, in order; all of the session's own, or only that turn's."""
-    backwards: list[StepRecord] = []
-    while tip is not None and tip in steps and turn in {None, steps[tip].turn}:
-        backwards.append(steps[tip])
-        tip = steps[tip].parent
-    return backwards[::-1]
-
-
-def turn_record(turn: TurnRecord, definition: AgentDefinition, messages: list[Message]) -> dict[str, JsonValue]:
-    """A turn as one record: a conversation that begins with the system prompt, its tools, and how it ended."""
-    about = turn.model_dump(mode="json", include={"session", "turn", "agent", "definition", "started_at", "ended_at"})
-    return {
-        "messages": [*openai_messages(messages, definition.instructions)],
-        "tools": openai_tools(definition.tools),
-        "metadata": {**about, "model": definition.model, **end_of(turn.result, _ENDED)},
-    }
 
 
 SHORT = 100

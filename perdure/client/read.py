@@ -237,8 +237,13 @@ async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[
     found = [await _with_closures(store, ask, list(await store.sessions(limit=limit, **wanted)))]
     if state is RunState.ENDED or wanted.get("stop_reason") or wanted.get("reason_code"):
         found.append(await _find_closed(store, ask, wanted))
-    merged = sorted((row for rows in found for row in rows), key=lambda row: row[1].started_at, reverse=True)
+    merged = sorted((row for rows in found for row in rows), key=place_of, reverse=True)
     return merged[:limit]
+
+
+def place_of(row: Listed) -> tuple[datetime, str]:
+    """A row's place in the list; ``before`` of a filter goes on behind it."""
+    return row[1].started_at, row[1].session
 
 
 async def _list_open(store: Store, ask: Ask, limit: int, wanted: SessionFilter) -> list[Listed]:

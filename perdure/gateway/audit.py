@@ -3,7 +3,12 @@
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
+
+from fastapi.routing import APIRoute
+from starlette.types import Scope
 
 from perdure.gateway.access import Caller
 from perdure.security.redaction import redact_text
@@ -22,12 +27,22 @@ def audit(caller: Caller, action: str, session: str, outcome: str) -> None:
 
     Args:
         caller: Who.
-        action: The verb, as the command line has it: ``start``, ``send``, ``approve`` …; ``read`` for all that reads.
+        action: The name of the route in the OpenAPI document, such as ``start_session``.
         session: Which session; empty for a list.
         outcome: ``done``, or the code of the problem.
     """
     fields = {"who": caller.name, "tenant": caller.tenant, "action": action, "session": session, "outcome": outcome}
     audit_log.info("%s %s: %s", action, session, outcome, extra=fields)
+
+
+def audit_request(scope: Scope, status: int) -> None:
+    """Note a request as its answer begins; the guard calls it, so that no route can forget it."""
+    state: Mapping[str, object] = scope.get("state", {})
+    caller, route = state.get("caller"), scope.get("route")
+    if isinstance(caller, Caller) and isinstance(route, APIRoute):
+        session = state.get("session") or scope.get("path_params", {}).get("session", "")
+        outcome = "done" if status < HTTPStatus.BAD_REQUEST else state.get("problem") or status
+        audit(caller, route.operation_id or route.name, str(session), str(outcome))
 
 
 class JsonLines(logging.Formatter):

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.contracts.errors import ReasonCode
 from perdure.gateway.access import ANYBODY, Caller, Gateway
-from perdure.gateway.audit import access_log
+from perdure.gateway.audit import access_log, audit_request
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import ProblemCode, ProblemError, problem_response
 
@@ -70,6 +70,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                audit_request(scope, status)
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)

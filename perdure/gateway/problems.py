@@ -115,8 +115,17 @@ _OF_STATUSES: Mapping[int, str] = {
 }
 
 
-def problem_response(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The problem document as a response."""
+def problem_response(
+    status: int,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    request: Request | None = None,
+) -> Response:
+    """The problem document as a response; the audit log gets its code by the request."""
+    if request is not None:
+        request.state.problem = str(code)
     problem = Problem(
         type=f"urn:perdure:problem:{code}",
         title=HTTPStatus(status).phrase,
@@ -138,39 +147,43 @@ def problem_of(error: Exception) -> ProblemError | None:
     return None
 
 
-async def _answer_expected(_: Request, error: Exception) -> Response:
+async def _answer_expected(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None:
-        return await _answer_unexpected(_, error)
-    return problem_response(problem.status, problem.code, problem.detail, problem.headers)
+        return await _answer_unexpected(request, error)
+    return problem_response(problem.status, problem.code, problem.detail, problem.headers, request=request)
 
 
-async def _answer_unexpected(_: Request, error: Exception) -> Response:
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
     logger.error("a request failed", exc_info=error)
     detail = "the gateway failed in a way nobody foresaw; its log has the traceback, so tell who runs it"
-    return problem_response(500, ProblemCode.INTERNAL, detail)
+    return problem_response(500, ProblemCode.INTERNAL, detail, request=request)
 
 
-async def _answer_invalid(_: Request, error: Exception) -> Response:
+async def _answer_invalid(request: Request, error: Exception) -> Response:
     """The first mistake, without the value, which may be a secret."""
     found: list[Mapping[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
     first = found[0] if found else {"loc": (), "msg": "cannot be read", "type": ""}
     if first["type"] == "json_invalid":
-        return problem_response(400, ProblemCode.BAD_JSON, "the body is no JSON; send an object, in UTF-8")
+        return problem_response(
+            400, ProblemCode.BAD_JSON, "the body is no JSON; send an object, in UTF-8", request=request
+        )
     place, *fields = first["loc"] or ("request",)
     field = ".".join(map(str, fields)) or str(place)
     said = str(first["msg"]).removeprefix("Value error, ")
     too_long = first["type"] in {"string_too_long", "too_long"}
     status, code = (413, ReasonCode.REQUEST_TOO_LARGE) if too_long else (422, ReasonCode.REQUEST_INVALID)
     where = "" if place == "body" else f" ({place})"
-    return problem_response(status, code, f"{field}: {said}{where}")
+    return problem_response(status, code, f"{field}: {said}{where}", request=request)
 
 
-async def _answer_http(_: Request, error: Exception) -> Response:
+async def _answer_http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = str(error.detail) if isinstance(error, HTTPException) else ""
     headers = error.headers if isinstance(error, HTTPException) else None
-    return problem_response(status, _OF_STATUSES.get(status, ReasonCode.REQUEST_INVALID), detail, headers)
+    return problem_response(
+        status, _OF_STATUSES.get(status, ReasonCode.REQUEST_INVALID), detail, headers, request=request
+    )
 
 
 def handle_errors(app: FastAPI) -> None:

@@ -13,9 +13,11 @@ from pydantic import BaseModel
 from perdure.client import RequestRefusedError, SessionBusyError, Turn, UnknownAgentError, UnknownSessionError
 from perdure.client.requests import Content
 from perdure.client.sessions import describe_missing_session
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.turns import MAX_PROMPT_BYTES
 from perdure.gateway.access import Caller, Gateway
 from perdure.gateway.problems import ProblemCode, ProblemError
-from perdure.gateway.views import Prompt, TurnBody, TurnTicket
+from perdure.gateway.views import Prompt, TextPart, TurnBody, TurnTicket
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 
@@ -55,7 +57,18 @@ class Starting:
 
 
 def content_of(prompt: Prompt) -> Content:
-    """A prompt of a request as the client takes it."""
+    """A prompt of a request as the client takes it.
+
+    Raises:
+        ProblemError: It is too long.
+    """
+    texts = [prompt] if isinstance(prompt, str) else [part.text for part in prompt if isinstance(part, TextPart)]
+    size = sum(len(text.encode()) for text in texts)
+    if size > MAX_PROMPT_BYTES:
+        msg = (
+            f"prompt: is {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}; let the agent read large input with a tool"
+        )
+        raise ProblemError(413, ReasonCode.REQUEST_TOO_LARGE, msg)
     return prompt if isinstance(prompt, str) else [part.model_dump(mode="json") for part in prompt]
 
 

@@ -109,6 +109,14 @@ class StartBody(TurnBody):
     )
 
 
+class ResumeBody(TurnBody):
+    """Where a turn goes on from: the end of a session, or a step of one of its turns."""
+
+    prompt: Prompt | None = Field(default=None, description="Without one, the model answers what stands at the end")
+    turn: int | None = Field(default=None, ge=0, le=1_000_000, description="The turn; else the last")
+    at: int | None = Field(default=None, ge=0, le=1_000_000, description="The step, by its number; else the turn's end")
+
+
 class TurnTicket(BaseModel):
     """The turn that takes what was sent; Temporal has it."""
 

@@ -111,7 +111,7 @@ def sessions(
     kept = _select_last_turns().where(*_conditions(wanted), *_delegate_clauses_of(connection, wanted))
     if only is not None:
         kept = kept.where(schema.turns.c.session.in_(only))
-    statement = kept.order_by(schema.turns.c.started_at.desc()).limit(limit)
+    statement = kept.order_by(schema.turns.c.started_at.desc(), schema.turns.c.session.desc()).limit(limit)
     listed = connection.execute(statement).all()
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
@@ -122,6 +122,9 @@ def sessions(
 
 def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     turns = schema.turns.c
+    if (before := wanted.get("before")) is not None:
+        at, name = before
+        yield (turns.started_at < at) | ((turns.started_at == at) & (turns.session < name))
     if (tenant := wanted.get("tenant")) is not None:
         yield schema.sessions.c.tenant == tenant
     if (agent := wanted.get("agent")) is not None:

@@ -247,8 +247,11 @@ class SessionFilter(TypedDict, total=False):
     """Filter of a list of sessions, by their last turns; ``since`` leaves out turns that began earlier.
 
     ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates. ``tenant`` is
-    that of the session's first turn; empty is the default tenant, and None is any.
+    that of the session's first turn; empty is the default tenant, and None is any. ``before`` leaves out all down to
+    that place in the list: when the last turn of a session began, and the session's id.
     """
+
+    before: tuple[datetime, str] | None
 
     tenant: str | None
     agent: str | None

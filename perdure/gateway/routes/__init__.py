@@ -7,9 +7,16 @@ as ``OwnSession``. Those of :data:`OPEN_ROUTERS` stand at the root and need none
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, pages, sessions, turns, ui
+from perdure.gateway.routes import agents, contents, pages, people, sessions, turns, ui
 
-ROUTERS: tuple[APIRouter, ...] = (agents.router, sessions.router, turns.router, ui.who_router)
+ROUTERS: tuple[APIRouter, ...] = (
+    agents.router,
+    sessions.router,
+    turns.router,
+    people.router,
+    contents.router,
+    ui.who_router,
+)
 """What needs a token, below ``/v1``."""
 
 OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router, ui.router)

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from perdure.contracts.input_requests import OpenRequest
 from perdure.gateway.access import GatewayOf, Reader
-from perdure.gateway.audit import audit
 from perdure.gateway.views import Page
 
 router = APIRouter(prefix="/v1", tags=["agents"])
@@ -44,5 +43,4 @@ async def list_inbox(
     gateway: GatewayOf, caller: Reader, agent: Annotated[str | None, Query(min_length=1, max_length=200)] = None
 ) -> Page[OpenRequest]:
     """What waits for people now, over all sessions of the tenant, the oldest request first."""
-    audit(caller, "read", "", "done")
     return Page(items=await gateway.client.inbox(agent=agent, tenant=caller.tenant))

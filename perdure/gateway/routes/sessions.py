@@ -1,28 +1,41 @@
-"""Sessions: start one, list them, and see where one stands."""
+"""Sessions: start one, fork one, list them, and see where one stands."""
 
-from typing import cast
+from datetime import datetime
+from typing import Annotated, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.requests import Request
 from starlette.status import HTTP_202_ACCEPTED
 
-from perdure.client import Turn, TurnOptions
+from perdure.client import ResumeOptions, Turn, TurnOptions
 from perdure.client.executions import Runs
-from perdure.client.read import closures
+from perdure.client.read import closures, place_of
 from perdure.client.requests import session_id
-from perdure.contracts.turns import RunState
+from perdure.contracts.turns import Label, RunState, StopReason, TurnStatus
 from perdure.contracts.values import replace
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
-from perdure.gateway.audit import audit
+from perdure.gateway.cursors import LIMIT, Cursor, Limit, read_place, write_cursor
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, derived_session, options_of, start_once
-from perdure.gateway.views import SessionDetail, StartBody, TurnTicket, session_fields
+from perdure.gateway.views import (
+    Page,
+    ResumeBody,
+    SessionDetail,
+    SessionName,
+    SessionView,
+    StartBody,
+    TurnTicket,
+    session_fields,
+)
 from perdure.store.errors import NotFoundError
+from perdure.store.records import SessionFilter
 
 router = APIRouter(prefix="/v1", tags=["sessions"])
 
 
 @router.post("/sessions", status_code=HTTP_202_ACCEPTED, operation_id="start_session")
 async def start_session(
-    body: StartBody, gateway: GatewayOf, caller: Runner, idempotency_key: IdempotencyKey = None
+    request: Request, body: StartBody, gateway: GatewayOf, caller: Runner, idempotency_key: IdempotencyKey = None
 ) -> TurnTicket:
     """Start a turn, of a new session unless one is named. Answered once Temporal has the turn."""
     if body.session is not None:
@@ -31,26 +44,88 @@ async def start_session(
         session = derived_session(body.agent, caller, idempotency_key)
     else:
         session = session_id(body.agent)
-    starting = Starting(
-        action="start", session=session, body=body, key=idempotency_key, request_id=body.request_id, new=True
-    )
+    request.state.session = session  # for the audit log
+    content = content_of(body.prompt)
 
     async def begin(request_id: str) -> Turn:
         options = options_of(body, caller, request_id) | {"turn": body.turn, "history": body.history}
-        return await gateway.client.start(
-            body.agent, content_of(body.prompt), session=session, **cast("TurnOptions", options)
-        )
+        return await gateway.client.start(body.agent, content, session=session, **cast("TurnOptions", options))
 
-    ticket = await start_once(gateway, caller, starting, begin)
-    audit(caller, "start", session, "done")
-    return ticket
+    starting = Starting(
+        action="start", session=session, body=body, key=idempotency_key, request_id=body.request_id, new=True
+    )
+    return await start_once(gateway, caller, starting, begin)
+
+
+class ForkBody(ResumeBody):
+    """Where a new session begins."""
+
+    into: SessionName | None = Field(default=None, description="The new session's id; else the gateway makes one")
+
+
+@router.post("/sessions/{session}/fork", status_code=HTTP_202_ACCEPTED, operation_id="fork_session")
+async def fork_session(
+    request: Request,
+    body: ForkBody,
+    session: OwnSession,
+    gateway: GatewayOf,
+    caller: Runner,
+    idempotency_key: IdempotencyKey = None,
+) -> TurnTicket:
+    """Begin a new session from a step of another, which stays as it is and may even run."""
+    if body.into is not None:
+        into = body.into
+    else:
+        into = derived_session(session, caller, idempotency_key) if idempotency_key else session_id(session)
+    request.state.session = into
+    content = content_of(body.prompt) if body.prompt is not None else ""
+
+    async def begin(request_id: str) -> Turn:
+        options = cast("ResumeOptions", options_of(body, caller, request_id))
+        return await gateway.client.fork(session, content, at=body.at, turn=body.turn, into=into, **options)
+
+    starting = Starting(
+        action=f"fork {session}", session=into, body=body, key=idempotency_key, request_id=body.request_id, new=True
+    )
+    return await start_once(gateway, caller, starting, begin)
+
+
+@router.get("/sessions", operation_id="list_sessions")
+async def list_sessions(  # noqa: PLR0913  # one for each filter
+    gateway: GatewayOf,
+    caller: Reader,
+    *,
+    agent: Annotated[Label | None, Query(description="Of the last turn")] = None,
+    state: RunState | None = None,
+    stop_reason: StopReason | None = None,
+    reason_code: Label | None = None,
+    since: Annotated[datetime | None, Query(description="Whose last turn began since then, with a time zone")] = None,
+    caller_session: Annotated[SessionName | None, Query(alias="caller", description="Only its delegates")] = None,
+    delegates: bool = True,
+    limit: Limit = LIMIT,
+    cursor: Cursor = None,
+) -> Page[SessionView]:
+    """The sessions of the tenant, those whose last turn began last first; filters add up."""
+    wanted: SessionFilter = {
+        "tenant": caller.tenant,
+        "before": read_place(cursor),
+        "agent": agent,
+        "state": state,
+        "stop_reason": stop_reason,
+        "reason_code": reason_code,
+        "since": since.astimezone() if since is not None else None,
+        "caller": caller_session,
+        "delegates": delegates,
+    }
+    rows = await gateway.client.sessions(limit=limit, **wanted)
+    items = [SessionView.model_validate(session_fields(session, last)) for session, last in rows]
+    return Page(items=items, next=write_cursor(*place_of(rows[-1])) if len(rows) == limit else None)
 
 
 @router.get("/sessions/{session}", operation_id="get_session")
-async def get_session(session: OwnSession, gateway: GatewayOf, caller: Reader) -> SessionDetail:
+async def get_session(session: OwnSession, gateway: GatewayOf, _: Reader) -> SessionDetail:
     """Where a session stands: its open or last turn, what waits for people, and why it stands still if it does."""
     client, store = gateway.client, await gateway.client.store()
-    audit(caller, "read", session, "done")
     try:
         record = await store.session(session)
     except NotFoundError:
@@ -65,9 +140,8 @@ async def get_session(session: OwnSession, gateway: GatewayOf, caller: Reader) -
             requests = []
     record = replace(record, waiting=bool(requests) and record.open_turn is not None)
     waits = await client.waits_for(session) if record.open_turn is not None else None
-    return SessionDetail.model_validate(
-        {**session_fields(record, last), "requests": requests, "waits_for": waits}, from_attributes=True
-    )
+    fields = {**session_fields(record, last), "requests": requests, "waits_for": waits}
+    return SessionDetail.model_validate(fields)
 
 
 async def _unopened(gateway: Gateway, session: str) -> SessionDetail:
@@ -86,3 +160,9 @@ async def _unopened(gateway: Gateway, session: str) -> SessionDetail:
         reason_code=result.reason_code,
         error=result.error,
     )
+
+
+@router.get("/sessions/{session}/status", operation_id="get_status")
+async def get_status(session: OwnSession, gateway: GatewayOf, _: Reader) -> TurnStatus:
+    """Where the running turn stands, asked of the worker that runs it."""
+    return await gateway.client.status(session)

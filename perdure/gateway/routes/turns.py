@@ -1,18 +1,37 @@
-"""The turns of a session: send to one, stop one."""
+"""The turns of a session: send to them, go on, stop one, change its limits, and read how each stands or ended."""
 
-from fastapi import APIRouter
+import asyncio
+import contextlib
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Header, Path
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 from starlette.status import HTTP_202_ACCEPTED
 
-from perdure.client import Turn
-from perdure.contracts.turns import Label, WhenBusy
+from perdure.client import Client, ResumeOptions, Turn, UnknownSessionError
+from perdure.client.client import GUIDANCE
+from perdure.contracts.budgets import MOST_USD, Limits
+from perdure.contracts.checkpoints import JobStatus
+from perdure.contracts.turns import BudgetStatus, Label, RunState, TurnResult, WhenBusy
 from perdure.contracts.values import JsonValue
-from perdure.gateway.access import GatewayOf, OwnSession, Runner
-from perdure.gateway.audit import audit
-from perdure.gateway.starts import IdempotencyKey, Starting, content_of, start_once
-from perdure.gateway.views import Body, Prompt, TurnTicket
+from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
+from perdure.gateway.cursors import LIMIT, Cursor, Limit, page_of
+from perdure.gateway.problems import ProblemCode, ProblemError
+from perdure.gateway.starts import IdempotencyKey, Starting, content_of, options_of, start_once
+from perdure.gateway.views import Body, Page, Prompt, ResumeBody, TurnTicket
+from perdure.store import TurnRecord
+from perdure.store.errors import NotFoundError
 
 router = APIRouter(prefix="/v1", tags=["turns"])
+
+LONGEST_WAIT = 60
+"""Seconds that a read may wait for a turn's end."""
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 
 
 class MessageBody(Body):
@@ -33,11 +52,12 @@ async def send_message(
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Send a message: an idle session starts the turn at once, a busy one does what ``when_busy`` says."""
+    content = content_of(body.prompt)
 
     async def begin(request_id: str) -> Turn:
         return await gateway.client.send(
             session,
-            content_of(body.prompt),
+            content,
             when_busy=body.when_busy,
             request_id=request_id or None,
             context=body.context,
@@ -45,9 +65,51 @@ async def send_message(
         )
 
     starting = Starting(action="send", session=session, body=body, key=idempotency_key, request_id=body.request_id)
-    ticket = await start_once(gateway, caller, starting, begin)
-    audit(caller, "send", session, "done")
-    return ticket
+    return await start_once(gateway, caller, starting, begin)
+
+
+@router.post("/sessions/{session}/resume", status_code=HTTP_202_ACCEPTED, operation_id="resume_session")
+async def resume_session(
+    body: ResumeBody,
+    session: OwnSession,
+    gateway: GatewayOf,
+    caller: Runner,
+    idempotency_key: IdempotencyKey = None,
+) -> TurnTicket:
+    """Go on with an idle session from its end, or rewind it to an earlier step."""
+    content = content_of(body.prompt) if body.prompt is not None else ""
+
+    async def begin(request_id: str) -> Turn:
+        options = cast("ResumeOptions", options_of(body, caller, request_id))
+        return await gateway.client.resume(session, content, at=body.at, turn=body.turn, **options)
+
+    starting = Starting(action="resume", session=session, body=body, key=idempotency_key, request_id=body.request_id)
+    return await start_once(gateway, caller, starting, begin)
+
+
+class CompactBody(Body):
+    """What a summary keeps in mind."""
+
+    guidance: str = Field(default=GUIDANCE, min_length=1, max_length=10_000)
+    request_id: Label | None = None
+
+
+@router.post("/sessions/{session}/compact", status_code=HTTP_202_ACCEPTED, operation_id="compact_session")
+async def compact_session(
+    session: OwnSession,
+    gateway: GatewayOf,
+    caller: Runner,
+    body: CompactBody | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> TurnTicket:
+    """Have an idle session's conversation summarised in what models read."""
+    asked = body or CompactBody()
+
+    async def begin(request_id: str) -> Turn:
+        return await gateway.client.compact(session, asked.guidance, request_id=request_id or None)
+
+    starting = Starting(action="compact", session=session, body=asked, key=idempotency_key, request_id=asked.request_id)
+    return await start_once(gateway, caller, starting, begin)
 
 
 class CancelBody(Body):
@@ -67,10 +129,129 @@ class CancelView(BaseModel):
 
 @router.post("/sessions/{session}/cancel", status_code=HTTP_202_ACCEPTED, operation_id="cancel_session")
 async def cancel_session(
-    session: OwnSession, gateway: GatewayOf, caller: Runner, body: CancelBody | None = None
+    session: OwnSession, gateway: GatewayOf, _: Runner, body: CancelBody | None = None
 ) -> CancelView:
-    """Have the running turn stopped; one that is idle stays so."""
+    """Have the running turn stopped; a session that is idle stays so."""
     asked = body or CancelBody()
     stops = await gateway.client.cancel(session, asked.reason, asked.turn, drop_queue=asked.drop_queue)
-    audit(caller, "cancel", session, "done")
     return CancelView(session=session, stops=stops)
+
+
+class ExtendBody(Body):
+    """New limits of the running turn, each as a whole; others stay."""
+
+    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="Only if this turn is the one that runs")
+    end: bool = Field(default=False, description="Whether a limit may be used up already, so that the turn ends")
+    max_steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
+    llm_calls: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    tool_calls: int | None = Field(default=None, ge=0, le=1_000_000_000)
+    behavior_calls: int | None = Field(default=None, ge=0, le=1_000_000_000)
+    events: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    seconds: float | None = Field(default=None, gt=0, le=3_000_000_000)
+    patches: int | None = Field(default=None, ge=0, le=1_000_000_000)
+    depth: int | None = Field(default=None, ge=0, le=1_000)
+
+
+@router.post("/sessions/{session}/extend", operation_id="extend_turn")
+async def extend_turn(body: ExtendBody, session: OwnSession, gateway: GatewayOf, _: Runner) -> BudgetStatus:
+    """Set limits of the running turn; the same twice is harmless."""
+    limits = cast("Limits", body.model_dump(exclude={"turn", "end"}, exclude_none=True))
+    return await gateway.client.extend(session, turn=body.turn, end=body.end, **limits)
+
+
+@router.get("/sessions/{session}/budget", operation_id="get_budget")
+async def get_budget(session: OwnSession, gateway: GatewayOf, _: Reader) -> BudgetStatus:
+    """The limits of the running turn, and what counts against them."""
+    budget = await gateway.client.budget(session)
+    if budget is None:
+        msg = f"no turn of session {session!r} runs, or no worker answers for it"
+        raise ProblemError(409, ProblemCode.SESSION_IDLE, msg)
+    return budget
+
+
+class TurnView(BaseModel):
+    """A turn: open while it has no result."""
+
+    session: str
+    turn: int
+    state: RunState
+    job_status: JobStatus
+    request_id: str | None = None
+    agent: str | None = Field(default=None, description="Null, as what follows, before a worker has opened the turn")
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    result: TurnResult | None = None
+
+
+def _view(record: TurnRecord, *, waiting: bool) -> TurnView:
+    state = RunState.WAITING_FOR_INPUT if waiting else RunState.RUNNING
+    return TurnView(
+        **record.model_dump(include={"session", "turn", "request_id", "agent", "started_at", "ended_at"}),
+        state=state if record.result is None else RunState.ENDED,
+        job_status=record.job_status,
+        result=record.result,
+    )
+
+
+@router.get("/sessions/{session}/turns", operation_id="list_turns")
+async def list_turns(
+    session: OwnSession, gateway: GatewayOf, _: Reader, limit: Limit = LIMIT, cursor: Cursor = None
+) -> Page[TurnView]:
+    """The turns of a session with their results, in order."""
+    store = await gateway.client.store()
+    waiting = {request.turn for request in await store.open_requests(session)}
+    return page_of(
+        [_view(record, waiting=record.turn in waiting) for record in await store.turns(session)], cursor, limit
+    )
+
+
+@router.get("/sessions/{session}/turns/{turn}", operation_id="get_turn")
+async def get_turn(
+    session: OwnSession,
+    turn: Annotated[int, Path(ge=1, le=1_000_000)],
+    gateway: GatewayOf,
+    response: Response,
+    _: Reader,
+    prefer: Annotated[
+        str | None, Header(max_length=200, description="wait=30 waits up to so many seconds, 60 at most, for its end")
+    ] = None,
+) -> TurnView:
+    """A turn; with ``Prefer: wait=30`` (RFC 7240) the answer comes when the turn ends, or after that time."""
+    try:
+        joined = await gateway.client.attach(session, turn)
+    except UnknownSessionError as error:
+        raise ProblemError(404, ProblemCode.UNKNOWN_TURN, str(error)) from error
+    seconds = 0
+    if (asked := _WAIT.search(prefer or "")) is not None:
+        seconds = min(int(asked[1]), LONGEST_WAIT)
+        response.headers["Preference-Applied"] = f"wait={seconds}"
+        response.headers["Vary"] = "Prefer"
+    result = await _wait_for_end(gateway, joined, seconds) if seconds else None
+    return await _turn_view(gateway.client, session, turn, result)
+
+
+async def _wait_for_end(gateway: Gateway, turn: Turn, seconds: int) -> TurnResult | None:
+    """The turn's result if it comes in time; None if not, or if this process is about to stop."""
+    ending = asyncio.ensure_future(turn.result())
+    stopping = asyncio.ensure_future(gateway.stopping.wait())
+    try:
+        await asyncio.wait({ending, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return ending.result() if ending.done() else None
+    finally:
+        for task in (ending, stopping):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _turn_view(client: Client, session: str, turn: int, result: TurnResult | None) -> TurnView:
+    store = await client.store()
+    try:
+        record = await store.turn(session, turn)
+    except NotFoundError:
+        if result is not None:  # refused, so that it never had a number
+            status, state = result.job_status, RunState.ENDED
+            return TurnView(session=session, turn=turn, state=state, job_status=status, result=result)
+        return TurnView(session=session, turn=turn, state=RunState.RUNNING, job_status=JobStatus.RUNNING)
+    return _view(record, waiting=bool(await store.open_requests(session)))

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from perdure.cli.main import cli
-from perdure.cli.show import added_messages_of
 from perdure.client import read
+from perdure.client.export import added_messages_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import GenerationContent, NewEvent
 from perdure.contracts.messages import AssistantMessage, ToolCall, UserMessage
