@@ -24,7 +24,6 @@ from perdure.client.errors import (
     UnknownSessionError,
 )
 from perdure.client.executions import Run
-from perdure.client.export import Exported, ExportFormat, export
 from perdure.client.read import closures, list_sessions, read_trajectory
 from perdure.client.replies import Replies
 from perdure.client.requests import (
@@ -566,16 +565,6 @@ class Client:
         """
         with _found_in_store():
             return list(await (await self.store()).checkpoints(session))
-
-    async def export(self, session: str, to: ExportFormat, turn: int | None = None) -> AsyncIterator[Exported]:
-        """The session in a format of other programs, line by line: see :data:`perdure.client.export.ExportFormat`.
-
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
-        """
-        with _found_in_store():
-            async for line in export(await self.store(), session, to, turn):
-                yield line
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
         """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.

@@ -171,10 +171,8 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     place, *fields = first["loc"] or ("request",)
     field = ".".join(map(str, fields)) or str(place)
     said = str(first["msg"]).removeprefix("Value error, ")
-    too_long = first["type"] in {"string_too_long", "too_long"}
-    status, code = (413, ReasonCode.REQUEST_TOO_LARGE) if too_long else (422, ReasonCode.REQUEST_INVALID)
     where = "" if place == "body" else f" ({place})"
-    return problem_response(status, code, f"{field}: {said}{where}", request=request)
+    return problem_response(422, ReasonCode.REQUEST_INVALID, f"{field}: {said}{where}", request=request)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:

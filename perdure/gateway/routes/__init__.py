@@ -2,7 +2,7 @@
 
 Routers of :data:`ROUTERS` stand below ``/v1``, so the guard asks for a token; each route names the scope that it needs
 by a parameter (``Reader``, ``Runner``, ``Approver``, ``Admin`` of :mod:`perdure.gateway.access`) and takes its session
-as ``OwnSession``. Those of :data:`OPEN_ROUTERS` stand at the root and need none.
+as ``OwnSession``, behind the scope. Those of :data:`OPEN_ROUTERS` stand at the root and need none.
 """
 
 from fastapi import APIRouter

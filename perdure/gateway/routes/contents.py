@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from perdure.client.export import Exported, ExportFormat
+from perdure.client.export import Exported, ExportFormat, export
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.messages import Message
@@ -25,9 +25,9 @@ TurnNumber = Annotated[int | None, Query(alias="turn", ge=1, le=1_000_000)]
 
 @router.get("/sessions/{session}/transcript", operation_id="get_transcript")
 async def get_transcript(
+    _: Reader,
     session: OwnSession,
     gateway: GatewayOf,
-    _: Reader,
     turn: TurnNumber = None,
     limit: Limit = LIMIT,
     cursor: Cursor = None,
@@ -55,7 +55,7 @@ class StepView(BaseModel):
 
 @router.get("/sessions/{session}/steps", operation_id="list_steps")
 async def list_steps(
-    session: OwnSession, gateway: GatewayOf, _: Reader, limit: Limit = LIMIT, cursor: Cursor = None
+    _: Reader, session: OwnSession, gateway: GatewayOf, limit: Limit = LIMIT, cursor: Cursor = None
 ) -> Page[StepView]:
     """The steps of a session, also those that no conversation reaches any more."""
     store = await gateway.client.store()
@@ -65,7 +65,7 @@ async def list_steps(
 
 @router.get("/sessions/{session}/checkpoints", operation_id="list_checkpoints")
 async def list_checkpoints(
-    session: OwnSession, gateway: GatewayOf, _: Reader, limit: Limit = LIMIT, cursor: Cursor = None
+    _: Reader, session: OwnSession, gateway: GatewayOf, limit: Limit = LIMIT, cursor: Cursor = None
 ) -> Page[Checkpoint]:
     """Every step as a place to resume or fork from."""
     return page_of(await gateway.client.checkpoints(session), cursor, limit)
@@ -83,10 +83,10 @@ _BYTES: dict[int | str, dict[str, Any]] = {
     responses=_BYTES,
 )
 async def get_artifact(
+    _: Reader,
     session: OwnSession,
     artifact: Annotated[str, Path(pattern=r"^[A-Za-z0-9._:@=+-]{1,200}$")],
     gateway: GatewayOf,
-    _: Reader,
 ) -> Response:
     """The bytes of a long output, an image or a file, with its media type; a browser saves them and runs nothing."""
     found = await gateway.client.artifact(session, artifact)
@@ -109,14 +109,14 @@ _LINES: dict[int | str, dict[str, Any]] = {
     responses=_LINES,
 )
 async def export_session(
+    _: Reader,
     session: OwnSession,
     gateway: GatewayOf,
-    _: Reader,
     to: Annotated[ExportFormat, Query(alias="format")],
     turn: TurnNumber = None,
 ) -> Response:
     """The session in a format that other programs read, a line of JSON each."""
-    lines = gateway.client.export(session, to, turn)
+    lines = export(await gateway.client.store(), session, to, turn)
     first = await anext(lines, None)  # what is wrong is known before the answer begins
 
     async def write() -> AsyncIterator[bytes]:

@@ -36,11 +36,11 @@ class AnswerBody(Body):
 
 @router.post("/sessions/{session}/answers/{request}", operation_id="reply_to_request")
 async def reply_to_request(
+    caller: Approver,
     body: AnswerBody,
     session: OwnSession,
     request: Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")],
     gateway: GatewayOf,
-    caller: Approver,
 ) -> InputReceipt:
     """Answer a question, approve a tool call, or deny either. The same reply twice is harmless."""
     client = gateway.client

@@ -65,11 +65,11 @@ class ForkBody(ResumeBody):
 
 @router.post("/sessions/{session}/fork", status_code=HTTP_202_ACCEPTED, operation_id="fork_session")
 async def fork_session(
+    caller: Runner,
     request: Request,
     body: ForkBody,
     session: OwnSession,
     gateway: GatewayOf,
-    caller: Runner,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Begin a new session from a step of another, which stays as it is and may even run."""
@@ -123,7 +123,11 @@ async def list_sessions(  # noqa: PLR0913  # one for each filter
 
 
 @router.get("/sessions/{session}", operation_id="get_session")
-async def get_session(session: OwnSession, gateway: GatewayOf, _: Reader) -> SessionDetail:
+async def get_session(
+    _: Reader,
+    session: OwnSession,
+    gateway: GatewayOf,
+) -> SessionDetail:
     """Where a session stands: its open or last turn, what waits for people, and why it stands still if it does."""
     client, store = gateway.client, await gateway.client.store()
     try:
@@ -163,6 +167,10 @@ async def _unopened(gateway: Gateway, session: str) -> SessionDetail:
 
 
 @router.get("/sessions/{session}/status", operation_id="get_status")
-async def get_status(session: OwnSession, gateway: GatewayOf, _: Reader) -> TurnStatus:
+async def get_status(
+    _: Reader,
+    session: OwnSession,
+    gateway: GatewayOf,
+) -> TurnStatus:
     """Where the running turn stands, asked of the worker that runs it."""
     return await gateway.client.status(session)

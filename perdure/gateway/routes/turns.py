@@ -45,10 +45,10 @@ class MessageBody(Body):
 
 @router.post("/sessions/{session}/messages", status_code=HTTP_202_ACCEPTED, operation_id="send_message")
 async def send_message(
+    caller: Runner,
     body: MessageBody,
     session: OwnSession,
     gateway: GatewayOf,
-    caller: Runner,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Send a message: an idle session starts the turn at once, a busy one does what ``when_busy`` says."""
@@ -70,10 +70,10 @@ async def send_message(
 
 @router.post("/sessions/{session}/resume", status_code=HTTP_202_ACCEPTED, operation_id="resume_session")
 async def resume_session(
+    caller: Runner,
     body: ResumeBody,
     session: OwnSession,
     gateway: GatewayOf,
-    caller: Runner,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Go on with an idle session from its end, or rewind it to an earlier step."""
@@ -96,9 +96,9 @@ class CompactBody(Body):
 
 @router.post("/sessions/{session}/compact", status_code=HTTP_202_ACCEPTED, operation_id="compact_session")
 async def compact_session(
+    caller: Runner,
     session: OwnSession,
     gateway: GatewayOf,
-    caller: Runner,
     body: CompactBody | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
@@ -129,7 +129,7 @@ class CancelView(BaseModel):
 
 @router.post("/sessions/{session}/cancel", status_code=HTTP_202_ACCEPTED, operation_id="cancel_session")
 async def cancel_session(
-    session: OwnSession, gateway: GatewayOf, _: Runner, body: CancelBody | None = None
+    _: Runner, session: OwnSession, gateway: GatewayOf, body: CancelBody | None = None
 ) -> CancelView:
     """Have the running turn stopped; a session that is idle stays so."""
     asked = body or CancelBody()
@@ -154,14 +154,23 @@ class ExtendBody(Body):
 
 
 @router.post("/sessions/{session}/extend", operation_id="extend_turn")
-async def extend_turn(body: ExtendBody, session: OwnSession, gateway: GatewayOf, _: Runner) -> BudgetStatus:
+async def extend_turn(
+    _: Runner,
+    body: ExtendBody,
+    session: OwnSession,
+    gateway: GatewayOf,
+) -> BudgetStatus:
     """Set limits of the running turn; the same twice is harmless."""
     limits = cast("Limits", body.model_dump(exclude={"turn", "end"}, exclude_none=True))
     return await gateway.client.extend(session, turn=body.turn, end=body.end, **limits)
 
 
 @router.get("/sessions/{session}/budget", operation_id="get_budget")
-async def get_budget(session: OwnSession, gateway: GatewayOf, _: Reader) -> BudgetStatus:
+async def get_budget(
+    _: Reader,
+    session: OwnSession,
+    gateway: GatewayOf,
+) -> BudgetStatus:
     """The limits of the running turn, and what counts against them."""
     budget = await gateway.client.budget(session)
     if budget is None:
@@ -196,7 +205,7 @@ def _view(record: TurnRecord, *, waiting: bool) -> TurnView:
 
 @router.get("/sessions/{session}/turns", operation_id="list_turns")
 async def list_turns(
-    session: OwnSession, gateway: GatewayOf, _: Reader, limit: Limit = LIMIT, cursor: Cursor = None
+    _: Reader, session: OwnSession, gateway: GatewayOf, limit: Limit = LIMIT, cursor: Cursor = None
 ) -> Page[TurnView]:
     """The turns of a session with their results, in order."""
     store = await gateway.client.store()
@@ -208,11 +217,11 @@ async def list_turns(
 
 @router.get("/sessions/{session}/turns/{turn}", operation_id="get_turn")
 async def get_turn(
+    _: Reader,
     session: OwnSession,
     turn: Annotated[int, Path(ge=1, le=1_000_000)],
     gateway: GatewayOf,
     response: Response,
-    _: Reader,
     prefer: Annotated[
         str | None, Header(max_length=200, description="wait=30 waits up to so many seconds, 60 at most, for its end")
     ] = None,
