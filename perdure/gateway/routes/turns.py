@@ -5,7 +5,7 @@ import contextlib
 import re
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Header, Path
 from pydantic import BaseModel, Field
