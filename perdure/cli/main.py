@@ -14,7 +14,7 @@ VERBS: dict[str, str] = {
     "run": "Start a turn and follow it live.",
     "send": "Send a message: the next turn, or into the running one.",
     "follow": "Follow the running or last turn of a session.",
-    "cancel": "Cancel the running turn of a session.",
+    "cancel": "Cancel the running turn of a session, or of many.",
     "extend": "Other limits for the running turn of a session.",
     "inbox": "What waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
@@ -37,7 +37,8 @@ VERBS: dict[str, str] = {
 """Each verb with the short help of the list; :func:`module` says where its command is."""
 
 _MODULES: dict[str, str] = {
-    **dict.fromkeys(("run", "send", "follow", "cancel", "extend", "resume", "fork", "compact"), "run"),
+    **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
+    "cancel": "control",
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),

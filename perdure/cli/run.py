@@ -1,4 +1,4 @@
-"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``follow``, ``cancel`` and ``extend``."""
+"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``follow`` and ``extend``."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -247,27 +247,6 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
     """
     told = Following(as_json=as_json, types=(), names="perdure", tree=False, detached=detached)
     ctx.exit(lead(lambda client: client.compact(session, guidance), told))
-
-
-@click.command("cancel")
-@click.argument("session")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the turn.")
-@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Turn N, which runs or waits.")
-@click.option("--drop-queue", is_flag=True, help="Drop all messages that wait, too: their turns end as cancelled.")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
-def cancel_command(*, session: str, reason: str, turn: int | None, drop_queue: bool, as_json: bool) -> None:
-    """Cancel the running turn of SESSION, or one that waits; an idle session is left as it is.
-
-    A --turn that neither runs nor waits is refused with exit code 2 while another one runs. With --json the object has
-    session, and sent: false if there was nothing to cancel.
-    """
-    sent = with_client(lambda client: client.cancel(session, reason, turn, drop_queue=drop_queue), store=False)
-    if as_json:
-        print_json({"session": session, "sent": sent})
-    elif sent:
-        click.echo(f"cancel sent to session {session}; 'perdure follow {session}' shows the turn's end")
-    else:
-        click.echo(f"no turn of session {session} runs; nothing to cancel")
 
 
 @click.command("extend")

@@ -1,5 +1,6 @@
 """The client: start, follow, steer and cancel turns from any service."""
 
+from perdure.client.cancels import CancelOutcome
 from perdure.client.client import Client
 from perdure.client.connect import ConnectOptions
 from perdure.client.errors import (
@@ -29,6 +30,7 @@ from perdure.settings import SettingsError
 from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
 
 __all__ = [
+    "CancelOutcome",
     "Cause",
     "Client",
     "ClientError",

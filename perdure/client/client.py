@@ -13,11 +13,11 @@ from typing import Self, Unpack
 import temporalio.client
 
 from perdure.agents.files import File, Image
+from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, list_open, outcome_of
 from perdure.client.connect import ConnectOptions, connect
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
-    SessionBusyError,
     SessionIdleError,
     TurnClosedError,
     UnknownArtifactError,
@@ -41,7 +41,7 @@ from perdure.client.sessions import Sessions, describe_missing_session
 from perdure.client.stream import EventReader, events_of_turns, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
-from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, extend_request, send_limits
+from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.client.webhooks import Webhooks
 from perdure.contracts.budgets import Limits
@@ -50,8 +50,8 @@ from perdure.contracts.events import Envelope
 from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, OpenRequest
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Update
-from perdure.contracts.turns import BudgetStatus, CancelRequest, SendRequest, TurnStatus, WhenBusy
-from perdure.contracts.values import JsonValue, replace
+from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnStatus, WhenBusy
+from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
@@ -244,33 +244,7 @@ class Client:
             RequestRefusedError: The message is not valid, or too many wait already.
             NoWorkerError: No worker took the message.
         """
-        text, files = await read_content(prompt)
-        request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
-        said = {"request_id": request.request_id, "when_busy": when_busy, "context": request.context, "by": request.by}
-        message = validate(SendRequest, {"prompt": text, **said})
-        newest = await self._runs.find_newest(session)
-        if newest is None:
-            await self._sessions.check_known(session)
-        if (
-            request_id is not None
-            and (earlier := await self._sessions.turn_asked_before(session, request_id)) is not None
-        ):
-            return self._sessions.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
-        if when_busy == "reject":
-            return await self._sessions.start(session, request, files)
-        parts = await self._sessions.keep_files(session, files)
-        request, message = replace(request, parts=parts), replace(message, parts=parts)
-        try:
-            return await deliver(lambda: self._sessions.hand_over(session, request, message))
-        except UpdateRefusedError as error:
-            return await self._sessions.turn_of_refused(session, message.request_id, error)
-        except NotTakenError as error:
-            msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
-            raise SessionBusyError(msg) from error
-        except TimeoutError:
-            await self.check_worker()
-            msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
-            raise NoWorkerError(msg) from None
+        return await self._sessions.send(session, prompt, when_busy, **options)
 
     async def answer(self, session: str, request: str, value: JsonValue, *, by: str = "") -> InputReceipt:
         """Answer a question: the value becomes the result of the call that asks.
@@ -448,6 +422,28 @@ class Client:
         if await self._runs.find_newest(session) is None:
             await self._sessions.check_known(session)
         return False
+
+    async def cancel_all(
+        self, reason: str = "", *, dry_run: bool = True, drop_queue: bool = True, **wanted: Unpack[OpenFilter]
+    ) -> list[CancelOutcome]:
+        """Have the running turns of all sessions stopped that a filter means; without one, of all sessions.
+
+        What begins after the sessions were listed is left alone. At most 5,000 are cancelled: call again for the rest.
+
+        Args:
+            reason: As for :meth:`cancel`.
+            dry_run: Whether nothing is cancelled, and the answer says what would be.
+            drop_queue: As for :meth:`cancel`.
+            wanted: ``tenant``, ``agent``, ``state``, ``since``, ``caller``, ``delegates``.
+
+        Raises:
+            RequestRefusedError: The filter wants sessions that have ended.
+            ServerUnreachableError: The server does not answer.
+        """
+        listed = await list_open(await self.store(), functools.partial(closures, self.temporal), wanted)
+        if dry_run:
+            return [outcome_of(row, "would_cancel") for row in listed]
+        return await cancel_listed(self._runs, listed, reason, drop_queue=drop_queue)
 
     async def budget(self, session: str) -> BudgetStatus | None:
         """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from datetime import timedelta
+from typing import Unpack
 
 import temporalio.client
 from temporalio.client import WithStartWorkflowOperation, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateStage
@@ -20,14 +21,22 @@ from perdure.client.errors import (
     UnknownSessionError,
 )
 from perdure.client.executions import Run, Runs
-from perdure.client.requests import Files, keep_files
+from perdure.client.requests import (
+    Content,
+    Files,
+    SendOptions,
+    keep_files,
+    read_content,
+    turn_request,
+    validate,
+)
 from perdure.client.turn import Place, Turn
-from perdure.client.updates import NotTakenError, UpdateRefusedError, send_again, update_errors
+from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, send_again, update_errors
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
-from perdure.contracts.turns import SendReceipt, SendRequest, TurnRequest
+from perdure.contracts.turns import SendReceipt, SendRequest, TurnRequest, WhenBusy
 from perdure.contracts.values import replace
 from perdure.settings import Settings
 from perdure.store import Store
@@ -144,6 +153,33 @@ class Sessions:
             f"session {session!r} is running {number}; "
             f"send to it with client.send or 'perdure send {session} …', or cancel it first"
         )
+
+    async def send(self, session: str, prompt: Content, when_busy: WhenBusy, **options: Unpack[SendOptions]) -> Turn:
+        """Send a message; the turn that takes it."""
+        text, files = await read_content(prompt)
+        request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
+        said = {"request_id": request.request_id, "when_busy": when_busy, "context": request.context, "by": request.by}
+        message = validate(SendRequest, {"prompt": text, **said})
+        newest = await self.runs.find_newest(session)
+        if newest is None:
+            await self.check_known(session)
+        if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
+            return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
+        if when_busy == "reject":
+            return await self.start(session, request, files)
+        parts = await self.keep_files(session, files)
+        request, message = replace(request, parts=parts), replace(message, parts=parts)
+        try:
+            return await deliver(lambda: self.hand_over(session, request, message))
+        except UpdateRefusedError as error:
+            return await self.turn_of_refused(session, message.request_id, error)
+        except NotTakenError as error:
+            msg = f"session {session!r} did not take the message: its turns end as fast as it is sent; try again"
+            raise SessionBusyError(msg) from error
+        except TimeoutError:
+            await self.check_worker()
+            msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
+            raise NoWorkerError(msg) from None
 
     async def keep_files(self, session: str, files: Files) -> tuple[FilePart, ...]:
         """What stands for a prompt's images and files in the store, which is not opened without any."""

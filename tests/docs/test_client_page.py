@@ -178,6 +178,10 @@ async def test_the_other_methods_of_the_page_run_too(
         assert await names["list_ends"](client, house.session) == ["finished"] * 4
         asking = await client.send(house.session, "Ask.")
         await asks(asking)
+        assert await names["stop_all"](client, "writer") == [house.session]
+        assert (await asking.result()).stop_reason == "cancelled"
+        asking = await client.send(house.session, "Ask.")
+        await asks(asking)
         assert not await names["stop_if_stuck"](client, house.session)
         assert await names["give_up"](asking)
         assert (await asking.result()).stop_reason == "cancelled"

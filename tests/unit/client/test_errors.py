@@ -29,6 +29,7 @@ from perdure.client import (
     patience,
 )
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.turns import RunState
 from perdure.store import Store
 
 pytestmark = pytest.mark.timeout(120)
@@ -67,6 +68,10 @@ def odd_calls() -> dict[str, list[Call]]:
             lambda client: client.cancel("gone"),
             lambda client: client.cancel("gone", turn=7),
             lambda client: client.cancel("gone", turn="x"),
+        ],
+        "Client.cancel_all": [
+            lambda client: client.cancel_all(),
+            lambda client: client.cancel_all(state=RunState.ENDED),
         ],
         "Client.check_worker": [lambda client: client.check_worker()],
         "Client.checkpoints": [lambda client: client.checkpoints("gone")],
