@@ -35,6 +35,7 @@ from perdure.activities.model_attempt import Attempts
 from perdure.activities.notifications import Notifications
 from perdure.activities.pace import Gates
 from perdure.activities.recordings import Recordings
+from perdure.activities.schedules import ScheduleActivity, Send
 from perdure.activities.secrets import secret_values
 from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
@@ -51,16 +52,18 @@ from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Egress, Notify
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import Closure, PeopleWaitedFor
+from perdure.worker.knocks import sender
 from perdure.worker.sandbox import production_runner
 from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serve_pages
 from perdure.workflows.agent_turn import AgentTurn
-from perdure.workflows.errands import NotifyWebhook
+from perdure.workflows.errands import KnockAtSession, NotifyWebhook
 
 STICKY = timedelta(seconds=2)
 """How long a turn's next task waits for the worker that has it in memory before any worker may take it."""
@@ -97,6 +100,8 @@ class Parts:
     """What is made of agents in start requests; None refuses them."""
     egress: Egress = field(default_factory=Egress)
     """Which addresses webhooks may have."""
+    send: Send | None = None
+    """Sends what schedules say to sessions; None where no turn is on a server."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Activities:
     ask: Callable[[AskPeople], Awaitable[RecordedDecisions | None]]
     collect_delegates: Callable[[CollectDelegates], Awaitable[ToolOutcome]]
     deliver_webhook: Callable[[Notify], Awaitable[int]]
+    send_scheduled: Callable[[Knock], Awaitable[Knocked]]
     call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
 
 
@@ -170,6 +176,7 @@ def make_activities(
         ask=PeopleActivity(parts.store, recordings, notifications).ask,
         collect_delegates=collecting.collect_delegates,
         deliver_webhook=WebhookActivity(parts.store, parts.egress).deliver_webhook,
+        send_scheduled=ScheduleActivity(parts.store, parts.send).send_scheduled,
         call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
     )
 
@@ -182,11 +189,11 @@ def build_worker(
         parts.store.listen(parts.metrics.count_outcomes)
     # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
     gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE)
-    activities = make_activities(parts, _recordings(settings, parts), gates)
+    activities = make_activities(dataclasses.replace(parts, send=sender(settings)), _recordings(settings, parts), gates)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentTurn, NotifyWebhook],
+        workflows=[AgentTurn, NotifyWebhook, KnockAtSession],
         activities=[close_as_canceled, *(getattr(activities, field.name) for field in dataclasses.fields(activities))],
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),

@@ -1,14 +1,20 @@
 """Small workflows beside the turns, each of one activity that Temporal runs until it is done.
 
-A delivery of a webhook is one: its message is sent again until the receiver takes it, or three days are over.
+The delivery of a webhook's message is one, a schedule's message to a session another.
 """
+
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from perdure.contracts.names import NOTIFY
+from perdure.contracts.names import KNOCK, NOTIFY
+from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.webhooks import Notify
 from perdure.workflows import options, stubs
+
+Result = TypeVar("Result")
 
 
 @workflow.defn(name=NOTIFY)
@@ -26,13 +32,32 @@ class NotifyWebhook:
         sending = workflow.execute_activity(
             stubs.deliver_webhook, notify, summary=notify.message[:100], **options.delivery(once=notify.once)
         )
-        try:
-            return await sending
-        except ActivityError as error:
-            last = _last_failure(error)
-            if last is None:
-                raise
-            raise ApplicationError(last.message, type=last.type, non_retryable=True) from None
+        return await _await_errand(sending)
+
+
+@workflow.defn(name=KNOCK)
+class KnockAtSession:
+    """A schedule's message to a session that is there: Temporal's schedules start workflows and send no messages.
+
+    Its id, which the schedule makes of its own and a time, is the message's request id: sent twice, it is one message.
+    """
+
+    @workflow.run
+    async def run(self, knock: Knock) -> Knocked:
+        """Send the message."""
+        sending = workflow.execute_activity(stubs.send_scheduled, knock, summary=knock.session, **options.knock())
+        return await _await_errand(sending)
+
+
+async def _await_errand(activity: Awaitable[Result]) -> Result:
+    """What came of the activity; where it has failed for good, the workflow fails with its last attempt's words."""
+    try:
+        return await activity
+    except ActivityError as error:
+        last = _last_failure(error)
+        if last is None:
+            raise
+        raise ApplicationError(last.message, type=last.type, non_retryable=True) from None
 
 
 def _last_failure(error: BaseException) -> ApplicationError | None:

@@ -124,6 +124,16 @@ def delivery(*, once: bool) -> ActivityOptions:
     )
 
 
+def knock() -> ActivityOptions:
+    """For ``send_scheduled``: tried for a day, as server, store and workers may be away."""
+    return ActivityOptions(
+        schedule_to_close_timeout=timedelta(days=1),
+        start_to_close_timeout=timedelta(minutes=2),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=RetryPolicy(initial_interval=timedelta(seconds=2), maximum_interval=timedelta(minutes=5)),
+    )
+
+
 def _steady(attempts: int) -> RetryPolicy:
     return RetryPolicy(
         initial_interval=STEADY,

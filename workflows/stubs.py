@@ -7,6 +7,7 @@ from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Notify
@@ -63,4 +64,10 @@ async def close_as_canceled() -> None:
 @activity.defn(name=Activity.DELIVER_WEBHOOK)
 async def deliver_webhook(notify: Notify) -> int:
     """Send a message to a webhook's address, and give the status of the answer."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.SEND_SCHEDULED)
+async def send_scheduled(knock: Knock) -> Knocked:
+    """Send a schedule's message to its session."""
     raise NotImplementedError

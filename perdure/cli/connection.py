@@ -17,6 +17,7 @@ from perdure.client.errors import (
     TemporalConfigError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownScheduleError,
     UnknownSessionError,
     UnknownWebhookError,
 )
@@ -103,6 +104,7 @@ _USAGE = (
     UnknownSessionError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownScheduleError,
     UnknownWebhookError,
     RequestRefusedError,
     SessionIdleError,

@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "artifact": "A long output, an image or a file of a session.",
     "export": "A transcript or event log for other programs.",
     "agents": "The agents that workers have registered.",
+    "schedule": "Turns that the clock starts.",
     "webhooks": "Addresses that are told when turns end or wait.",
     "mcp": "The agents as durable jobs, for an MCP host.",
     "setup": "Register the search attributes on a cluster.",

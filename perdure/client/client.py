@@ -37,6 +37,7 @@ from perdure.client.requests import (
     turn_request,
     validate,
 )
+from perdure.client.schedules import Schedules
 from perdure.client.sessions import Sessions, describe_missing_session
 from perdure.client.stream import EventReader, events_of_turns, filter_events, heartbeat_at
 from perdure.client.tasks import Task
@@ -82,6 +83,7 @@ class Client:
         self._replies = Replies(self._sessions)
         self._waits = Waits(self._runs)
         self.webhooks = Webhooks(self._sessions)
+        self.schedules = Schedules(self._sessions)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None, **options: Unpack[ConnectOptions]) -> Self:

@@ -51,6 +51,10 @@ class UnknownWebhookError(ClientError):
     """There is no webhook of that id, or it is another tenant's."""
 
 
+class UnknownScheduleError(ClientError):
+    """There is no schedule of that id for the tenant."""
+
+
 class TurnClosedError(ClientError):
     """The turn's workflow was terminated, timed out or failed before it could end the turn."""
 

@@ -14,6 +14,15 @@ NOTIFY = "Notify"
 NOTIFY_PREFIX = "notify:"
 """How the ids of such workflows begin; the ids of webhook and message follow."""
 
+KNOCK = "Knock"
+"""The workflow type of a schedule's message to a session."""
+
+SCHEDULE_PREFIX = "perdure:"
+"""How the ids of our schedules begin; tenant and name follow."""
+
+SCHEDULE_MEMO = "perdure_schedule"
+"""Memo of a schedule, with its tenant, and of what it starts, with what was asked for."""
+
 DEFAULT_TASK_QUEUE = "perdure"
 """The task queue when ``PERDURE_TASK_QUEUE`` is not set."""
 
@@ -33,6 +42,7 @@ class Activity(StrEnum):
     COMMIT_TURN = "commit_turn"
     CLOSE_AS_CANCELED = "close_as_canceled"
     DELIVER_WEBHOOK = "deliver_webhook"
+    SEND_SCHEDULED = "send_scheduled"
 
 
 TURN_CANCELLED = "the turn was cancelled, and its workflow closes as Canceled"

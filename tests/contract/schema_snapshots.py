@@ -19,6 +19,7 @@ from perdure.contracts import (
     input_requests,
     names,
     retries,
+    schedules,
     turns,
     webhooks,
 )
@@ -36,6 +37,8 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     input_requests.DenyRequest,
     budgets.ExtendRequest,
     webhooks.WebhookRequest,
+    schedules.ScheduleRequest,
+    schedules.Knock,
     webhooks.Notify,
 )
 RESULTS: tuple[type[BaseModel], ...] = (
@@ -51,6 +54,9 @@ RESULTS: tuple[type[BaseModel], ...] = (
     retries.RetryPolicy,
     errors.ErrorDetail,
     webhooks.NewWebhook,
+    schedules.Schedule,
+    schedules.ScheduleRun,
+    schedules.Knocked,
     webhooks.Delivery,
 )
 NAMES: tuple[type[StrEnum], ...] = (

@@ -18,6 +18,7 @@ from perdure.activities.tool_runner import Bodies
 from perdure.contracts.names import (
     AGENT_TURN,
     DEFAULT_TASK_QUEUE,
+    KNOCK,
     NOTIFY,
     SEARCH_ATTRIBUTE_TYPES,
     Activity,
@@ -87,7 +88,7 @@ def test_a_stub_and_its_activity_agree_in_every_type(offered: dict[str | None, F
 def test_the_worker_runs_the_named_workflows_and_the_turn_has_exactly_the_named_handlers(worker: Worker) -> None:
     workflows = worker.config().get("workflows", [])
     names = [temporalio.workflow._Definition.must_from_class(workflow).name for workflow in workflows]
-    assert names == [AGENT_TURN, NOTIFY]
+    assert names == [AGENT_TURN, NOTIFY, KNOCK]
     definition = temporalio.workflow._Definition.must_from_class(AgentTurn)
     assert definition.name == AGENT_TURN
     assert set(definition.signals) == set(Signal)
@@ -105,7 +106,7 @@ def test_each_search_attribute_is_set_under_its_name_and_type() -> None:
 
 def test_the_names_that_other_services_write_down_do_not_change() -> None:
     """Renaming one breaks running turns, scripts and dashboards of other people."""
-    assert (AGENT_TURN, NOTIFY, DEFAULT_TASK_QUEUE) == ("AgentTurn", "Notify", "perdure")
+    assert (AGENT_TURN, NOTIFY, KNOCK, DEFAULT_TASK_QUEUE) == ("AgentTurn", "Notify", "Knock", "perdure")
     assert {"cancel"} <= set(Signal)
     assert {"send", "answer", "approve", "deny"} <= set(Update)
     assert {"status", "budget"} <= set(Query)

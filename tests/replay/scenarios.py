@@ -25,7 +25,8 @@ from perdure import (
     todo,
     tool,
 )
-from perdure.contracts.names import AGENT_TURN, NOTIFY
+from perdure.contracts.names import AGENT_TURN, KNOCK, NOTIFY
+from perdure.contracts.schedules import Knock
 from perdure.contracts.values import JsonValue
 from perdure.contracts.webhooks import Notify, Webhook, WebhookEvent
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
@@ -175,6 +176,22 @@ async def is_delivered(stage: Stage) -> None:
 
 async def is_undeliverable(stage: Stage) -> None:
     await notifies(stage, known=False)
+
+
+async def is_knocked_at(stage: Stage) -> None:
+    """A schedule's message to another session; what is recorded is the knock."""
+    house, knock = stage.house, stage.house.session
+    house.session = "knocked-at"
+    await house.run()
+    house.session = knock
+    said = Knock(session="knocked-at", prompt="And now?", store=house.store.id)
+    await house.temporal.start_workflow(KNOCK, said, id=knock, task_queue=house.settings.task_queue)
+
+
+async def is_knocked_in_vain(stage: Stage) -> None:
+    house = stage.house
+    said = Knock(session="nowhere", prompt="And now?", store=house.store.id)
+    await house.temporal.start_workflow(KNOCK, said, id=house.session, task_queue=house.settings.task_queue)
 
 
 async def is_no_request(stage: Stage) -> None:
@@ -372,5 +389,7 @@ SCENARIOS = (
     ),
     Scenario("notify-delivered", (), is_delivered),
     Scenario("notify-failed", (), is_undeliverable),
+    Scenario("knock", (DONE, DONE), is_knocked_at),
+    Scenario("knock-failed", (), is_knocked_in_vain),
     Scenario("tell-model", (DONE.after(faults.status(503)),), settings={"retry": TOLD}),
 )

@@ -16,7 +16,7 @@ from temporalio.workflow import NondeterminismError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.worker.sandbox import production_runner, strict_runner
 from perdure.workflows.agent_turn import AgentTurn
-from perdure.workflows.errands import NotifyWebhook
+from perdure.workflows.errands import KnockAtSession, NotifyWebhook
 from tests.replay.changed import CallsToolsOneByOne, GeneratesByAnotherName, WaitsBeforeItCommits
 from tests.replay.record import HISTORIES
 from tests.replay.scenarios import SCENARIOS
@@ -44,7 +44,9 @@ def history_of(path: Path) -> WorkflowHistory:
 
 async def replay(path: Path, workflow: type[AgentTurn], runner: str) -> None:
     replayer = Replayer(
-        workflows=[workflow, NotifyWebhook], data_converter=DATA_CONVERTER, workflow_runner=RUNNERS[runner]()
+        workflows=[workflow, NotifyWebhook, KnockAtSession],
+        data_converter=DATA_CONVERTER,
+        workflow_runner=RUNNERS[runner](),
     )
     await replayer.replay_workflow(history_of(path))
 

@@ -1,0 +1,212 @@
+"""``perdure schedule``: turns that the clock starts, again and again or once."""
+
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import click
+
+from perdure.cli.connection import with_client
+from perdure.cli.errors import MistakeError
+from perdure.cli.live import print_json, print_table
+from perdure.cli.render import clean, duration
+from perdure.contracts.schedules import Schedule, ScheduleRun
+from perdure.contracts.turns import WhenBusy
+
+SHOWN = 5
+"""Next runs that are listed."""
+
+
+@click.group("schedule")
+def schedule_command() -> None:
+    """Turns that the clock starts: of a new session each time, or of one that is there."""
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
+one = click.argument("schedule", metavar="ID")
+tenant = click.option("--tenant", default="", metavar="T", help="Of this tenant; by default of none.")
+
+OPTIONS = (
+    click.option("--cron", metavar="CRON", help="Again and again: five fields, as in '0 7 * * 1-5'."),
+    click.option("--at", metavar="WHEN", help="Once: 2026-12-24T18:00, in the time zone if it has no offset."),
+    click.option("--timezone", metavar="ZONE", help="Of the tz database, such as Europe/Berlin; UTC by default."),
+    click.option("--agent", metavar="A", help="A new session of this agent each time,"),
+    click.option("--session", metavar="SESSION", help="or a message for this session."),
+    click.option(
+        "--when-busy",
+        type=click.Choice(get_args(WhenBusy)),
+        help="While the run before works, or the session is busy: queue (wait, the default) or reject (be left out); "
+        "for a session also steer, interrupt or rollback, as of 'perdure send'.",
+    ),
+    click.option("--model", metavar="NAME", help="Of new sessions: another model."),
+    click.option("--max-steps", type=int, metavar="N", help="Of new sessions: model calls of the turn."),
+    click.option("--max-cost-usd", type=float, metavar="X", help="Of new sessions: dollars of the turn."),
+    click.option("--jitter", type=float, metavar="SECONDS", help="Begin up to so much later."),
+    click.option("--catchup", type=float, metavar="SECONDS", help="Make up for runs missed by less than this."),
+    click.option("--note", metavar="TEXT", help="For people."),
+)
+"""What add and update take alike."""
+
+
+def options(command: Any) -> Any:  # noqa: ANN401 - click's decorators are untyped
+    """The command with the options of a schedule."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+@schedule_command.command("add")
+@one
+@click.argument("prompt")
+@options
+@click.option("--paused", is_flag=True, help="It begins paused.")
+@tenant
+@as_json
+def add_command(*, schedule: str, prompt: str, tenant: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Add a schedule that says PROMPT: --cron or --at says when, --agent or --session for whom."""
+    fields = _fields(given) | {"prompt": prompt}
+    _print(with_client(lambda client: client.schedules.of(tenant).add(schedule, **fields)), as_json=as_json)
+
+
+@schedule_command.command("update")
+@one
+@click.option("--prompt", metavar="TEXT", help="What is said.")
+@options
+@tenant
+@as_json
+def update_command(*, schedule: str, tenant: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Change what is given, and leave the rest as it is."""
+    fields = _fields(given)
+    if not fields:
+        raise MistakeError(f"nothing is to be changed; see 'perdure schedule update {schedule} --help'")
+    for name, other in (("cron", "at"), ("at", "cron"), ("agent", "session"), ("session", "agent")):
+        if name in fields:
+            fields.setdefault(other, None)
+    _print(with_client(lambda client: client.schedules.of(tenant).update(schedule, **fields)), as_json=as_json)
+
+
+def _fields(given: dict[str, Any]) -> dict[str, object]:
+    """What was given, by the names of a schedule's fields."""
+    fields = {name: value for name, value in given.items() if value is not None and value is not False}
+    cost = fields.pop("max_cost_usd", None)
+    return fields if cost is None else fields | {"budgets": {"cost_usd": cost}}
+
+
+@schedule_command.command("list")
+@tenant
+@as_json
+def list_command(*, tenant: str, as_json: bool) -> None:
+    """List the schedules."""
+    found = with_client(lambda client: client.schedules.of(tenant).list())
+    if as_json:
+        for schedule in found:
+            print_json(schedule.model_dump(mode="json"))
+    elif found:
+        print_table(("id", "when", "next in", "for", "state", "prompt"), [_row(schedule) for schedule in found])
+    else:
+        click.echo("there are no schedules; add one with 'perdure schedule add ID PROMPT'")
+
+
+@schedule_command.command("show")
+@one
+@tenant
+@as_json
+def show_command(*, schedule: str, tenant: str, as_json: bool) -> None:
+    """Show a schedule with its next runs."""
+    _print(with_client(lambda client: client.schedules.of(tenant).get(schedule)), as_json=as_json)
+
+
+@schedule_command.command("pause")
+@one
+@click.option("--note", default="", metavar="TEXT", help="Why.")
+@tenant
+def pause_command(*, schedule: str, note: str, tenant: str) -> None:
+    """Start nothing for now."""
+    with_client(lambda client: client.schedules.of(tenant).pause(schedule, note))
+    click.echo(f"{schedule} is paused")
+
+
+@schedule_command.command("unpause")
+@one
+@click.option("--note", default="", metavar="TEXT", help="Why.")
+@tenant
+def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
+    """Go on."""
+    found = with_client(lambda client: client.schedules.of(tenant).unpause(schedule, note))
+    click.echo(f"{schedule} goes on{_next(found)}")
+
+
+@schedule_command.command("trigger")
+@one
+@tenant
+def trigger_command(*, schedule: str, tenant: str) -> None:
+    """Have it run now, paused or not."""
+    with_client(lambda client: client.schedules.of(tenant).trigger(schedule))
+    click.echo(f"{schedule} runs; 'perdure schedule runs {schedule}' lists what it has started")
+
+
+@schedule_command.command("remove")
+@one
+@tenant
+def remove_command(*, schedule: str, tenant: str) -> None:
+    """Remove it; turns that it has started go on."""
+    with_client(lambda client: client.schedules.of(tenant).remove(schedule))
+    click.echo(f"{schedule} is removed")
+
+
+@schedule_command.command("runs")
+@one
+@click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
+@tenant
+@as_json
+def runs_command(*, schedule: str, limit: int, tenant: str, as_json: bool) -> None:
+    """List what it has started, the newest first, as long as Temporal keeps it."""
+    found = with_client(lambda client: client.schedules.of(tenant).runs(schedule, limit=limit))
+    if as_json:
+        for run in found:
+            print_json(run.model_dump(mode="json"))
+    elif found:
+        now = datetime.now(UTC)
+        print_table(("ago", "session", "turn", "state", "error"), [_run_row(run, now) for run in found])
+    else:
+        click.echo("it has started nothing yet, or Temporal has it no longer")
+
+
+def _print(schedule: Schedule, *, as_json: bool) -> None:
+    if as_json:
+        print_json(schedule.model_dump(mode="json"))
+        return
+    who = f"a new session of {schedule.agent}" if schedule.agent else f"session {schedule.session}"
+    click.echo(clean(f"{schedule.id}: {_when(schedule)}, {who}, {_state(schedule)}"))
+    click.echo(clean(f"  {schedule.prompt[:200]}"))
+    for moment in schedule.next_at[:SHOWN]:
+        click.echo(f"  {moment.isoformat(timespec='seconds')}")
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.at is not None:
+        return f"at {schedule.at.isoformat(timespec='minutes')} {schedule.timezone}"
+    return f"{schedule.cron} {schedule.timezone}"
+
+
+def _state(schedule: Schedule) -> str:
+    if schedule.paused:
+        return f"paused ({schedule.note})" if schedule.note else "paused"
+    return "active" if schedule.next_at else "over"
+
+
+def _next(schedule: Schedule) -> str:
+    return f"; next at {schedule.next_at[0].isoformat(timespec='seconds')}" if schedule.next_at else ""
+
+
+def _row(schedule: Schedule) -> tuple[str, ...]:
+    wait = ""
+    if schedule.next_at and not schedule.paused:
+        wait = duration(max(0.0, (schedule.next_at[0] - datetime.now(UTC)).total_seconds()))
+    who = schedule.agent or schedule.session or ""
+    return schedule.id, clean(_when(schedule)), wait, clean(who), clean(_state(schedule)), clean(schedule.prompt)
+
+
+def _run_row(run: ScheduleRun, now: datetime) -> tuple[str, ...]:
+    state = run.stop_reason or run.state
+    ago = duration((now - run.started_at).total_seconds())
+    return ago, run.session, str(run.turn or ""), state, clean(run.error or "")
