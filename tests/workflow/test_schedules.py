@@ -78,7 +78,9 @@ async def test_a_schedule_sends_to_a_session_that_is_there_and_twice_is_once(hou
         await schedules.remove(name)
 
 
-@pytest.mark.parametrize(("when_busy", "state"), [("reject", "rejected"), ("queue", "ended"), ("steer", "ended"), ("interrupt", "ended")])
+@pytest.mark.parametrize(
+    ("when_busy", "state"), [("reject", "rejected"), ("queue", "ended"), ("steer", "ended"), ("interrupt", "ended")]
+)
 async def test_a_session_that_is_busy_gets_the_message_as_the_schedule_says(
     house: House, when_busy: str, state: str
 ) -> None:
