@@ -86,9 +86,13 @@ def update_command(*, schedule: str, tenant: str, as_json: bool, **given: Any) -
 
 def _fields(given: dict[str, Any]) -> dict[str, object]:
     """What was given, by the names of a schedule's fields."""
-    fields = {name: value for name, value in given.items() if value is not None and value is not False}
+    fields: dict[str, object] = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
     cost = fields.pop("max_cost_usd", None)
-    return fields if cost is None else fields | {"budgets": {"cost_usd": cost}}
+    if cost is not None:
+        fields["budgets"] = {"cost_usd": cost}
+    return fields
 
 
 @schedule_command.command("list")
