@@ -55,6 +55,7 @@ class DevAddresses(BaseModel):
     Attributes:
         store_url: The store's address without secrets, with an absolute path if it is a file.
         metrics_address: HOST:PORT of the worker's metrics; empty if they are off.
+        gateway_url: Address of the HTTP gateway; None if it is off.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,6 +67,7 @@ class DevAddresses(BaseModel):
     store_url: str
     ui_url: str | None
     metrics_address: str
+    gateway_url: str | None = None
 
 
 class DevFile:

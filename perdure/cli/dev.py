@@ -1,4 +1,4 @@
-"""``perdure dev``: the embedded server, its UI and a worker, together until Ctrl+C."""
+"""``perdure dev``: the embedded server, its UI, a worker and the HTTP gateway, together until Ctrl+C."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from perdure.cli.errors import CliError, MistakeError
+from perdure.cli.gateway import DEFAULT_GATEWAY_PORT, GatewayProcess
 from perdure.cli.render import clean
 from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, ServerOptions, check_port, wait_process
 from perdure.cli.worker import (
@@ -86,6 +87,11 @@ class WatchedFiles:
 @click.option("--reload", is_flag=True, help="Start the worker anew when a Python file or an agent's file is saved.")
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Of the server.")
 @click.option("--ui-port", type=click.IntRange(1, 65535), default=DEFAULT_UI_PORT, show_default=True, help="Of the UI.")
+@click.option(
+    "--gateway-port",
+    type=click.IntRange(1, 65535),
+    help=f"Of the HTTP gateway and its page; {DEFAULT_GATEWAY_PORT} by default, none with --headless.",
+)
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Of the worker's metrics; 9464 by default.")
 @click.option(
     "--db",
@@ -104,13 +110,14 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
     reload: bool,
     port: int,
     ui_port: int,
+    gateway_port: int | None,
     metrics_port: int | None,
     db: Path,
     headless: bool,
     record: Path | None,
     replay: Path | None,
 ) -> None:
-    """Run the embedded Temporal server, its UI and a worker on this machine. Ctrl+C stops all of them.
+    """Run the embedded Temporal server, its UI, a worker and the gateway on this machine. Ctrl+C stops all of them.
 
     Other verbs find the server and the store by themselves, in this folder and below it. A worker that dies is started
     again. Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
@@ -127,7 +134,8 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
     sources = agents or settings.agents
     options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
     watched = WatchedFiles.of(sources) if reload else None
-    asyncio.run(Dev(options, worker, settings, watched).run())
+    port_of_gateway = gateway_port or (None if headless else DEFAULT_GATEWAY_PORT)
+    asyncio.run(Dev(options, worker, settings, watched, port_of_gateway).run())
 
 
 def address_variables_of(address: str) -> dict[str, str]:
@@ -136,10 +144,15 @@ def address_variables_of(address: str) -> dict[str, str]:
 
 
 class Dev:
-    """Server and worker of one ``perdure dev``."""
+    """Server, worker and gateway of one ``perdure dev``."""
 
     def __init__(
-        self, options: ServerOptions, command: Sequence[str], settings: Settings, watched: WatchedFiles | None
+        self,
+        options: ServerOptions,
+        command: Sequence[str],
+        settings: Settings,
+        watched: WatchedFiles | None,
+        gateway_port: int | None,
     ) -> None:
         self._server = EmbeddedServer(options)
         self._command = command
@@ -153,6 +166,9 @@ class Dev:
         self._told: tuple[str, list[str]] = ("", [])
         self._secrets = secrets_of()
         self._environment = self._worker_environment()
+        self._gateway = (
+            None if gateway_port is None else GatewayProcess(gateway_port, self._environment, FOLDER / "gateway.log")
+        )
 
     def _worker_environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
@@ -171,6 +187,8 @@ class Dev:
                 raise MistakeError(str(error)) from None
             check_port(self._server.options.port, "--port")
             _check_metrics_port(self._settings)
+            if self._gateway is not None:
+                check_port(self._gateway.port, "--gateway-port")
             if self._watched is not None:
                 watching = asyncio.create_task(self._watch_files(self._watched))
                 stack.callback(watching.cancel)
@@ -183,6 +201,9 @@ class Dev:
             stack.push_async_callback(self._stop_worker)
             if await self._stop.interrupts(self._begin()):
                 return
+            if self._gateway is not None:
+                keeping = asyncio.create_task(self._gateway.keep(self._settings, self._say))
+                stack.push_async_callback(self._gateway.stop, keeping, self._stop.insisted)
             await self._keep_running()
 
     def _addresses(self) -> DevAddresses:
@@ -194,6 +215,7 @@ class Dev:
             store_url=Address(self._settings.store_url).public_url,
             ui_url=self._server.ui_url,
             metrics_address=self._settings.metrics_address,
+            gateway_url=self._gateway.url if self._gateway is not None else None,
         )
 
     async def _begin(self) -> None:
@@ -317,6 +339,8 @@ class Dev:
     def _say_where(self) -> None:
         address = Address(self._settings.store_url)
         rows = [("server", self._server.address), ("UI", self._server.ui_url or "off"), ("store", str(address))]
+        if self._gateway is not None:
+            rows.append(("gateway", f"{self._gateway.url}, its page at {self._gateway.url}/ui"))
         if self._settings.metrics_address:
             rows.append(("metrics", f"http://{self._settings.metrics_address}/metrics"))
         rows.append(("logs", str(FOLDER)))

@@ -3,14 +3,23 @@
 import asyncio
 import contextlib
 import signal
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
 from perdure.cli.connection import connect
 from perdure.cli.errors import MistakeError
+from perdure.cli.server import wait_process
+from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
-from perdure.settings import load_settings, secrets_of
+from perdure.settings import Settings, load_settings, secrets_of
+
+DEFAULT_GATEWAY_PORT = 8234
+"""The gateway's port on this machine, unless another is chosen."""
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 """What the extra ``gateway`` brings."""
@@ -89,3 +98,37 @@ def token_command(*, name: str, tenant: str, scopes: tuple[str, ...]) -> None:
     token, line = make_token(name, tenant, [Scope(scope) for scope in scopes])
     click.echo(f"the token, shown this once: {token}", err=True)
     click.echo(line)
+
+
+class GatewayProcess:
+    """The gateway of ``perdure dev``: a process of its own, so that nothing it does harms the server or the worker."""
+
+    def __init__(self, port: int, environment: Mapping[str, str], log: Path) -> None:
+        check_installed()
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [sys.executable, "-P", "-m", "perdure.cli", "gateway", "--address", f"127.0.0.1:{port}"]
+        self._environment = environment
+        self._log = log
+        self._process: WorkerProcess | None = None
+
+    async def keep(self, settings: Settings, say: Callable[[str], None]) -> None:
+        """Keep the process running: it begins once a worker has made the store, and when it dies another one starts."""
+        deaths = 0
+        while settings.store_path is not None and not settings.store_path.exists():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(POLL.total_seconds())
+        while True:
+            process = self._process = WorkerProcess(self._command, self._environment, self._log)
+            await wait_process(process.process)
+            deaths = 0 if process.was_steady else deaths + 1
+            wait = wait_before_start(deaths)
+            say(f"✗ the gateway {process.death()}; see {self._log}; another one starts in {wait.total_seconds():.0f} s")
+            await asyncio.sleep(wait.total_seconds())
+
+    async def stop(self, keeping: "asyncio.Task[None]", insisted: asyncio.Event) -> None:
+        """Stop it, and the task that keeps it running."""
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+        if self._process is not None and not self._process.has_ended:
+            await self._process.stop(timedelta(0), insisted)

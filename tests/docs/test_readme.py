@@ -69,6 +69,7 @@ def test_the_settings_are_the_ones_of_the_code_with_their_defaults() -> None:
     assert set(shown) == {PREFIX + name.upper() for name in fields}
     for name, default in shown.items():
         value = fields[name.removeprefix(PREFIX).lower()].default
+        value = ",".join(value) if isinstance(value, tuple) else value
         written = f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value or "")
         assert default == written, name
 
