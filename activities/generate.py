@@ -7,6 +7,7 @@ finds it there neither calls the model nor pays again. So it is with a failure t
 before Temporal has it, and a further attempt of the same activity raises it again.
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -53,6 +54,8 @@ from perdure.store import LedgerCall, StepRecord, Store
 LARGE_ANSWER = 100_000
 """Masking the arguments and checking the text of a longer answer takes longer than a blink."""
 
+logger = logging.getLogger("perdure.worker")
+
 T = TypeVar("T")
 
 
@@ -65,12 +68,14 @@ class Given:
         definition: The agent as the turn froze it, with the model that goes on.
         conversation: What the model has read and written before, up to the step's parent.
         new: What it reads now: results of calls, and messages.
+        is_watched: Whether somebody follows the session piece by piece.
     """
 
     request: Generate
     definition: AgentDefinition
     conversation: list[WireMessage]
     new: tuple[Message, ...]
+    is_watched: bool = False
 
 
 class GenerateActivity:
@@ -105,7 +110,7 @@ class GenerateActivity:
             if (ended := await self._attempts.load_recorded_end(request)) is not None:
                 raise ended
             try:
-                answer, seconds = await self._call(given)
+                answer, seconds, streamed = await self._call(given)
             except NotAffordableError as error:
                 raise permanent(error.detail, await self._attempts.load_paid(request)) from None
             except PromptAssemblyError as error:
@@ -118,6 +123,8 @@ class GenerateActivity:
                 raise await self._explain_refusal(given, answer, error) from None
             except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
                 return await self._judge(given, self._attempts.describe_unkept_answer(given.definition, answer, error))
+            if streamed:
+                await self._forget_deltas(request)
             if not is_ours:
                 return await self._return_stored(given, step)
             return await self._return(given, step, rejected)
@@ -135,10 +142,10 @@ class GenerateActivity:
             *(UserMessage(content=text) for text in request.said),
             *(UserMessage(content=message.prompt, parts=message.parts) for message in request.steered),
         )
-        return Given(request, definition, conversation, new), begun.answer
+        return Given(request, definition, conversation, new, begun.is_watched), begun.answer
 
-    async def _call(self, given: Given) -> tuple[Answer, float]:
-        """The model's answer, and the seconds it took."""
+    async def _call(self, given: Given) -> tuple[Answer, float, bool]:
+        """The model's answer, the seconds it took, and whether it came as a stream."""
         request = given.request
         asked = text_only(given.definition) if request.text_only else given.definition
         with guard_assembly():
@@ -149,7 +156,22 @@ class GenerateActivity:
             async with store_failures():
                 parent = await self._store.step(request.parent)
             most = ceiling(asked, sent, left, _read_counted(request, parent, len(sent) - len(given.new)))
-        return await self._attempts.call(request, asked, sent, ceiling=most)
+        shown = self._attempts.publisher_of(request, asked) if await self._streams(given) else None
+        answer, seconds = await self._attempts.call(request, asked, sent, ceiling=most, shown=shown)
+        return answer, seconds, shown is not None
+
+    async def _streams(self, given: Given) -> bool:
+        """Whether the answer is asked for as a stream."""
+        mode = given.definition.stream
+        wanted = mode == "always" or (mode == "watched" and given.is_watched)
+        return wanted and await self._attempts.may_stream(given.request)
+
+    async def _forget_deltas(self, request: Generate) -> None:
+        """Keep no pieces of an answer that is stored. What is left is swept away later."""
+        try:
+            await self._store.live.forget(request.session, request.turn, request.step)
+        except Exception as error:  # noqa: BLE001 - whatever the database says, the answer is stored
+            logger.info("the pieces of an answer are left where they are: %s", type(error).__name__)
 
     async def _judge(self, given: Given, error: CallFailedError) -> Generation:
         """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.

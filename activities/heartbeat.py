@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from temporalio import activity
@@ -55,6 +56,7 @@ class _Beat:
         self.note = ""
         self.loop = asyncio.get_running_loop()
         self.due = 0.0
+        self.last_delta_at: datetime | None = None
         self.lost = _count_lost(info.heartbeat_details)
         self._attempt = info.attempt
         self._token = info.task_token
@@ -70,7 +72,9 @@ class _Beat:
         """Beat; from any thread, as the SDK's own function needs the event loop."""
         if self._worker is None:
             return
-        state = {"lost_attempts": self.lost, "running_attempt": self._attempt if running else 0}
+        state: dict[str, object] = {"lost_attempts": self.lost, "running_attempt": self._attempt if running else 0}
+        if self.last_delta_at is not None:
+            state["last_delta_at"] = self.last_delta_at.isoformat(timespec="seconds")
         payloads = self._converter.to_payloads([*filter(None, [self.note]), state])
         self._worker().record_activity_heartbeat(ActivityHeartbeat(task_token=self._token, details=payloads))
 
@@ -214,6 +218,13 @@ def reporter() -> Callable[[str], None]:
         beat.note = text
 
     return report
+
+
+def note_delta() -> None:
+    """Let the beats say that a piece of an answer has come: a stream that stalls is then told from a slow one."""
+    beat = _running.get(None)
+    if beat is not None:
+        beat.last_delta_at = datetime.now(UTC)
 
 
 def note(text: str) -> None:

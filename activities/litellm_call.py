@@ -31,15 +31,17 @@ from litellm.types.utils import CustomPricingLiteLLMParams  # pyright: ignore[re
 
 from perdure.activities import provider_http
 from perdure.activities.failures import cause_chain, facts_of
-from perdure.activities.provider_http import (
+from perdure.activities.provider_http import stand_in
+from perdure.activities.provider_messages import add_cache_marks, reasoning_of, with_content, with_reasoning
+from perdure.activities.provider_replies import (
     MOST_TOKENS,
     InvalidReplyError,
     RedirectedError,
+    StreamCutError,
     UnusableAnswerError,
     UnusableReplyError,
-    stand_in,
 )
-from perdure.activities.provider_messages import add_cache_marks, reasoning_of, with_content, with_reasoning
+from perdure.activities.streaming import Shown, ask, show_whole
 from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables, names_of_call
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -201,16 +203,22 @@ _OWN_ACCESS = frozenset(
 """Arguments with which a call needs no variable of its provider's."""
 
 
-async def _response(definition: AgentDefinition, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401 - litellm's
+async def _response(
+    definition: AgentDefinition, arguments: Mapping[str, Any], exchange: provider_http.Exchange, shown: Shown | None
+) -> Any:  # noqa: ANN401 - litellm's
     instead = stand_in.get()
-    if instead is None:
-        return await litellm.acompletion(**arguments)
-    completion = await instead.answer(definition, arguments)
+    completion = None if instead is None else await instead.answer(definition, arguments)
     if completion is None:
-        return await litellm.acompletion(**{"api_base": NOWHERE, "api_key": "sk-stand-in", **arguments})
-    response: Any = convert_dict_to_response.convert_to_model_response_object(
-        response_object=completion, model_response_object=litellm.ModelResponse()
-    )
+        reach = {} if instead is None else {"api_base": NOWHERE, "api_key": "sk-stand-in"}
+        response: Any = await ask({**reach, **arguments}, exchange, shown)
+        if shown is None:
+            return response
+    else:
+        response = convert_dict_to_response.convert_to_model_response_object(
+            response_object=completion, model_response_object=litellm.ModelResponse()
+        )
+        if shown is not None:
+            show_whole(response, shown)
     if facts_about(definition.model):
         response._hidden_params["response_cost"] = litellm.completion_cost(response, model=definition.model)  # noqa: SLF001
     return response
@@ -344,11 +352,21 @@ def _destination_of(definition: AgentDefinition) -> tuple[str, str]:
 
 _TOOL_LIMITS = ToolLimits()
 
+_WHOLE_ONLY: set[tuple[str, str]] = set()
+"""Models, by the address they are asked at, whose streams end in good order and never say what was counted."""
 
-async def complete(definition: AgentDefinition, messages: list[WireMessage], *, may_be_cut: bool = False) -> Answer:
+
+async def complete(
+    definition: AgentDefinition,
+    messages: list[WireMessage],
+    *,
+    may_be_cut: bool = False,
+    shown: Shown | None = None,
+) -> Answer:
     """Call the model once. Temporal is the only layer that retries: every other one is told not to.
 
-    With ``may_be_cut``, an answer that was cut off at its longest allowed length is one all the same.
+    With ``may_be_cut``, an answer that was cut off at its longest allowed length is one all the same. With ``shown``,
+    the provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come.
     Only a provider that refuses so many tools is asked again at once, with the tools in the system prompt; so is every
     later call of this worker, at first.
 
@@ -364,13 +382,13 @@ async def complete(definition: AgentDefinition, messages: list[WireMessage], *, 
     require_key(definition)
     chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
     if chooses and _TOOL_LIMITS.are_exceeded(definition):
-        return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut)
+        return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut, shown)
     try:
-        return await _call_litellm(definition, messages, may_be_cut)
+        return await _call_litellm(definition, messages, may_be_cut, shown)
     except Exception as error:
         if not (chooses and definition.tools and _TOOL_LIMITS.learn(definition, error)):
             raise
-    return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut)
+    return await _call_litellm(*_with_text_tools(definition, messages), may_be_cut, shown)
 
 
 def _with_text_tools(
@@ -381,16 +399,24 @@ def _with_text_tools(
     return changed, [*system_prompt(changed), *(message for message in messages if message.get("role") != "system")]
 
 
-async def _call_litellm(definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool) -> Answer:
+async def _call_litellm(
+    definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool, shown: Shown | None
+) -> Answer:
     # litellm assembles, copies and redacts a log record of each call, a third of its time, also when nobody reads it.
     is_internal_call.set(not _is_listened_to())
     mode = mode_of(definition)
     with guard_assembly():
         arguments = _arguments(definition, mode, messages)
-    with provider_http.guard_exchanges() as exchange:
+    if shown is not None and _destination_of(definition) in _WHOLE_ONLY:
+        shown = None
+    if shown is not None:
+        shown.begin(has_calls_in_text=mode != "api" and bool(definition.tools))
+    with provider_http.guard_exchanges(streams=shown is not None) as exchange:
         try:
-            response: Any = await _response(definition, arguments)
+            response: Any = await _response(definition, arguments, exchange, shown)
         except Exception as error:
+            if isinstance(error, StreamCutError) and error.has_ended_well:
+                _WHOLE_ONLY.add(_destination_of(definition))
             unusable = _error_of_unusable(error, exchange.usage, definition)
             if unusable is None:
                 if exchange.headers and not getattr(error, "litellm_response_headers", None):

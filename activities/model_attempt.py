@@ -1,10 +1,14 @@
-"""One model call as an attempt of an activity: within the agent's time, and what becomes of it when it fails."""
+"""One model call as an attempt of an activity: within the agent's time, and what becomes of it when it fails.
+
+Long, because each failure is described, judged and recorded here, whole or streamed.
+"""
 
 import asyncio
 import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -13,21 +17,22 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.cost_ceiling import with_ceiling
+from perdure.activities.deltas import DeltaPublisher, Shows
 from perdure.activities.errors import permanent, transient
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import note
 from perdure.activities.litellm_call import Answer, complete, facts_about
 from perdure.activities.metrics import Metrics
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
-from perdure.activities.provider_http import UnusableAnswerError
 from perdure.activities.provider_messages import Contents, without_places
+from perdure.activities.provider_replies import UnusableAnswerError
 from perdure.activities.record_answer import NOTHING_PAID, event_of, key_of
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import values_of
 from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid, Usage
-from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AnyEvent, Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
 from perdure.contracts.values import JsonValue, replace
@@ -49,6 +54,18 @@ NOT_AGAIN = (
 """Text after a failure that another policy would have retried."""
 
 
+NOT_AFTER_SHOWN = (
+    "a part of its answer was shown already, so it is not sent again: "
+    "the agent's retry policy says stream_retry='never_after_first_delta'"
+)
+"""Likewise of a stream."""
+
+FALLBACK_ATTEMPTS = 10_000
+"""What a fallback's attempts are counted from: they come after those of the model before it."""
+
+MOST_CUTS = 2
+"""Streams of one step that may be cut; the call is then made without one, as nobody's watching may end a job."""
+
 ENDED = "error"
 """The key of the failure that ends an activity."""
 
@@ -65,7 +82,13 @@ class TooManyCallsError(UnusableAnswerError):
 
 
 class CallFailedError(Exception):
-    """A model call failed; what is known about it, redacted, when it was by Temporal's clock, and how long it took."""
+    """A model call failed; what is known about it, redacted, when it was by Temporal's clock, and how long it took.
+
+    Attributes:
+        was_shown: Whether pieces of its answer were shown while they came.
+    """
+
+    was_shown = False
 
     def __init__(
         self,
@@ -127,8 +150,9 @@ class Attempts:
         messages: list[WireMessage],
         *,
         ceiling: int | None = None,
+        shown: DeltaPublisher | None = None,
     ) -> tuple[Answer, float]:
-        """The answer, and the seconds it took; a ceiling bounds its tokens.
+        """The answer, and the seconds it took; a ceiling bounds its tokens. With ``shown`` it is asked for as a stream.
 
         The call waits for its turn at the gate of its key; that is no part of its time.
 
@@ -146,12 +170,13 @@ class Attempts:
             if definition.recording or replays:
                 asked = without_places(messages)
                 answer = await self._recordings.answer(
-                    definition, asked, lambda: _call_model(definition, filled, ceiling)
+                    definition, asked, lambda: _call_model(definition, filled, ceiling, shown)
                 )
             else:
-                answer = await _call_model(definition, filled, ceiling)
+                answer = await _call_model(definition, filled, ceiling, shown)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
             failure = self.describe_failure(definition, error, self._monotonic() - began, waited=waited)
+            failure.was_shown = shown is not None and shown.has_shown
             if sent is not None:
                 _show(gate, sent, failure.facts, served=isinstance(error, UnusableAnswerError))
             # The chain holds unredacted texts, and would stand in the history.
@@ -255,6 +280,9 @@ class Attempts:
         place = f"step {request.step}, {definition.model}"
         if reason.most_retries is not None and sum(retry.code == code for retry in before) >= reason.most_retries:
             wait = None
+        ends_shown = error.was_shown and policy.stream_retry == "never_after_first_delta"
+        if ends_shown:
+            wait = None
         if wait is None:
             chain = Chain(
                 calls=len(before) + 1,
@@ -265,10 +293,10 @@ class Attempts:
                 most_retries=reason.most_retries,
             )
             not_again = ambiguous and policy.ambiguous == "fail"
-            rule = "" if not_again else rule_of_end(policy, reason, chain)
-            choice = NOT_AGAIN if not_again else ""
+            rule = "" if not_again or ends_shown else rule_of_end(policy, reason, chain)
+            choice = NOT_AGAIN if not_again else NOT_AFTER_SHOWN if ends_shown else ""
             text = compose_final_text(place, facts, reason, rule, request.session, choice=choice)
-            if failures is not None and not not_again and reason.transient and attempt > policy.max_retries:
+            if failures is not None and not choice and reason.transient and attempt > policy.max_retries:
                 text = f"more than {policy.max_retries} failures in a row: {text}"
             paid = paid_of_retries(before).plus(error.paid.usage, error.paid.cost_usd)
             return Failure(_detail(facts, code, text), None, paid, last=error.paid)
@@ -329,6 +357,26 @@ class Attempts:
         """Number of failed calls that were sent again for this step, of all models."""
         return len(await self._load_step_retries(request))
 
+    async def may_stream(self, request: StepRequest) -> bool:
+        """Whether the step's streams have not been cut too often; asked of a further attempt only."""
+        if activity.info().attempt == 1:
+            return True
+        cuts = sum(retry.code == ReasonCode.LLM_STREAM_CUT for retry in await self.load_retries(request))
+        return cuts < MOST_CUTS
+
+    def publisher_of(self, request: StepRequest, definition: AgentDefinition) -> DeltaPublisher:
+        """What shows the answer of this attempt while it is written."""
+        shows = Shows(
+            session=request.session,
+            turn=request.turn,
+            step=request.step,
+            attempt=request.fallback * FALLBACK_ATTEMPTS + activity.info().attempt,
+            tools={tool.name for tool in definition.tools},
+            thinking=definition.stream_thinking,
+            secrets=self._secrets_of(definition),
+        )
+        return DeltaPublisher(self._store.live, shows)
+
     async def load_paid(self, request: StepRequest) -> Paid:
         """What tries of this call have cost that failed."""
         return paid_of_retries(await self.load_retries(request))
@@ -376,10 +424,13 @@ def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> None:
         gate.refuse(sent, facts.retry_after_seconds)
 
 
-async def _call_model(definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None) -> Answer:
+async def _call_model(
+    definition: AgentDefinition, messages: list[WireMessage], ceiling: int | None, shown: DeltaPublisher | None
+) -> Answer:
     bounded = definition if ceiling is None else with_ceiling(definition, ceiling)
-    call = complete(bounded, messages, may_be_cut=ceiling is not None)
-    answer = await _wait_within(definition.generation_timeout, call)
+    async with nullcontext() if shown is None else shown:
+        call = complete(bounded, messages, may_be_cut=ceiling is not None, shown=shown)
+        answer = await _wait_within(definition.generation_timeout, call)
     _check_calls(answer)
     return answer
 

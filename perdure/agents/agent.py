@@ -40,6 +40,7 @@ from perdure.contracts.agents import (
     OnToolError,
     OnUnknownTool,
     Skill,
+    StreamMode,
     ToolMode,
     check_credentials,
 )
@@ -127,6 +128,9 @@ class Agent(Value):
             for the rest of the turn. A name, or a ``Fallback`` with its own retry policy and time-out.
         cache: ``latest`` asks providers that take such marks (Anthropic's models) to keep the system prompt and the
             last two messages for the next call, which then costs less; ``off`` does not.
+        stream: ``watched`` asks the provider for a stream only while somebody follows the session piece by piece,
+            ``always`` every time, ``off`` never. The stored answer is the same.
+        stream_thinking: Whether the pieces have the model's reasoning too.
         skills: What the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` finds it in a folder.
     """
 
@@ -164,6 +168,8 @@ class Agent(Value):
     skills: tuple[Skill, ...] = ()
     fallback_models: tuple[Annotated[Fallback, refuse_unknown_fields(Fallback)], ...] = ()
     cache: CacheMode = "latest"
+    stream: StreamMode = "watched"
+    stream_thinking: bool = False
     _output_type: TypeAdapter[Any] | None = PrivateAttr(default=None)
 
     def __init__(self, **settings: Unpack[AgentSettings]) -> None:

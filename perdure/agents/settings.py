@@ -15,7 +15,16 @@ from perdure.agents.delegates import Delegate, Named
 from perdure.agents.hooks import Hook
 from perdure.agents.tool import Tool, tool
 from perdure.agents.toolset import ToolMethod, Toolset
-from perdure.contracts.agents import CacheMode, Compaction, OnChildError, OnToolError, OnUnknownTool, Skill, ToolMode
+from perdure.contracts.agents import (
+    CacheMode,
+    Compaction,
+    OnChildError,
+    OnToolError,
+    OnUnknownTool,
+    Skill,
+    StreamMode,
+    ToolMode,
+)
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.hooks import HookRule, OnHookError
@@ -86,6 +95,8 @@ class CommonSettings(WordsOfOthers, total=False):
     skills: Sequence[Skill]
     fallback_models: Sequence[Fallback | str]
     cache: CacheMode
+    stream: StreamMode
+    stream_thinking: bool
 
 
 class AgentSettings(CommonSettings):

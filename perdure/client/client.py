@@ -7,23 +7,22 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from typing import Self, Unpack
+from datetime import UTC, datetime
+from typing import Self, Unpack, overload
 
 import temporalio.client
 
 from perdure.agents.files import File, Image
 from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, list_open, outcome_of
 from perdure.client.connect import ConnectOptions, connect
+from perdure.client.deltas import with_deltas
 from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
     SessionIdleError,
-    TurnClosedError,
     UnknownArtifactError,
     UnknownSessionError,
 )
-from perdure.client.executions import Run
 from perdure.client.read import closures, list_sessions, read_trajectory
 from perdure.client.replies import Replies
 from perdure.client.requests import (
@@ -39,7 +38,7 @@ from perdure.client.requests import (
 )
 from perdure.client.schedules import Schedules
 from perdure.client.sessions import Sessions, describe_missing_session
-from perdure.client.stream import EventReader, events_of_turns, filter_events, heartbeat_at
+from perdure.client.stream import EventReader, Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
 from perdure.client.updates import extend_request, send_limits
@@ -47,6 +46,7 @@ from perdure.client.waits import Waits
 from perdure.client.webhooks import Webhooks
 from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
+from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope
 from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, OpenRequest
 from perdure.contracts.messages import Message
@@ -333,9 +333,25 @@ class Client:
             raise UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {record.turn}")
         return self._sessions.turn(session, "", run_id, turn or record.turn)
 
+    @overload
+    def events(
+        self, session: str, after: int | None = ..., types: Types = ..., *, heartbeat: Every = ...
+    ) -> AsyncIterator[Envelope]: ...
+
+    @overload
+    def events(
+        self, session: str, after: int | None = ..., types: Types = ..., *, heartbeat: Every = ..., deltas: bool
+    ) -> AsyncIterator[Envelope | Delta]: ...
+
     async def events(
-        self, session: str, after: int | None = None, types: Collection[str] = (), *, heartbeat: timedelta | None = None
-    ) -> AsyncIterator[Envelope]:
+        self,
+        session: str,
+        after: int | None = None,
+        types: Types = (),
+        *,
+        heartbeat: Every = None,
+        deltas: bool = False,
+    ) -> AsyncIterator[Envelope | Delta]:
         """The events of a session as they come, through all its turns, until no turn of it runs or waits.
 
         Who was away names the ``seq`` of the last event seen and misses nothing; what was written meanwhile is marked
@@ -344,22 +360,20 @@ class Client:
         Args:
             session: The session.
             after: A sequence number; 0 begins with the first event, None with the turn that runs, or else the last.
-            types: As for :meth:`perdure.client.Turn.events`.
-            heartbeat: Likewise.
+            types: As for :meth:`perdure.client.Turn.events`; so are ``heartbeat`` and ``deltas``.
+            heartbeat: The longest silence.
+            deltas: Whether pieces of answers come too.
 
         Raises:
             UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The log of the session ends before ``after``, there is no such type, or the heartbeat
-                is too short.
-            TurnClosedError: The workflow closed and its turn will never end.
-            StoreError: The store did not answer for a minute.
+            RequestRefusedError: The log ends before ``after``, there is no such type, or the heartbeat is too short.
         """
         before = heartbeat_at(session, 0, after or 0)
-        async with aclosing(
-            filter_events(self._events(session, after), types, heartbeat=heartbeat, before=before)
-        ) as events:
-            async for envelope in events:
-                yield envelope
+        plain = self._events(session, after)
+        log = with_deltas(plain, await self.store(), session) if deltas else plain
+        async with aclosing(filter_events(log, types, heartbeat=heartbeat, before=before)) as events:
+            async for item in events:
+                yield item
 
     async def _events(self, session: str, after: int | None) -> AsyncGenerator[Envelope, None]:
         running = await self.attach(session)
@@ -373,33 +387,9 @@ class Client:
                     return
                 first = number
                 await reader.skip_to(first)
-            async with aclosing(self._read(session, reader, first)) as events:
+            async with aclosing(self._sessions.read_log(session, reader, first)) as events:
                 async for envelope in events:
                     yield envelope
-
-    async def _read(self, session: str, reader: EventReader, first: int) -> AsyncGenerator[Envelope, None]:
-        is_open = functools.partial(self._runs.is_running_patiently, session)
-        while True:
-            async for envelope in events_of_turns(reader, first, is_open):
-                yield envelope
-            newest = await self._runs.find_newest(session)
-            if newest is None or not newest.running:
-                try:
-                    await (await self._last_turn_of(session, newest)).result()
-                except TurnClosedError:
-                    if not await is_open():
-                        raise
-                else:
-                    return
-
-    async def _last_turn_of(self, session: str, newest: Run | None) -> Turn:
-        """The turn of a run that has closed, even if another one is started meanwhile."""
-        number: int | None = None
-        with contextlib.suppress(NotFoundError):
-            number = (await (await self.store()).session(session)).turn
-        return self._sessions.turn(
-            session, newest.request_id if newest else "", newest.run_id if newest else None, number
-        )
 
     async def cancel(
         self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Unpack
 
@@ -17,6 +19,7 @@ from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
     SessionBusyError,
+    TurnClosedError,
     UnknownAgentError,
     UnknownSessionError,
 )
@@ -30,10 +33,12 @@ from perdure.client.requests import (
     turn_request,
     validate,
 )
+from perdure.client.stream import EventReader, events_of_turns
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, send_again, update_errors
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import Envelope
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.turns import SendReceipt, SendRequest, TurnRequest, WhenBusy
@@ -83,6 +88,29 @@ class Sessions:
         store, self._store = self._store, None
         if store is not None:
             await store.close()
+
+    async def read_log(self, session: str, reader: EventReader, first: int) -> AsyncGenerator[Envelope, None]:
+        """The events of that turn and of all after it, until no turn of the session runs or waits."""
+        is_open = functools.partial(self.runs.is_running_patiently, session)
+        while True:
+            async for envelope in events_of_turns(reader, first, is_open):
+                yield envelope
+            newest = await self.runs.find_newest(session)
+            if newest is None or not newest.running:
+                try:
+                    await (await self._last_turn_of(session, newest)).result()
+                except TurnClosedError:
+                    if not await is_open():
+                        raise
+                else:
+                    return
+
+    async def _last_turn_of(self, session: str, newest: Run | None) -> Turn:
+        """The turn of a run that has closed, even if another one is started meanwhile."""
+        number: int | None = None
+        with contextlib.suppress(NotFoundError):
+            number = (await (await self.store()).session(session)).turn
+        return self.turn(session, newest.request_id if newest else "", newest.run_id if newest else None, number)
 
     async def check_agent(self, agent: str, session: str | None) -> None:
         """See that the agent is registered or the session's own; a store that cannot be read is not asked."""

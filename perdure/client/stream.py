@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from perdure.client.errors import RequestRefusedError
 from perdure.client.patience import call_patiently
+from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
 from perdure.contracts.values import replace
 from perdure.store import Store
@@ -19,9 +20,19 @@ SHORTEST = timedelta(milliseconds=10)
 """More often nobody needs to know."""
 
 
+Shown = TypeVar("Shown", bound=Envelope | Delta)
+"""What a reader is given: events, or deltas among them."""
+
+Types = Collection[str]
+"""Names of types of events; none are all."""
+
+Every = timedelta | None
+"""How long after the last event a heartbeat comes; None is never."""
+
+
 async def with_heartbeats(
-    events: AsyncIterator[Envelope], first: Envelope, every: timedelta
-) -> AsyncGenerator[Envelope, None]:
+    events: AsyncIterator[Shown], first: Envelope, every: timedelta
+) -> AsyncGenerator[Shown | Envelope, None]:
     """The events, and a heartbeat whenever none has come for that long; also while the store is away.
 
     Args:
@@ -39,7 +50,8 @@ async def with_heartbeats(
             envelope = coming.result()
             if envelope is None:
                 return
-            beat = replace(envelope, event=Heartbeat())
+            if isinstance(envelope, Envelope):
+                beat = replace(envelope, event=Heartbeat())
             yield envelope
             coming = asyncio.ensure_future(anext(events, None))
     finally:
@@ -68,12 +80,16 @@ async def from_store(call: Callable[[], Awaitable[Result]]) -> Result:
 
 
 async def filter_events(
-    events: AsyncGenerator[Envelope, None], types: Collection[str], *, heartbeat: timedelta | None, before: Envelope
-) -> AsyncGenerator[Envelope, None]:
+    events: AsyncGenerator[Envelope | Delta, None],
+    types: Collection[str],
+    *,
+    heartbeat: Every,
+    before: Envelope,
+) -> AsyncGenerator[Envelope | Delta, None]:
     """The events of these types, by any of their names, and heartbeats between them.
 
     Args:
-        events: All events.
+        events: All events; deltas among them are left where they are.
         types: Names of types; none are all.
         heartbeat: After so long without an event comes a heartbeat, whatever the types.
         before: The place of a heartbeat that comes before the first event.
@@ -95,12 +111,12 @@ async def filter_events(
 
 
 async def _filter_types(
-    events: AsyncGenerator[Envelope, None], types: Collection[str]
-) -> AsyncGenerator[Envelope, None]:
+    events: AsyncGenerator[Envelope | Delta, None], types: Collection[str]
+) -> AsyncGenerator[Envelope | Delta, None]:
     async with aclosing(events):
-        async for envelope in events:
-            if not types or is_called(envelope.event, types):
-                yield envelope
+        async for item in events:
+            if not types or isinstance(item, Delta) or is_called(item.event, types):
+                yield item
 
 
 def heartbeat_at(session: str, turn: int, seq: int) -> Envelope:

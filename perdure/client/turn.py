@@ -5,16 +5,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Unpack
+from typing import Unpack, overload
 
+from perdure.client.deltas import with_deltas
 from perdure.client.errors import TurnClosedError, WrongTurnError
 from perdure.client.executions import Close, Runs
 from perdure.client.read import ToolMetrics, read_tool_metrics
 from perdure.client.requests import validate
-from perdure.client.stream import LOOK, EventReader, filter_events, from_store, heartbeat_at, lengthen_look
+from perdure.client.stream import (
+    LOOK,
+    EventReader,
+    Every,
+    Types,
+    filter_events,
+    from_store,
+    heartbeat_at,
+    lengthen_look,
+)
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
+from perdure.contracts.deltas import Delta
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.input_requests import InputRequest
@@ -93,9 +104,17 @@ class Turn:
                 rung = bell.rung
         return self._turn
 
+    @overload
+    def events(self, after: int = ..., types: Types = ..., *, heartbeat: Every = ...) -> AsyncIterator[Envelope]: ...
+
+    @overload
+    def events(
+        self, after: int = ..., types: Types = ..., *, heartbeat: Every = ..., deltas: bool
+    ) -> AsyncIterator[Envelope | Delta]: ...
+
     async def events(
-        self, after: int = 0, types: Collection[str] = (), *, heartbeat: timedelta | None = None
-    ) -> AsyncIterator[Envelope]:
+        self, after: int = 0, types: Types = (), *, heartbeat: Every = None, deltas: bool = False
+    ) -> AsyncIterator[Envelope | Delta]:
         """The turn's events after that sequence number, as they come, to its ``agent_end``.
 
         Reading can be taken up again with the ``seq`` of the last event one has seen. What stood in the log already is
@@ -106,6 +125,9 @@ class Turn:
             types: Only events of these types, by any name that :func:`perdure.contracts.events.event_type` knows.
             heartbeat: After so long without an event comes a :class:`~perdure.contracts.events.Heartbeat`, whatever
                 the types, and again after as long. It has the number of the event before it.
+            deltas: Whether pieces of answers come too, while models write them: see
+                :class:`~perdure.contracts.deltas.Delta`. Agents with ``stream="watched"`` are asked for them from the
+                next model call on.
 
         Raises:
             RequestRefusedError: The log of the session ends before ``after``, there is no such type, or the heartbeat
@@ -114,9 +136,11 @@ class Turn:
             StoreError: The store did not answer for a minute.
         """
         before = heartbeat_at(self.session, self._turn or 0, after)
-        async with aclosing(filter_events(self._events(after), types, heartbeat=heartbeat, before=before)) as events:
-            async for envelope in events:
-                yield envelope
+        plain = self._events(after)
+        log = with_deltas(plain, await self._open_store(), self.session) if deltas else plain
+        async with aclosing(filter_events(log, types, heartbeat=heartbeat, before=before)) as events:
+            async for item in events:
+                yield item
 
     async def listen(
         self,

@@ -1,6 +1,10 @@
-"""An agent's definition, frozen at the start of a turn: canonical JSON, named by its hash. Its model and its skills."""
+"""An agent's definition, frozen at the start of a turn: canonical JSON, named by its hash. Its model and its skills.
+
+Long, because all that a definition says stands in one place.
+"""
 
 import hashlib
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -192,6 +196,10 @@ CacheMode = Literal["latest", "off"]
 """Which messages a provider is asked to keep for the next call: see ``perdure.activities.provider_messages``."""
 
 
+StreamMode = Literal["off", "watched", "always"]
+"""When a model is asked for its answer as a stream: see ``perdure.activities.streaming``."""
+
+
 class CompactionPolicy(Value):
     """Context size above which the workflow compacts; None if only a provider's refusal leads to a compaction."""
 
@@ -261,6 +269,8 @@ class AgentDefinition(Value):
     Attributes:
         instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
         inline: For an agent that came in a start request: the object of the request.
+        stream: Left out of the text that is hashed at its default, as is ``stream_thinking``: older definitions keep
+            their names.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -293,6 +303,8 @@ class AgentDefinition(Value):
     on_unknown_tool: OnUnknownTool = "feed_back"
     fallback_models: tuple[Fallback, ...] = ()
     cache: CacheMode = "latest"
+    stream: StreamMode = Field(default="watched", exclude_if=lambda mode: mode == "watched")
+    stream_thinking: bool = Field(default=False, exclude_if=operator.not_)
     inline: dict[str, JsonValue] | None = None
     recording: str = ""
 

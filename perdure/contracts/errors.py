@@ -17,6 +17,7 @@ class ReasonCode(StrEnum):
     LLM_RATE_LIMITED = "llm.rate_limited"
     LLM_NETWORK_ERROR = "llm.network_error"
     LLM_TIMEOUT = "llm.timeout"
+    LLM_STREAM_CUT = "llm.stream_cut"
     LLM_EMPTY = "llm.empty_response"
     LLM_TRUNCATED = "llm.truncated"
     LLM_INVALID_RESPONSE = "llm.invalid_response"
@@ -169,6 +170,11 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.LLM_TIMEOUT: _reply_reason_of(
         f"the provider did not answer in time; raise generation_timeout if its answers are long, then {RESUME}, or "
         f"{_FALLBACK}"
+    ),
+    ReasonCode.LLM_STREAM_CUT: _transient(
+        "the answer's stream ended before the answer did: what came has no end or no usage; "
+        f"{RESUME}, or set stream='off' if the provider cannot stream",
+        TOLD,
     ),
     ReasonCode.LLM_EMPTY: _transient(
         f"the model answered with neither text nor a tool call; {RESUME}, or choose another model", TOLD

@@ -8,6 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import Authored, Items, JsonValue, Value
 
+StreamRetry = Literal["reissue", "never_after_first_delta"]
+"""Whether a streamed call that has shown a piece of its answer is sent again when it fails."""
+
 
 class RetryPolicy(Authored):
     """How transient failures of a model call are retried. One frozen value per agent.
@@ -29,6 +32,8 @@ class RetryPolicy(Authored):
         on_retry: ``silent``: the model never learns of a retry, and it uses no step. ``tell_model``: the failure is
             added to the conversation as a user message and uses a step; ``max_retries`` then bounds the failures in a
             row, over steps, and ``max_time`` a single wait.
+        stream_retry: What becomes of a streamed call that fails after its first piece was shown. ``reissue``: it is
+            retried like any other, and readers begin anew. ``never_after_first_delta``: it ends the chain.
     """
 
     max_retries: int = Field(default=8, ge=0, le=1000)
@@ -38,6 +43,7 @@ class RetryPolicy(Authored):
     cap: timedelta | None = Field(default=None, ge=timedelta(0))
     ambiguous: Literal["retry", "fail"] = "retry"
     on_retry: Literal["silent", "tell_model"] = "silent"
+    stream_retry: StreamRetry = Field(default="reissue", exclude_if=lambda mode: mode == "reissue")
 
     @model_validator(mode="after")
     def _cap_holds_the_base(self) -> Self:
@@ -53,8 +59,14 @@ class RetryPolicy(Authored):
 
     @classmethod
     def dawn(cls) -> Self:
-        """3 calls, 1 s doubling, jitter up to 0.5 s inside a cap of 10 s, no time budget: Dawn's defaults."""
-        return cls(max_retries=2, max_time=None, jitter=timedelta(milliseconds=500), cap=timedelta(seconds=10))
+        """3 calls, 1 s doubling, jitter up to 0.5 s inside a cap of 10 s, no time budget, none after a shown piece."""
+        return cls(
+            max_retries=2,
+            max_time=None,
+            jitter=timedelta(milliseconds=500),
+            cap=timedelta(seconds=10),
+            stream_retry="never_after_first_delta",
+        )
 
     @classmethod
     def activegraph(cls) -> Self:
@@ -97,6 +109,7 @@ HELPED = frozenset(
     {
         ReasonCode.LLM_RATE_LIMITED,
         ReasonCode.LLM_NETWORK_ERROR,
+        ReasonCode.LLM_STREAM_CUT,
         ReasonCode.LLM_TIMEOUT,
         ReasonCode.LLM_INVALID_RESPONSE,
         ReasonCode.LLM_AUTH_ERROR,

@@ -95,6 +95,7 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
     ReasonCode.LLM_EMPTY: "EmptyAnswerError",
     ReasonCode.LLM_TRUNCATED: "TruncatedAnswerError",
+    ReasonCode.LLM_STREAM_CUT: "StreamCutError",
     ReasonCode.LLM_INVALID_RESPONSE: "InvalidReplyError",
     ReasonCode.LLM_REQUEST_ERROR: "RedirectedError",
     ReasonCode.LLM_REFUSED: "RefusedAnswerError",
@@ -405,6 +406,8 @@ def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
 
 def is_ambiguous(facts: FailureFacts, code: str, table: Table = TABLE) -> bool:
     """Whether the provider may have carried the call out although no answer came."""
+    if code == ReasonCode.LLM_STREAM_CUT:
+        return True
     if code not in {ReasonCode.LLM_TIMEOUT, ReasonCode.LLM_NETWORK_ERROR}:
         return False
     refused = facts.status is not None and 400 <= facts.status < 500 and code != ReasonCode.LLM_TIMEOUT

@@ -46,6 +46,8 @@ NOT_SENT = frozenset(
         "approvals",
         "fallback_models",  # the one that is called stands in the model's place
         "cache",
+        "stream",
+        "stream_thinking",
         "inline",
         "on_child_error",
         "stop_conditions",

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 CHANNEL = "perdure_events"
 """The channel of PostgreSQL; a payload is ``SESSION:LAST_SEQ``."""
 
+PIECES_CHANNEL = "perdure_live"
+"""The channel of the pieces of answers (:mod:`perdure.store.live`), which the same connection listens to."""
+
 LOOK_EVERY = timedelta(seconds=1)
 """How often one query asks for the last events of all followed sessions: what a lost ring costs."""
 
@@ -101,12 +104,21 @@ class Bell:
         return self.rung > rung
 
 
+def _ignore(_payload: str) -> None:
+    """Nobody follows the pieces of answers."""
+
+
 class Doorbell:
-    """The doorbell of a store in memory, whose writers and followers share one process; others build on it."""
+    """The doorbell of a store in memory, whose writers and followers share one process; others build on it.
+
+    Attributes:
+        take_piece: Takes each notification of a piece of an answer, in the event loop of all who follow.
+    """
 
     def __init__(self, read_last: ReadLast) -> None:
         self._read_last = read_last
         self._bells: dict[str, Bell] = {}
+        self.take_piece: Callable[[str], None] = _ignore
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
@@ -307,11 +319,12 @@ class PostgresqlDoorbell(_Listening):
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         def hand_over(heard: "Notify") -> None:
-            loop.call_soon_threadsafe(self._take, heard.payload)
+            loop.call_soon_threadsafe(self._take, heard.channel, heard.payload)
 
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._connection = connection
         try:
+            connection.exec_driver_sql(f"LISTEN {PIECES_CHANNEL}")
             connection.exec_driver_sql(f"LISTEN {CHANNEL}")
             self._driver.add_notify_handler(hand_over)  # of what comes while another statement is carried out
         except BaseException:
@@ -333,11 +346,14 @@ class PostgresqlDoorbell(_Listening):
         try:
             driver.pgconn.consume_input()
             while (heard := driver.pgconn.notifies()) is not None:
-                self._take(heard.extra.decode())
+                self._take(heard.relname.decode(), heard.extra.decode())
         except Exception as error:  # noqa: BLE001 - of the driver, which an extra brings: the connection is of no more use
             self._lose(error)
 
-    def _take(self, payload: str) -> None:
+    def _take(self, channel: str, payload: str) -> None:
+        if channel == PIECES_CHANNEL:
+            self.take_piece(payload)
+            return
         session, _, seq = payload.rpartition(":")
         bell = self._bells.get(session)
         if bell is not None and seq.isascii() and seq.isdigit() and int(seq) > bell.last_seq:

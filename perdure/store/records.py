@@ -72,10 +72,15 @@ class LedgerCall(Value):
 
 
 class Begun(Value):
-    """Result of ``begin_generation``: the stored answer, or the results that the model has not read yet."""
+    """Result of ``begin_generation``: the stored answer, or the results that the model has not read yet.
+
+    Attributes:
+        is_watched: Whether somebody follows the session piece by piece.
+    """
 
     answer: StepRecord | None
     results: tuple[ToolMessage, ...] = ()
+    is_watched: bool = False
 
 
 RERUN = "tool_rerun/"

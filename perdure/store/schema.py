@@ -278,6 +278,29 @@ webhooks = Table(
     Column("created_at", UtcDateTime, nullable=False),
 )
 
+watches = Table(
+    "watches",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("until", UtcDateTime, nullable=False),
+)
+"""Until when somebody follows a session piece by piece; who follows renews it."""
+
+live = Table(
+    "live",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("n", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Index("ix_live_at", "at"),
+    prefixes=["UNLOGGED"],
+)
+"""Pieces of answers that are being written, of PostgreSQL only: it keeps them off its log, a crash may lose them."""
+
 
 _messages: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _calls: TypeAdapter[tuple[PlannedCall, ...]] = TypeAdapter(tuple[PlannedCall, ...])

@@ -19,6 +19,15 @@ _LOCK = (
     .where(schema.sessions.c.session == bindparam("session"))
     .with_for_update()
 )
+_LOCK_WATCHED = (
+    select(
+        *(schema.sessions.c[name] for name in _MUTABLE),
+        select(schema.watches.c.until).where(schema.watches.c.session == schema.sessions.c.session).scalar_subquery(),
+    )
+    .where(schema.sessions.c.session == bindparam("session"))
+    .with_for_update(of=schema.sessions)
+)
+"""The lock, and with it the lease of those who follow: no further round trip."""
 _SAVE = update(schema.sessions).where(schema.sessions.c.session == bindparam("this_session"))
 _STORED_KEYS = select(schema.events.c.key).where(
     schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
@@ -78,14 +87,19 @@ class LockedSession:
             setattr(self, name, value)
         # After the lock was given: times then increase with the sequence.
         self.now = datetime.now(UTC)
+        self.is_watched = False
         self._read = tuple(values)
         self._events: dict[str, NewEvent] = {}
 
     @classmethod
-    def find(cls, connection: Connection, session: str) -> Self | None:
+    def find(cls, connection: Connection, session: str, *, looks_for_watchers: bool = False) -> Self | None:
         """Wait for the session's lock; None if there is no such session."""
-        row = connection.execute(_LOCK, {"session": session}).one_or_none()
-        return None if row is None else cls(connection, session, tuple(row))
+        row = connection.execute(_LOCK_WATCHED if looks_for_watchers else _LOCK, {"session": session}).one_or_none()
+        if row is None:
+            return None
+        locked = cls(connection, session, tuple(row)[: len(_MUTABLE)])
+        locked.is_watched = looks_for_watchers and row[-1] is not None and row[-1] > locked.now
+        return locked
 
     @classmethod
     def create(cls, connection: Connection, session: str, agent: str, tenant: str) -> Self:
@@ -98,14 +112,16 @@ class LockedSession:
         return locked
 
     @classmethod
-    def lock_for_turn(cls, connection: Connection, session: str, turn: int) -> Self:
-        """The lock, to write for a turn that is open.
+    def lock_for_turn(
+        cls, connection: Connection, session: str, turn: int, *, looks_for_watchers: bool = False
+    ) -> Self:
+        """The lock, to write for a turn that is open; and whether somebody follows, if that is asked for.
 
         Raises:
             NotFoundError: There is no such session or turn.
             TurnEndedError: The turn has ended.
         """
-        locked = cls.find(connection, session)
+        locked = cls.find(connection, session, looks_for_watchers=looks_for_watchers)
         if locked is None:
             raise NotFoundError(_describe_missing_session(session))
         locked.require_open(turn)

@@ -22,7 +22,7 @@ _INSERT = insert(_S)
 
 def begin_generation(connection: Connection, request: Generate, events: Sequence[NewEvent]) -> Begun:
     """The answer that is stored under the request's key, or the results that the model has not read."""
-    locked = LockedSession.lock_for_turn(connection, request.session, request.turn)
+    locked = LockedSession.lock_for_turn(connection, request.session, request.turn, looks_for_watchers=True)
     answer = find_step(connection, request.step_id())
     if answer is not None:
         return Begun(answer=answer)
@@ -34,7 +34,7 @@ def begin_generation(connection: Connection, request: Generate, events: Sequence
     calls.write()
     locked.append(*events)
     locked.save()
-    return Begun(answer=None, results=calls.results(request.call_ids))
+    return Begun(answer=None, results=calls.results(request.call_ids), is_watched=locked.is_watched)
 
 
 def finish_generation(

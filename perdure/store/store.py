@@ -26,6 +26,7 @@ from perdure.store import (
     steps,
     tenants,
     tool_calls,
+    watches,
     webhooks,
 )
 from perdure.store.database import (
@@ -39,6 +40,7 @@ from perdure.store.database import (
 )
 from perdure.store.doorbell import make_doorbell
 from perdure.store.errors import OtherStoreError
+from perdure.store.live import open_live
 from perdure.store.migrate import prepare
 from perdure.store.records import (
     SessionFilter,
@@ -110,6 +112,7 @@ class Store:
             self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
             self._readers = self._writers
         self.doorbell = make_doorbell(self._address, self.last_seqs, listen_url)
+        self.live = open_live(self._address, self.doorbell)
 
     @classmethod
     async def open(
@@ -173,6 +176,7 @@ class Store:
 
     async def close(self) -> None:
         """Wait for running transactions and close all connections."""
+        await self.live.close()
         await self.doorbell.close()
         await asyncio.to_thread(self._shut_down)
 
@@ -277,6 +281,8 @@ class Store:
     finish_compaction = _writing_method_of(steps.finish_compaction)
     step = _reads(steps.find_step, name="step")
     conversation = _reads(steps.conversation)
+
+    watch = _writing_method_of(watches.watch)
 
     append_events = _writing_method_of(session_lock.append_events)
     retries = _reads(session_lock.retries)

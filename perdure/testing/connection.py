@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import h11
 
 from perdure.testing.script import Fault
+from perdure.testing.streams import Stream
 
 LINGER_NOW = struct.pack("ii", 1, 0)
 """Socket option that makes closing send a TCP reset."""
@@ -16,12 +17,19 @@ LINGER_NOW = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Response:
-    """What goes over the connection; ``fault`` is what goes wrong on the way, if anything does."""
+    """What goes over the connection; ``fault`` is what goes wrong on the way, if anything does.
+
+    Attributes:
+        stream: The body in pieces, if it is sent so.
+        hold: Takes the number of pieces sent, before each piece of a stream; what it returns is awaited first.
+    """
 
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     fault: Fault | None = None
+    stream: Stream | None = None
+    hold: Callable[[int], Coroutine[object, object, None] | None] | None = None
 
 
 Handler = Callable[[str, str, dict[str, str], bytes], Awaitable[Response]]
@@ -94,9 +102,31 @@ class Connection:
                 if not await self._wait_unless_gone(asyncio.sleep(fault.seconds if fault else 0)):
                     return False
                 return await self._send(response)
+            case _ if response.stream is not None:
+                return await self._send_stream(response, response.stream)
             case _:
                 return await self._send(response)
         return False
+
+    async def _send_stream(self, response: Response, stream: Stream) -> bool:
+        """Send the frames of a stream; a client that goes meanwhile is noticed."""
+        self._write(h11.Response(status_code=response.status, headers=list(response.headers.items())))
+        sent = 0
+        for frame in stream.frames:
+            if frame.part == "delta":
+                held = response.hold(sent) if response.hold is not None else None
+                if held is not None and not await self._wait_unless_gone(held):
+                    return False
+                sent += 1
+            self._write(h11.Data(data=frame.data))
+            await self._writer.drain()
+        if stream.stops == "stall":
+            await self._wait_unless_gone(asyncio.Event().wait())
+        if stream.stops != "end":
+            return False
+        self._write(h11.EndOfMessage())
+        await self._writer.drain()
+        return True
 
     async def _send(self, response: Response) -> bool:
         self._begin(response)

@@ -119,6 +119,26 @@ def delay(seconds: float) -> Fault:
     return Fault(kind="delay", seconds=seconds)
 
 
+def stream_cut(after: int = 0) -> Fault:
+    """The stream breaks off after so many pieces of the answer: 0 is before the first."""
+    return Fault(kind="stream_cut", after=after)
+
+
+def stream_stall(after: int = 0) -> Fault:
+    """The stream says nothing more after so many pieces, until the client closes the connection."""
+    return Fault(kind="stream_stall", after=after)
+
+
+def stream_without_usage() -> Fault:
+    """A stream of the whole answer that ends in good order, and never says what was counted."""
+    return Fault(kind="stream_without_usage")
+
+
+def stream_without_end() -> Fault:
+    """A stream of the whole answer that ends in good order, and never says why the answer ends."""
+    return Fault(kind="stream_without_end")
+
+
 def empty_answer() -> Fault:
     """An answer with neither text nor a tool call."""
     return instead(Reply())

@@ -8,7 +8,7 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
@@ -20,6 +20,7 @@ from perdure.contracts.tools import WIRE_NAME_PATTERN
 from perdure.contracts.values import JsonValue, Value
 from perdure.testing.connection import Connection, Response
 from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script
+from perdure.testing.streams import stream_of
 from perdure.testing.wires import Anthropic, OpenAI, RuleTexts, Wire, mask_key
 
 _Message = dict[str, JsonValue]
@@ -158,6 +159,8 @@ class ScriptedProvider:
         self._port = port
         self._faults_used: Counter[tuple[str, str, int]] = Counter()
         self._changed = asyncio.Condition()
+        self._held_after: int | None = None
+        self._held = 0
         self._bound: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -312,10 +315,38 @@ class ScriptedProvider:
             return _json(status, body, fault.headers)
         if fault is not None and fault.kind == "garbage":
             return Response(200, b"this is no JSON")
-        answer = wire.answer(request, fault.reply if fault and fault.reply else reply)
+        given = fault.reply if fault and fault.reply else reply
+        answer = wire.answer(request, given)
         if fault is not None and fault.kind == "empty_choices":
             answer = wire.without_answer(answer)
+        elif request.stream:
+            stream = stream_of([*wire.frames(request, answer, given)], fault)
+            streamed, head = b"".join(frame.data for frame in stream.frames), {"content-type": "text/event-stream"}
+            return Response(200, streamed, head, fault=fault, stream=stream, hold=self._hold)
         return Response(200, json.dumps(answer).encode(), fault=fault)
+
+    def hold_streams(self, after: int) -> None:
+        """Have every stream stand still once it has sent so many pieces, until :meth:`release_streams`."""
+        self._held_after, self._held = after, 0
+
+    async def release_streams(self) -> None:
+        """Let the streams that stand still go on."""
+        self._held_after = None
+        await self._notify()
+
+    async def wait_for_held_streams(self, count: int = 1) -> None:
+        """Wait until so many streams have stood still, at most 30 s."""
+        await self._wait(lambda: self._held >= count)
+
+    def _hold(self, sent: int) -> Coroutine[object, object, None] | None:
+        """What to wait for after so many pieces, if streams are held there."""
+        return self._wait_while_held() if sent == self._held_after else None
+
+    async def _wait_while_held(self) -> None:
+        self._held += 1
+        async with self._changed:
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._held_after is None)
 
     def _find_limit_fault(self, request: ChatRequest) -> Fault | None:
         if self._max_tools is not None and len(request.tools) > self._max_tools:

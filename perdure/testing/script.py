@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -41,11 +41,15 @@ class Fault(Value):
             the client goes. ``close``: the connection is closed before the reply. ``reset``: likewise with a TCP reset.
             ``cut``, ``reset_in_body``, ``hang_in_body``: likewise half-way through the body. ``garbage``: a 200 that
             is no JSON. ``empty_choices``: a 200 without an answer in it. ``drip``: the reply comes a byte at a time.
-            ``delay``: the reply comes late.
+            ``delay``: the reply comes late. Of a request that asks for a stream, and else the answer as it is:
+            ``stream_cut``: the connection breaks after ``after`` pieces. ``stream_stall``: silence from there on.
+            ``stream_without_usage``, ``stream_without_end``: all pieces, and an end in good order without what was
+            counted, or without the reason why it ends.
         status: Of an error reply; one that is ``known`` has its own.
         sent_as: The status that the reply is sent with in place of its own.
         body: Sent as it is; otherwise the wire writes one, of ``known`` or of ``error``.
         seconds: Between two bytes of ``drip``, or before the reply of ``delay``.
+        after: Pieces of the answer that a broken stream has sent.
         reply: The answer of ``answer``.
     """
 
@@ -62,6 +66,10 @@ class Fault(Value):
         "empty_choices",
         "drip",
         "delay",
+        "stream_cut",
+        "stream_stall",
+        "stream_without_usage",
+        "stream_without_end",
     ]
     status: int = Field(default=500, ge=200, le=599)
     sent_as: int | None = Field(default=None, ge=200, le=599)
@@ -70,6 +78,7 @@ class Fault(Value):
     error: ErrorText | None = None
     known: KnownError | None = None
     seconds: float = Field(default=0.05, ge=0)
+    after: int = Field(default=0, ge=0)
     reply: "Reply | None" = None
 
 
@@ -82,6 +91,7 @@ class Reply(Value):
         call_ids: Ids to send in place of unique ones, for providers that repeat them or leave them empty.
         finish_reason: OpenAI's word for why the answer ends, in place of the one that fits it.
         message: Further fields of OpenAI's message, such as ``refusal`` or ``thinking_blocks``.
+        pieces: The text in the pieces in which a stream sends it, in place of its words.
     """
 
     text: str | None = None
@@ -89,6 +99,7 @@ class Reply(Value):
     call_ids: tuple[str, ...] | None = None
     finish_reason: str | None = None
     message: Mapping[str, JsonValue] = {}
+    pieces: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     def after(self, *faults: Fault) -> "Reply":
@@ -106,6 +117,13 @@ class ChatRequest(Value):
     messages: tuple[dict[str, JsonValue], ...]
     tools: tuple[dict[str, JsonValue], ...] = ()
     response_format: JsonValue = None
+    stream: bool = False
+    stream_options: JsonValue = None
+
+    @property
+    def asks_for_usage(self) -> bool:
+        """Whether a stream is to say at its end what was counted, on OpenAI's wire."""
+        return isinstance(self.stream_options, dict) and self.stream_options.get("include_usage") is True
 
     @property
     def system(self) -> str:
@@ -159,9 +177,9 @@ Answers = Script | Callable[[ChatRequest], Reply]
 """A script, or a function that makes the answer; the function must depend on the request alone."""
 
 
-def say(text: str) -> Reply:
-    """A text answer."""
-    return Reply(text=text)
+def say(text: str, *, pieces: Sequence[str] = ()) -> Reply:
+    """A text answer; a stream sends it in these pieces, if they make it up, or else word by word."""
+    return Reply(text=text, pieces=tuple(pieces))
 
 
 def call(*calls: tuple[str, JsonValue], text: str | None = None) -> Reply:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from perdure.contracts.values import JsonValue, Value
 from perdure.testing.script import ChatRequest, ErrorText, Fault, KnownError, Reply
+from perdure.testing.streams import Frame, anthropic_frames, openai_frames
 
 
 class KnownText(ErrorText):
@@ -45,6 +46,10 @@ class Wire(ABC):
     @abstractmethod
     def answer(self, request: ChatRequest, reply: Reply) -> dict[str, JsonValue]:
         """The answer as an object; ids and token counts depend on the request alone."""
+
+    @abstractmethod
+    def frames(self, request: ChatRequest, answer: dict[str, JsonValue], reply: Reply) -> Iterator[Frame]:
+        """The answer as the events of a stream."""
 
     @abstractmethod
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -181,6 +186,10 @@ class OpenAI(Wire):
             "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
         }
 
+    def frames(self, request: ChatRequest, answer: dict[str, JsonValue], reply: Reply) -> Iterator[Frame]:
+        """Chunks; usage comes only if the request asks for it."""
+        return openai_frames(answer, reply, with_usage=request.asks_for_usage)
+
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """A completion without choices."""
         return {**answer, "choices": []}
@@ -224,6 +233,7 @@ class _Request(Value):
     messages: tuple[_Message, ...]
     system: str | _Blocks = ""
     tools: tuple[dict[str, JsonValue], ...] = ()
+    stream: bool = False
 
 
 _CONTENT: TypeAdapter[str | _Blocks | None] = TypeAdapter(str | _Blocks | None)
@@ -278,6 +288,7 @@ class Anthropic(Wire):
         system: _Blocks = [{"role": "system", "content": _text(asked.system)}] if asked.system else []
         return ChatRequest(
             model=asked.model,
+            stream=asked.stream,
             messages=(*system, *(part for message in asked.messages for part in _messages(message))),
             tools=tuple(
                 {
@@ -317,6 +328,11 @@ class Anthropic(Wire):
             "stop_sequence": None,
             "usage": {"input_tokens": request.tokens, "output_tokens": count_tokens(reply)},
         }
+
+    def frames(self, request: ChatRequest, answer: dict[str, JsonValue], reply: Reply) -> Iterator[Frame]:
+        """Events of a message and its blocks."""
+        del request
+        return anthropic_frames(answer, reply)
 
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """A message without content."""

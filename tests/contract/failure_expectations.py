@@ -9,7 +9,7 @@ from perdure.llm.failures import TABLE, Evidence, FailureFacts, Row, Table, is_a
 Status = int | None
 
 RETRIED = """
-llm.rate_limited llm.network_error llm.timeout llm.empty_response llm.truncated llm.invalid_response
+llm.rate_limited llm.network_error llm.timeout llm.stream_cut llm.empty_response llm.truncated llm.invalid_response
 runtime.store_unavailable runtime.store_mismatch runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
 request.too_early request.session_busy webhook.undelivered
 """
@@ -36,6 +36,7 @@ NAMES = {
     "llm.missing_key": "MissingKeyError",
     "llm.empty_response": "EmptyAnswerError",
     "llm.truncated": "TruncatedAnswerError",
+    "llm.stream_cut": "StreamCutError",
     "llm.invalid_response": "InvalidReplyError",
     "llm.request_error": "RedirectedError",
     "llm.refused": "RefusedAnswerError",

@@ -9,7 +9,7 @@ import pytest
 from perdure.activities import litellm_call
 from perdure.activities.failures import facts_of
 from perdure.activities.litellm_call import Answer
-from perdure.activities.provider_http import DEEPEST, LONGEST_NUMBER, UNREADABLE, UnusableAnswerError
+from perdure.activities.provider_replies import DEEPEST, LONGEST_NUMBER, UNREADABLE, UnusableAnswerError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue, json_object

@@ -36,6 +36,7 @@ def upgrade() -> None:
     _create_conversations()
     _create_log()
     _create_webhooks()
+    _create_live()
 
 
 def _create_agents() -> None:
@@ -172,3 +173,18 @@ def _create_webhooks() -> None:
         _text("pause_reason"),
         _time("created_at"),
     )
+
+
+def _create_live() -> None:
+    op.create_table("watches", _text("session", primary_key=True), _time("until"))
+    if op.get_context().dialect.name == "sqlite":  # has them in a file of their own
+        return
+    op.create_table(
+        "live",
+        _text("session", primary_key=True),
+        *(_integer(name, primary_key=True) for name in ("turn", "step", "attempt", "n")),
+        _text("body"),
+        _time("at"),
+        prefixes=["UNLOGGED"],
+    )
+    op.create_index("ix_live_at", "live", ["at"])

@@ -1,0 +1,109 @@
+"""Following answers while they are written: their pieces between the events, and the lease that asks for them.
+
+A piece is shown between the events of its own step only: never before the events that came before it, and never once
+the answer is stored.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from perdure.client.stream import from_store
+from perdure.contracts.deltas import START, Delta, Place
+from perdure.contracts.events import Envelope
+from perdure.store import Store
+from perdure.store.errors import StoreError
+from perdure.store.live import Feed
+from perdure.store.watches import RENEW_EVERY
+
+_ENDS = frozenset({"generation_content", "generation_end", "generation_error", "generation_step"})
+"""Events after which nothing more of a step's answer is shown."""
+
+
+class DeltaReader:
+    """One reader's place in the pieces of a session, between the events that the reader has seen.
+
+    Attributes:
+        place: The place of the last delta given.
+    """
+
+    def __init__(self) -> None:
+        self.place: Place = START
+        self._newest: tuple[int, int] | None = None
+        self._ended = (0, 0)
+
+    def note(self, envelope: Envelope) -> None:
+        """Take note of an event that was shown."""
+        at = (envelope.turn, envelope.step)
+        self._newest = at if self._newest is None else max(self._newest, at)
+        kind = envelope.event.type
+        if kind == "agent_end":
+            self._ended = max(self._ended, (envelope.turn + 1, 0))
+        elif kind in _ENDS:
+            self._ended = max(self._ended, at)
+
+    def take(self, feed: Feed) -> tuple[Delta, ...]:
+        """What may be shown of the feed now and was not shown yet."""
+        at = feed.place[:2]
+        if at <= self._ended:
+            self.place = max(self.place, feed.place)
+            return ()
+        if feed.place <= self.place or (self._newest is not None and at > self._newest):
+            return ()
+        deltas = feed.take(self.place)
+        self.place = feed.place
+        return deltas
+
+
+@asynccontextmanager
+async def watch(store: Store, session: str) -> AsyncIterator[None]:
+    """Ask for streamed answers of a session for as long as this lasts."""
+    await from_store(lambda: store.watch(session))
+    renewing = asyncio.create_task(_renew(store, session), name="perdure-watch")
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.wait([renewing])
+
+
+async def _renew(store: Store, session: str) -> None:
+    while True:
+        await asyncio.sleep(RENEW_EVERY.total_seconds())
+        with contextlib.suppress(StoreError):  # answers come whole meanwhile
+            await store.watch(session)
+
+
+async def with_deltas(
+    events: AsyncGenerator[Envelope, None], store: Store, session: str
+) -> AsyncGenerator[Envelope | Delta, None]:
+    """The events of a session, and between them the pieces of the answers that are being written."""
+    reader = DeltaReader()
+    async with watch(store, session), store.live.follow(session) as feed:
+        coming = asyncio.ensure_future(anext(events, None))
+        news = asyncio.ensure_future(feed.wait(feed.version))
+        try:
+            while True:
+                if not coming.done():
+                    for delta in reader.take(feed):
+                        yield delta
+                if news.done():
+                    news = asyncio.ensure_future(feed.wait(feed.version))
+                both: list[asyncio.Future[Any]] = [coming, news]
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    continue
+                envelope = coming.result()
+                if envelope is None:
+                    return
+                reader.note(envelope)
+                yield envelope
+                coming = asyncio.ensure_future(anext(events, None))
+                await asyncio.sleep(0)  # what is known already comes before any piece
+        finally:
+            for task in (coming, news):
+                task.cancel()
+            await asyncio.gather(coming, news, return_exceptions=True)
+            await events.aclose()

@@ -1,0 +1,76 @@
+"""A text that comes in pieces and is shown as it comes, without secrets: also not one that two pieces share.
+
+What may be the beginning of a secret is held back until it is clear. So at most the longest secret but one character
+waits, and mostly nothing.
+"""
+
+from collections.abc import Collection
+
+from perdure.security.redaction import SHORTEST_SECRET, SHORTEST_WORD, spellings, without_known
+
+_HALF = range(0xD800, 0xDC00)
+"""First halves of characters that two pieces may share."""
+
+
+class HeldText:
+    """One text: :meth:`add` takes a piece and gives what may be shown of it and of the pieces before."""
+
+    def __init__(self, secrets: Collection[str] = ()) -> None:
+        """Begin a text.
+
+        Args:
+            secrets: Values that no text may show, as for :func:`perdure.security.redaction.without_known`.
+        """
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_WORD)
+        self._by_first: dict[str, list[str]] = {}
+        for secret in self._secrets:
+            for spelling in spellings(secret) if len(secret) >= SHORTEST_SECRET else (secret,):
+                self._by_first.setdefault(spelling[0], []).append(spelling)
+        self._longest = max((len(part) for parts in self._by_first.values() for part in parts), default=0)
+        self._before = ""  # the last character that is settled: what follows may be part of its word
+        self._rest = ""
+
+    def add(self, piece: str) -> str:
+        """What may be shown now."""
+        self._rest += piece
+        settled = self._find_settled()
+        shown, self._rest = self._rest[:settled], self._rest[settled:]
+        return self._mask(shown)
+
+    def close(self) -> str:
+        """What was held back, once nothing more comes."""
+        shown, self._rest = self._rest, ""
+        return self._mask(shown)
+
+    def _mask(self, shown: str) -> str:
+        if not shown:
+            return ""
+        masked = without_known(self._before + shown, self._secrets)[len(self._before) :]
+        self._before = shown[-1]
+        return masked
+
+    def _find_settled(self) -> int:
+        """How many characters of the rest no later piece can make a part of a secret."""
+        rest, settled = self._rest, len(self._rest)
+        for at in range(max(0, len(rest) - self._longest), len(rest)):
+            if self._may_begin(at):
+                settled = at
+                break
+        if settled and ord(rest[settled - 1]) in _HALF:
+            settled -= 1
+        while (earlier := self._find_straddling(settled)) is not None:
+            settled = earlier
+        return settled
+
+    def _may_begin(self, at: int) -> bool:
+        """Whether what stands from here to the end is the beginning of a secret, or all of one."""
+        tail = self._rest[at:]
+        return any(spelling.startswith(tail) for spelling in self._by_first.get(tail[0], ()))
+
+    def _find_straddling(self, place: int) -> int | None:
+        """Where a secret begins that this place would cut in two."""
+        for at in range(max(0, place - self._longest), place):
+            for spelling in self._by_first.get(self._rest[at], ()):
+                if at + len(spelling) > place and self._rest.startswith(spelling, at):
+                    return at
+        return None

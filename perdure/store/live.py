@@ -1,0 +1,427 @@
+"""Pieces of answers while models write them: published by workers, followed by readers, and kept nowhere for good.
+
+They stand beside the store and outside of its transactions: to lose them costs a preview and never an answer. One port,
+:class:`Live`, with three homes: the memory of a process, a second SQLite file beside the store's, and an unlogged table
+of PostgreSQL, whose notifications hold the pieces.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, bindparam, delete, select, text, tuple_
+from sqlalchemy.exc import DBAPIError
+
+from perdure.contracts.deltas import START, Delta, Place
+from perdure.contracts.values import replace
+from perdure.store import schema
+from perdure.store.database import Address, connect, create_file
+from perdure.store.doorbell import PIECES_CHANNEL, Doorbell
+
+LONGEST_PAYLOAD = 7_000
+"""Bytes of a notification: it holds the delta, or the key alone of a longer one. PostgreSQL refuses 8,000."""
+
+GLANCE_EVERY = timedelta(milliseconds=20)
+"""How often the file is asked whether somebody has written to it, while somebody follows."""
+
+LOOK_EVERY = timedelta(seconds=1)
+"""How often the table is read while somebody follows: what a lost notification costs."""
+
+KEPT = timedelta(hours=1)
+"""What a lost worker has left is swept away after so long."""
+
+SWEEP_EVERY = timedelta(minutes=10)
+
+logger = logging.getLogger("perdure.store")
+
+T = TypeVar("T")
+
+
+class Feed:
+    """The newest attempt of one session, as far as this process knows it; shared by all who follow the session here.
+
+    Attributes:
+        place: The place of the last delta; what comes next is after it.
+        version: Rises with each change.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.place: Place = START
+        self.version = 0
+        self.followers = 0
+        self._deltas: list[Delta] = []
+        self._news = asyncio.Event()
+
+    def add(self, delta: Delta) -> bool:
+        """Take the next delta; False if some before it are missing. What is older than the last one is left out."""
+        if delta.place <= self.place:
+            return True
+        is_next = delta.place[:3] == self.place[:3] and delta.n == self.place[3] + 1
+        if not is_next and delta.n != 0:
+            return False
+        if not is_next:
+            self._deltas.clear()
+        self._deltas.append(delta)
+        self.place = delta.place
+        self.version += 1
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        return True
+
+    def take(self, after: Place) -> tuple[Delta, ...]:
+        """What stands after that place, put together to one delta for each run of one kind."""
+        if after >= self.place:
+            return ()
+        first = after[3] + 1 if after[:3] == self.place[:3] else 0
+        return merge(self._deltas[first:])
+
+    async def wait(self, version: int) -> None:
+        """Wait until it has changed since that version."""
+        while self.version <= version:
+            await self._news.wait()
+
+
+def merge(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
+    """The deltas of one attempt with neighbours of one kind made into one."""
+    merged: list[Delta] = []
+    for _, run in groupby(deltas, lambda delta: (delta.kind, delta.offset if delta.kind == "tool_call" else -1)):
+        first, *others = run
+        last = others[-1] if others else first
+        whole = "".join((first.text, *(delta.text for delta in others)))
+        tool = next((delta.tool for delta in (last, first) if delta.tool), "")
+        merged.append(replace(first, n=last.n, text=whole, tool=tool, characters=last.characters))
+    return tuple(merged)
+
+
+class Live:
+    """Pieces in the memory of a process, whose models and readers share it; the other homes build on it."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}
+        self._kept: dict[str, list[Delta]] = {}
+
+    async def publish(self, deltas: Sequence[Delta]) -> None:
+        """Show deltas of one attempt, in order.
+
+        Raises:
+            Exception: They could not be shown. Whoever publishes goes on without.
+        """
+        for delta in deltas:
+            self._kept.setdefault(delta.session, []).append(delta)
+            self._hear(delta)
+
+    async def since(self, session: str, after: Place = START) -> tuple[Delta, ...]:
+        """What is kept of the session's newest attempt after a place, in order."""
+        return _newest(delta for delta in self._kept.get(session, ()) if delta.place > after)
+
+    async def forget(self, session: str, turn: int, step: int) -> None:
+        """Keep nothing more of the steps up to this one: their answers are stored."""
+        kept = [delta for delta in self._kept.pop(session, ()) if delta.place[:2] > (turn, step)]
+        if kept:
+            self._kept[session] = kept
+
+    @asynccontextmanager
+    async def follow(self, session: str) -> AsyncIterator[Feed]:
+        """The session's feed, filled with what is kept, for as long as this lasts."""
+        feed = self._feeds.setdefault(session, Feed(session))
+        feed.followers += 1
+        try:
+            await self._fill(feed)
+            self._begin()
+            yield feed
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                self._feeds.pop(session, None)
+
+    async def close(self) -> None:
+        """Publish and follow no more."""
+
+    def _begin(self) -> None:
+        """Begin to look for what other processes publish."""
+
+    async def _fill(self, feed: Feed) -> None:
+        """Read what the feed lacks."""
+        for delta in await self.since(feed.session, feed.place):
+            if not feed.add(delta) and feed.place != START:  # swept away meanwhile
+                break
+
+    def _hear(self, delta: Delta) -> bool:
+        """Give a delta to its feed, if somebody follows; False if it lacks some before it."""
+        feed = self._feeds.get(delta.session)
+        return feed is None or feed.add(delta)
+
+
+def _newest(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
+    """Those of the newest attempt among them."""
+    found = sorted(deltas, key=lambda delta: delta.place)
+    return tuple(delta for delta in found if delta.place[:3] == found[-1].place[:3])
+
+
+class _Attended(Live):
+    """Pieces that other processes publish: one thread for the database, and a task that looks while somebody follows.
+
+    A subclass gives the thread's work: statements that run one after another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
+        self._is_used = False
+        self._task: asyncio.Task[None] | None = None
+        self._swept = 0.0
+
+    async def publish(self, deltas: Sequence[Delta]) -> None:
+        """Show deltas of one attempt, in order."""
+        await self._run(lambda: self._insert(deltas))
+
+    async def since(self, session: str, after: Place = START) -> tuple[Delta, ...]:
+        """What is kept of the session's newest attempt after a place, in order."""
+        return _newest(await self._run(lambda: self._select(session, after)))
+
+    async def forget(self, session: str, turn: int, step: int) -> None:
+        """Keep nothing more of the steps up to this one, and now and then nothing that is old."""
+        now = time.monotonic()
+        sweeps = now - self._swept > SWEEP_EVERY.total_seconds()
+        self._swept = now if sweeps else self._swept
+        await self._run(lambda: self._delete(session, turn, step, datetime.now(UTC) - KEPT if sweeps else None))
+
+    async def close(self) -> None:
+        """Look no more, and close the connections."""
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        if self._is_used:
+            await self._run(self._disconnect)
+            await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        self._is_used = True
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._attend(), name="perdure-live")
+
+    async def _attend(self) -> None:
+        while self._feeds:
+            try:
+                await self._wait_for_news()
+                for feed in list(self._feeds.values()):
+                    await self._fill(feed)
+            except (DBAPIError, sqlite3.Error, OSError) as error:
+                logger.info("pieces of answers cannot be read at the moment: %s", type(error).__name__)
+                await asyncio.sleep(LOOK_EVERY.total_seconds())
+
+    async def _wait_for_news(self) -> None:
+        """Wait until a look is worth its while, not for long."""
+        raise NotImplementedError
+
+    def _insert(self, deltas: Sequence[Delta]) -> None:
+        raise NotImplementedError
+
+    def _select(self, session: str, after: Place) -> list[Delta]:
+        raise NotImplementedError
+
+    def _delete(self, session: str, turn: int, step: int, before: datetime | None) -> None:
+        raise NotImplementedError
+
+    def _disconnect(self) -> None:
+        raise NotImplementedError
+
+
+_TABLE = """CREATE TABLE IF NOT EXISTS live (
+    session TEXT, turn INTEGER, step INTEGER, attempt INTEGER, n INTEGER, body TEXT, at REAL,
+    PRIMARY KEY (session, turn, step, attempt, n)
+) WITHOUT ROWID"""
+
+
+class FileLive(_Attended):
+    """Pieces in a second SQLite file beside the store's, which need not wait for its writers, nor for the disk."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__()
+        self._path = Path(f"{store}.live.db")
+        self._opened: sqlite3.Connection | None = None
+        self._watcher: sqlite3.Connection | None = None
+        self._version: object = None
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            create_file(self._path)
+            self._opened = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=1.0)
+            self._opened.execute("PRAGMA journal_mode=WAL")
+            self._opened.execute("PRAGMA synchronous=OFF")
+            self._opened.execute("PRAGMA secure_delete=ON")
+            self._opened.execute(_TABLE)
+        return self._opened
+
+    def _insert(self, deltas: Sequence[Delta]) -> None:
+        now = time.time()
+        rows = [(delta.session, *delta.place, delta.model_dump_json(), now) for delta in deltas]
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.executemany("INSERT OR IGNORE INTO live VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _select(self, session: str, after: Place) -> list[Delta]:
+        query = "SELECT body FROM live WHERE session = ? AND (turn, step, attempt, n) > (?, ?, ?, ?)"
+        return [Delta.model_validate_json(body) for (body,) in self._connection.execute(query, (session, *after))]
+
+    def _delete(self, session: str, turn: int, step: int, before: datetime | None) -> None:
+        done = "DELETE FROM live WHERE session = ? AND (turn, step) <= (?, ?)"
+        self._connection.execute(done, (session, turn, step))
+        if before is not None:
+            self._connection.execute("DELETE FROM live WHERE at < ?", (before.timestamp(),))
+
+    def _disconnect(self) -> None:
+        for connection in (self._opened, self._watcher):
+            if connection is not None:
+                connection.close()
+        self._opened = self._watcher = None
+
+    async def _wait_for_news(self) -> None:
+        if self._watcher is None:
+            await self._run(lambda: self._connection)
+            self._watcher = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
+        for _ in range(LOOK_EVERY // GLANCE_EVERY):
+            before, self._version = self._version, self._watcher.execute("PRAGMA data_version").fetchone()
+            if self._version != before or not self._feeds:
+                return
+            await asyncio.sleep(GLANCE_EVERY.total_seconds())
+
+
+_L = schema.live
+_SINCE = (
+    select(_L.c.body)
+    .where(_L.c.session == bindparam("session"))
+    .where(
+        tuple_(_L.c.turn, _L.c.step, _L.c.attempt, _L.c.n)
+        > tuple_(bindparam("turn"), bindparam("step"), bindparam("attempt"), bindparam("n"))
+    )
+)
+_FORGET = delete(_L).where(
+    _L.c.session == bindparam("this_session"),
+    tuple_(_L.c.turn, _L.c.step) <= tuple_(bindparam("this_turn"), bindparam("this_step")),
+)
+_SWEEP = delete(_L).where(_L.c.at < bindparam("before"))
+_PUBLISH = text(
+    "WITH written AS (INSERT INTO live (session, turn, step, attempt, n, body, at)"
+    " SELECT r ->> 'session', (r ->> 'turn')::int, (r ->> 'step')::int, (r ->> 'attempt')::int, (r ->> 'n')::int,"
+    " body, now() FROM unnest(CAST(:keys AS json[]), CAST(:bodies AS text[])) AS given (r, body)"
+    " ON CONFLICT DO NOTHING)"
+    " SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, payload)"
+    " FROM unnest(CAST(:payloads AS text[])) AS payload"
+)
+"""One statement, so that it costs one round trip; nobody waits for the disk."""
+
+
+class PostgresqlLive(_Attended):
+    """Pieces in an unlogged table, and in the notifications that tell of them."""
+
+    def __init__(self, address: Address, doorbell: Doorbell) -> None:
+        super().__init__()
+        self._address = address
+        doorbell.take_piece = self.take
+        self._engine: Engine | None = None
+        self._opened: Connection | None = None
+        self._incomplete = asyncio.Event()  # a feed lacks what only the table has
+
+    def take(self, payload: str) -> None:
+        """Take a notification; called in the event loop of those who follow."""
+        try:
+            delta = Delta.model_validate_json(payload)
+        except ValueError:  # of another release
+            return
+        if (feed := self._feeds.get(delta.session)) is not None and (delta.n < 0 or not feed.add(delta)):
+            self._incomplete.set()
+
+    async def _wait_for_news(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY.total_seconds()):
+                await self._incomplete.wait()
+        self._incomplete.clear()
+
+    def _execute(self, work: Callable[[Connection], T]) -> T:
+        if self._engine is None:
+            self._engine = connect(self._address)
+        if self._opened is None:
+            self._opened = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            return work(self._opened)
+        except (DBAPIError, OSError):
+            self._opened.invalidate()
+            self._opened.close()
+            self._opened = None
+            raise
+
+    def _insert(self, deltas: Sequence[Delta]) -> None:
+        given = {
+            "keys": [json.dumps(_key_of(delta)) for delta in deltas],
+            "bodies": [delta.model_dump_json() for delta in deltas],
+            "payloads": [_payload_of(delta) for delta in deltas],
+            "channel": PIECES_CHANNEL,
+        }
+        self._execute(lambda connection: connection.execute(_PUBLISH, given))
+
+    def _select(self, session: str, after: Place) -> list[Delta]:
+        turn, step, attempt, n = after
+        given = {"session": session, "turn": turn, "step": step, "attempt": attempt, "n": n}
+        bodies = self._execute(lambda connection: connection.execute(_SINCE, given).scalars().all())
+        return [Delta.model_validate_json(body) for body in bodies]
+
+    def _delete(self, session: str, turn: int, step: int, before: datetime | None) -> None:
+        given = {"this_session": session, "this_turn": turn, "this_step": step}
+        self._execute(lambda connection: connection.execute(_FORGET, given))
+        if before is not None:
+            self._execute(lambda connection: connection.execute(_SWEEP, {"before": before}))
+
+    def _disconnect(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        if self._engine is not None:
+            self._engine.dispose()
+
+
+def _key_of(delta: Delta) -> dict[str, object]:
+    names = ("session", "turn", "step", "attempt", "n")
+    return {name: getattr(delta, name) for name in names}
+
+
+def _payload_of(delta: Delta) -> str:
+    """The delta; or one in its place that says that the table has more."""
+    whole = delta.model_dump_json(exclude_defaults=True)
+    if len(whole.encode()) <= LONGEST_PAYLOAD:
+        return whole
+    return json.dumps({**_key_of(delta), "n": -1})
+
+
+def open_live(address: Address, doorbell: Doorbell) -> Live:
+    """The home of pieces that belongs to a store at this address; nothing is opened yet.
+
+    Args:
+        address: The store's.
+        doorbell: The store's, whose connection hears of pieces too: who follows them follows the session's events.
+    """
+    if address.in_memory:
+        return Live()
+    if address.sqlite:
+        assert address.file is not None, "it is a file"  # noqa: S101 - narrows the type
+        return FileLive(address.file.absolute()) if address.has_plain_file else Live()
+    return PostgresqlLive(address, doorbell)

@@ -1,0 +1,242 @@
+"""A streamed call gives what the whole call gives, or fails; never a part of an answer (S-15).
+
+On every way that litellm has to a provider, against a real HTTP server that streams.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.activities import litellm_call, provider_http
+from perdure.activities.failures import facts_of
+from perdure.activities.litellm_call import Answer
+from perdure.activities.provider_replies import UnusableAnswerError
+from perdure.contracts.agents import AgentDefinition, ToolMode
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.tools import ToolDeclaration
+from perdure.llm.failures import classify
+from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
+from perdure.testing.script import call_in_text
+from tests.unit.activities.calls import KEY, NOW, Way, take, warm_up
+
+TEXT = "Hello big wide world, how are you"
+
+TOOLS = (
+    ToolDeclaration(
+        name="pay",
+        description="Pay.",
+        reference="tests:pay",
+        parameters={"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]},
+    ),
+)
+
+THINKING = Reply(
+    text="done",
+    message={
+        "thinking_blocks": [{"type": "thinking", "thinking": "let me see", "signature": "sig=="}],
+        "reasoning_content": "let me see",
+    },
+)
+
+REPLIES: dict[str, Reply] = {
+    "text": say(TEXT),
+    "one piece": say(TEXT, pieces=[TEXT]),
+    "single characters": say(TEXT, pieces=list(TEXT)),
+    "calls and text": call(("pay", {"amount": 1}), ("no such tool", {}), text="both"),
+    "call without arguments": call(("pay", {})),
+    "thinking": THINKING,
+    "refusal": Reply(message={"refusal": "I will not"}),
+    "nothing": Reply(),
+    "blanks": say("  "),
+    "cut off": Reply(text="half a", finish_reason="length"),
+    "cut off in Anthropic's other word": Reply(text="half a", finish_reason="model_context_window_exceeded"),
+    "filtered": Reply(text="so far", finish_reason="content_filter"),
+    "an unknown end": Reply(text="so far", finish_reason="tired"),
+    "three hundred equal pieces": say("0000" * 300, pieces=["0000"] * 300),
+    "beyond the basic plane": say("grüße 😀 ok 中文"),
+    "JSON": say('{"name": "Ada", "age": 36}'),
+}
+
+
+class Sink:
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: dict[int, tuple[str, int]] = {}
+        self.begun: list[bool] = []
+        self.came = asyncio.Event()
+
+    def begin(self, *, has_calls_in_text: bool) -> None:
+        self.begun.append(has_calls_in_text)
+
+    def text(self, piece: str) -> None:
+        self.texts.append(piece)
+        self.came.set()
+
+    def thinking(self, piece: str) -> None:
+        self.thoughts.append(piece)
+
+    def tool_call(self, index: int, name: str, characters: int) -> None:
+        before = self.calls.get(index, ("", 0))
+        self.calls[index] = (before[0] or name, before[1] + characters)
+
+
+@pytest.fixture(params=Way)
+async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    taken: Way = request.param
+    take(taken, monkeypatch)
+    await warm_up(taken)
+    return taken
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_streams() -> Iterator[None]:
+    litellm_call._WHOLE_ONLY.clear()
+    yield
+    litellm_call._WHOLE_ONLY.clear()
+
+
+def definition_of(way: Way, provider: ScriptedProvider, mode: ToolMode = "auto") -> AgentDefinition:
+    anthropic = way is Way.ANTHROPIC
+    return AgentDefinition(
+        name="tester",
+        model="anthropic/claude-sonnet-4-5" if anthropic else "openai/gpt-4o",
+        generate_params={"api_base": provider.anthropic_url if anthropic else provider.url},
+        tools=TOOLS,
+        tool_mode=mode,
+    )
+
+
+async def ask(definition: AgentDefinition, sink: Sink | None) -> Answer | tuple[str, str, object]:
+    """The answer, or the class, text and price of the failure."""
+    try:
+        async with asyncio.timeout(60):
+            return await litellm_call.complete(definition, [{"role": "user", "content": "hello"}], shown=sink)
+    except UnusableAnswerError as error:
+        return type(error).__name__, str(error), error.paid
+
+
+async def code_of(way: Way, provider: ScriptedProvider, sink: Sink) -> str:
+    """The reason code of a streamed call that must fail."""
+    try:
+        async with asyncio.timeout(60):
+            got = await litellm_call.complete(
+                definition_of(way, provider), [{"role": "user", "content": "hello"}], shown=sink
+            )
+    except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
+        return classify(facts_of(error, NOW, {KEY}))
+    pytest.fail(f"the call succeeded: {got}")
+
+
+@pytest.mark.parametrize("name", REPLIES)
+async def test_a_stream_gives_what_the_whole_answer_gives(way: Way, name: str) -> None:
+    """S-15: text, calls, reasoning, usage, cost, finish reason; and failures with what they cost."""
+    sink = Sink()
+    async with ScriptedProvider(Script(replies=(REPLIES[name],))) as provider:
+        got = [await ask(definition_of(way, provider), shown) for shown in (None, sink)]
+        assert [request.request.stream for request in provider.requests] == [False, True]
+    assert got[0] == got[1]
+    if isinstance(got[1], Answer):
+        assert "".join(sink.texts) == got[1].text
+        assert [name for name, _ in sink.calls.values()] == [call.name for call in got[1].calls]
+
+
+async def test_thinking_is_shown_apart_from_the_text(way: Way) -> None:
+    sink = Sink()
+    async with ScriptedProvider(Script(replies=(THINKING,))) as provider:
+        await ask(definition_of(way, provider), sink)
+    assert ("".join(sink.texts), "".join(sink.thoughts)) == ("done", "let me see")
+
+
+@pytest.mark.parametrize("mode", ["xml", "json", "json-in-xml", "json-with-tag", "pythonic"])
+async def test_calls_in_text_are_read_out_of_a_stream(way: Way, mode: ToolMode) -> None:
+    reply = call_in_text(mode, ("pay", {"amount": 3}), text="first this")
+    sink = Sink()
+    async with ScriptedProvider(Script(replies=(reply,))) as provider:
+        whole, streamed = [await ask(definition_of(way, provider, mode), shown) for shown in (None, sink)]
+    assert isinstance(streamed, Answer)
+    assert (whole, len(streamed.calls), sink.begun) == (streamed, 1, [True])
+
+
+CUTS: dict[str, tuple[Fault, str]] = {
+    "before the first piece": (faults.stream_cut(0), ""),
+    "in the middle": (faults.stream_cut(3), "Hello big wide "),
+    "before usage": (faults.stream_without_usage(), TEXT),
+    "without finish reason": (faults.stream_without_end(), TEXT),
+    "stalled at once": (faults.stream_stall(0), ""),
+    "stalled": (faults.stream_stall(2), "Hello big "),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-15: litellm makes up a finish reason; the wire is asked for it instead."""
+    monkeypatch.setattr(provider_http, "STALLED_SECONDS", 0.5)
+    fault, shown = CUTS[name]
+    sink = Sink()
+    async with ScriptedProvider(Script(replies=(say(TEXT),)), always=fault) as provider:
+        code = await code_of(way, provider, sink)
+        assert provider.request_count == 1
+    assert (code, "".join(sink.texts)) == (ReasonCode.LLM_STREAM_CUT, shown)
+
+
+BROKEN: dict[str, tuple[Fault, ReasonCode]] = {
+    "429": (faults.rate_limited(), ReasonCode.LLM_RATE_LIMITED),
+    "refused key": (faults.bad_key(), ReasonCode.LLM_AUTH_ERROR),
+    "closed": (faults.close_before_reply(), ReasonCode.LLM_NETWORK_ERROR),
+    "reset in the body": (faults.reset_in_body(), ReasonCode.LLM_STREAM_CUT),
+    "no stream, but an error": (faults.in_a_200(faults.overloaded()), ReasonCode.LLM_NETWORK_ERROR),
+    "overloaded in the stream": (
+        faults.status(
+            200,
+            headers={"content-type": "text/event-stream"},
+            body='event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n',
+        ),
+        ReasonCode.LLM_NETWORK_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_other_failures_keep_their_codes(way: Way, name: str) -> None:
+    """S-02: a stream changes nothing in what a refusal is called."""
+    fault, code = BROKEN[name]
+    async with ScriptedProvider(Script(replies=(say(TEXT),)), always=fault) as provider:
+        assert await code_of(way, provider, Sink()) == code
+
+
+async def test_a_model_whose_streams_have_no_usage_is_asked_for_whole_answers_from_then_on(way: Way) -> None:
+    """Watching must not change a job's fate: the next try goes without a stream."""
+    reply = say(TEXT).after(faults.stream_without_usage())
+    async with ScriptedProvider(Script(replies=(reply,))) as provider:
+        assert await code_of(way, provider, Sink()) == ReasonCode.LLM_STREAM_CUT
+        answer = await ask(definition_of(way, provider), Sink())
+        assert [request.request.stream for request in provider.requests] == [True, False]
+    assert isinstance(answer, Answer)
+    assert answer.text == TEXT
+
+
+async def test_a_cancelled_stream_closes_its_connection(way: Way) -> None:
+    """S-15: a stream that nobody reads on is not written on, and not paid."""
+    sink = Sink()
+    async with ScriptedProvider(Script(replies=(say(TEXT),))) as provider:
+        provider.hold_streams(after=2)
+        running = asyncio.create_task(ask(definition_of(way, provider), sink))
+        await provider.wait_for_held_streams()
+        await asyncio.wait_for(sink.came.wait(), 30)
+        running.cancel()
+        await asyncio.wait([running])
+        await provider.wait_for_disconnect()
+    assert running.cancelled()
+
+
+async def test_the_usage_of_a_cut_stream_is_paid(way: Way) -> None:
+    """Anthropic says at the beginning what it has read; of OpenAI's wire nothing is known."""
+    async with ScriptedProvider(Script(replies=(say(TEXT),)), always=faults.stream_cut(2)) as provider:
+        failed = await ask(definition_of(way, provider), Sink())
+    assert isinstance(failed, tuple)
+    known = way is Way.ANTHROPIC
+    assert bool(failed[2].usage.input_tokens) is known  # type: ignore[attr-defined]
