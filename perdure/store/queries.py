@@ -146,6 +146,8 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         )
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
+    if text := wanted.get("text"):
+        yield turns.session.icontains(text, autoescape=True) | turns.result.icontains(text, autoescape=True)
 
 
 def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:

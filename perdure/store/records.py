@@ -253,7 +253,8 @@ class SessionFilter(TypedDict, total=False):
 
     ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates. ``tenant`` is
     that of the session's first turn; empty is the default tenant, and None is any. ``before`` leaves out all down to
-    that place in the list: when the last turn of a session began, and the session's id.
+    that place in the list: when the last turn of a session began, and the session's id. ``text`` stands in the
+    session's id or in the last turn's result, whatever the case of ASCII letters.
     """
 
     before: tuple[datetime, str] | None
@@ -266,6 +267,7 @@ class SessionFilter(TypedDict, total=False):
     since: datetime | None
     caller: str | None
     delegates: bool
+    text: str | None
 
 
 class Artifact(Value):

@@ -61,6 +61,25 @@ READ = """
 """The text that the page shows, that of shadow trees and of its own frames included."""
 
 
+_CLICK = """
+(() => {
+  const found = [...document.querySelectorAll('button, a, summary')].filter((node) => node.checkVisibility())
+    .findLast((node) => node.textContent.trim().startsWith(%s));
+  found?.click();
+  return found !== undefined;
+})()
+"""
+
+_FOCUS = """
+(() => {
+  const label = [...document.querySelector(%s)?.querySelectorAll('label') ?? []]
+    .find((node) => node.textContent.trim().startsWith(%s));
+  label?.control.focus();
+  label?.control.select?.();
+  return label !== undefined;
+})()
+"""
+
 _CURLED = re.compile(r"[\u2018\u2019]")
 """What the UI's Markdown makes of an apostrophe."""
 
@@ -207,6 +226,46 @@ class Page:
         async with asyncio.timeout(PAGE_SECONDS):
             while not await condition():
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def lacks(self, text: str) -> None:
+        """Wait until the page does not show the text."""
+
+        async def gone() -> bool:
+            return text not in await self.text()
+
+        await self.wait(gone)
+
+    async def click(self, name: str) -> None:
+        """Click the button or link whose text begins so, once it is there."""
+
+        async def clicked() -> bool:
+            return bool(await self.evaluate(_CLICK % json.dumps(name)))
+
+        await self.wait(clicked)
+
+    async def type(self, label: str, text: str, within: str = "body") -> None:
+        """Put the focus on the field whose label begins so, and type in place of what it holds."""
+
+        async def focused() -> bool:
+            return bool(await self.evaluate(_FOCUS % (json.dumps(within), json.dumps(label))))
+
+        await self.wait(focused)
+        await self.send("Input.insertText", text=text)
+
+    async def choose(self, label: str, value: str) -> None:
+        """Choose an option by its value in the list whose label begins so."""
+        await self.type(label, "")
+        await self.evaluate(
+            f"document.activeElement.value = {json.dumps(value)};"
+            " document.activeElement.dispatchEvent(new Event('change', {bubbles: true}))"
+        )
+
+    async def press(self, key: str) -> None:
+        """Press a key where the focus is."""
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": {"Tab": 9, "Enter": 13, "Escape": 27}[key]}
+        text = {"text": "\r"} if key == "Enter" else {}
+        await self.send("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+        await self.send("Input.dispatchKeyEvent", type="keyUp", **about)
 
     async def go(self, url: str) -> None:
         """Follow a link to another page of the same application, which need not be loaded again."""

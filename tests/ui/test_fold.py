@@ -1,15 +1,9 @@
-"""The page's fold of the event log, over logs of real turns: it says what the result, the transcript and the usage say.
-
-Node runs it; without one on the PATH the tests are skipped, and say so.
-"""
+"""The page's fold of the event log, over logs of real turns: it says what the client says of them."""
 
 import json
 import random
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +14,8 @@ from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessag
 from perdure.testing import Script, call, faults, say
 from perdure.testing.in_memory import answer, approve, deny
 from tests.memory import Run
+from tests.ui.node import folded
 
-FOLD = Path(__file__).with_name("fold.mjs")
 PATIENT = RetryPolicy(max_retries=2, jitter=timedelta(0))
 
 
@@ -47,18 +41,6 @@ def charge(account: str) -> str:
 def done() -> str:
     """The task is done."""
     return "done"
-
-
-def folded(session: str, *batches: Any) -> dict[str, Any]:
-    """The state of the page after these batches of events and pieces of answers."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no Node on the PATH (for example: apt-get install nodejs)")
-    given = json.dumps({"session": session, "batches": batches})
-    ran = subprocess.run([node, FOLD], input=given, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    state: dict[str, Any] = json.loads(ran.stdout)
-    return state
 
 
 def agent(*tools: Any, **settings: Any) -> Agent:

@@ -102,6 +102,7 @@ async def list_sessions(  # noqa: PLR0913  # one for each filter
     since: Annotated[datetime | None, Query(description="Whose last turn began since then, with a time zone")] = None,
     caller_session: Annotated[SessionName | None, Query(alias="caller", description="Only its delegates")] = None,
     delegates: bool = True,
+    text: Annotated[Label | None, Query(description="In the id, or in the last turn's answer or error")] = None,
     limit: Limit = LIMIT,
     cursor: Cursor = None,
 ) -> Page[SessionView]:
@@ -116,6 +117,7 @@ async def list_sessions(  # noqa: PLR0913  # one for each filter
         "since": since.astimezone() if since is not None else None,
         "caller": caller_session,
         "delegates": delegates,
+        "text": text,
     }
     rows = await gateway.client.sessions(limit=limit, **wanted)
     items = [SessionView.model_validate(session_fields(session, last)) for session, last in rows]

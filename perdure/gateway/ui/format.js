@@ -91,8 +91,17 @@ export function pretty(text) {
     if (closes) depth -= 1;
     if (closes && !/[{[]$/.test(said)) said += `\n${"  ".repeat(depth)}`;
     if (!closes && /[{[,]$/.test(said)) said += `\n${"  ".repeat(depth)}`;
-    said += token === ":" ? ": " : token;
+    said += token === ":" ? ": " : readable(token);
     if (token === "{" || token === "[") depth += 1;
   }
   return said;
+}
+
+/** JSON text with letters in place of their escapes; characters that nobody sees stay escaped. */
+export function readable(json) {
+  return json.replace(/\\(\\|u[0-9a-fA-F]{4})/g, (escaped) => {
+    if (escaped === "\\\\") return escaped;
+    const letter = String.fromCharCode(Number.parseInt(escaped.slice(2), 16));
+    return letter > "\u007f" && /[\p{L}\p{N}\p{P}\p{S}]/u.test(letter) ? letter : escaped;
+  });
 }

@@ -22,6 +22,7 @@ function useLog(session, again) {
   const [state, setState] = useState(() => start(session));
   const [light, setLight] = useState({ is: "connecting" });
   const kept = useRef(state);
+  const place = useRef("0");
   useEffect(() => {
     let waiting = [];
     let timer = null;
@@ -47,11 +48,12 @@ function useLog(session, again) {
       waiting.push(...items);
       timer ??= setTimeout(draw, FRAME);
     };
-    const last = () => waiting.findLast((item) => item.seq !== undefined && item.session === session)?.seq ?? kept.current.last;
-    const stream = follow(of(session, "events"), { last, events: take, delta: (delta) => take([{ delta }]), light: setLight });
+    const delta = (piece) => (piece.session ?? session) === session && take([{ delta: piece }]);
+    const stream = follow(of(session, "events"), place, { events: take, delta, light: setLight });
     return () => {
       stream.stop();
       clearTimeout(timer);
+      draw(); // the stream's place is behind what waits
     };
   }, [session, again]);
   return [state, light];

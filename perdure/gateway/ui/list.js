@@ -6,7 +6,7 @@ import { ago, between, duration, line, money, moment } from "./format.js";
 
 const RUSH = 3000; // between two looks while something runs
 const CALM = 10_000; // and while nothing does
-const FILTERS = ["q", "state", "stop_reason", "agent", "tenant"];
+const FILTERS = ["text", "state", "stop_reason", "agent", "delegates"];
 const STATES = [["", "any state"], ["running", "running"], ["waiting_for_input", "waits for a person"], ["ended", "ended"]];
 const REASONS = ["finished", "error", "cancelled", "max_steps_reached", "budget_exhausted", "stalled", "waiting_for_input"];
 
@@ -17,6 +17,7 @@ function asked() {
 
 function path(filters, cursor) {
   const query = new URLSearchParams(Object.entries(filters).filter(([, value]) => value));
+  query.set("delegates", filters.delegates || "false");
   query.set("limit", "50");
   if (cursor) query.set("cursor", cursor);
   return `/v1/sessions?${query}`;
@@ -85,11 +86,12 @@ export function List({ who }) {
   return html`<main id="main" tabindex="-1">
     <header class="title"><h1>Jobs</h1></header>
     <form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(event) => event.preventDefault()}>
-      <label>Text <input type="search" value=${filters.q} onInput=${set("q")} placeholder="session or prompt" /></label>
+      <label>Text <input type="search" value=${filters.text} onInput=${set("text")} placeholder="id, answer or error" /></label>
       <label>State <select value=${filters.state} onChange=${set("state")}>${STATES.map(([value, text]) => html`<option value=${value} selected=${value === filters.state}>${text}</option>`)}</select></label>
       <label>Ended by <select value=${filters.stop_reason} onChange=${set("stop_reason")}><option value="">anything</option>${REASONS.map((value) => html`<option value=${value} selected=${value === filters.stop_reason}>${value.replaceAll("_", " ")}</option>`)}</select></label>
       <label>Agent <input value=${filters.agent} onInput=${set("agent")} /></label>
-      ${who.tenant ? html`<span class="quiet">tenant ${who.tenant}</span>` : html`<label>Tenant <input value=${filters.tenant} onInput=${set("tenant")} /></label>`}
+      <label>Delegates <select value=${filters.delegates} onChange=${set("delegates")}><option value="">without</option><option value="true" selected=${filters.delegates === "true"}>with</option></select></label>
+      ${who.tenant ? html`<span class="quiet">Tenant: ${who.tenant}</span>` : null}
     </form>
     <p class="wrong" role="alert">${wrong}</p>
     ${found === null && !wrong ? html`<p class="quiet" role="status">Loading…</p>` : null}

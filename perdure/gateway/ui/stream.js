@@ -31,14 +31,15 @@ export function parser(take) {
 }
 
 /**
- * Follow a session until `stop()` is called.
+ * Follow a session and its delegates until `stop()` is called.
  *
  * @param {string} path - the route of the events
- * @param {{last: () => number, events: (lines) => void, delta: (piece) => void, light: (state) => void}} on
- *   `last` tells the number to go on after; `light` learns how the connection stands:
+ * @param {{current: string}} place - the id of the last event that came; kept up to date
+ * @param {{events: (lines) => void, delta: (piece) => void, light: (state) => void}} on
+ *   `light` learns how the connection stands:
  *   {is: "connecting" | "live" | "reconnecting" | "dropped" | "closed" | "refused", after, why}
  */
-export function follow(path, on) {
+export function follow(path, place, on) {
   let pause = FIRST_PAUSE;
   let controller = null;
   let timer = null;
@@ -53,17 +54,19 @@ export function follow(path, on) {
       watch = setTimeout(() => controller?.abort(), SILENCE);
     };
     try {
-      const query = new URLSearchParams({ after: String(on.last()), deltas: "1", tree: "1" });
+      const query = new URLSearchParams({ after: place.current, deltas: "1", tree: "1" });
       const response = await fetch(`${path}?${query}`, { headers: { accept: "text/event-stream" }, signal: controller.signal });
       if (!response.ok) return refuse(response);
+      if (response.status === 204) return on.light({ is: "closed" });
       on.light({ is: "live" });
       pause = FIRST_PAUSE;
-      let dropped = false;
-      const take = parser(({ event, data }) => {
+      let over = null;
+      const take = parser(({ event, data, id }) => {
         const body = JSON.parse(data);
         if (event === "delta") on.delta(body);
-        else if (event === "dropped") dropped = true;
+        else if (event === "dropped" || event === "end") over = { event, why: body.detail };
         else if (body.seq !== undefined && body.type !== undefined) on.events([body]);
+        if (id !== undefined) place.current = id;
       });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       heard();
@@ -74,9 +77,8 @@ export function follow(path, on) {
         take(value);
       }
       if (stopped) return undefined;
-      if (!dropped) return on.light({ is: "closed" });
-      on.light({ is: "dropped", after: on.last() });
-      return again();
+      if (over?.event === "end") return on.light({ is: "closed", why: over.why });
+      return again(over?.why, over === null ? "reconnecting" : "dropped");
     } catch {
       return stopped ? undefined : again();
     } finally {
@@ -91,8 +93,8 @@ export function follow(path, on) {
     return on.light({ is: "refused", why: body.detail || `HTTP ${response.status}` });
   }
 
-  function again(why) {
-    on.light({ is: "reconnecting", after: on.last(), why });
+  function again(why, is = "reconnecting") {
+    on.light({ is, after: Number.parseInt(place.current, 10), why });
     timer = setTimeout(connect, pause * (0.75 + Math.random() / 2));
     pause = Math.min(pause * 2, LONGEST_PAUSE);
   }

@@ -2,7 +2,7 @@
 
 import { get, of } from "./api.js";
 import { Button, Code, html, useEffect, useLayoutEffect, useRef, useState } from "./common.js";
-import { between, clock, count, duration, line, money, moment, plural, pretty } from "./format.js";
+import { between, clock, count, duration, line, money, moment, plural, pretty, readable } from "./format.js";
 
 const WINDOW = 120;
 
@@ -133,7 +133,7 @@ function Tool({ call, now, session }) {
   const progress = call.state === "running" && call.progress ? ` · ${share} ${call.progress.message}`.trimEnd() : "";
   const preview = call.error ? call.error.message : call.result;
   return html`<details class=${`tool ${call.state}`} id=${`seq-${call.startSeq ?? `call-${call.call_id}`}`}>
-    <summary><i class="dot" aria-hidden="true"></i><b>${call.tool}</b><span class="args">${line(call.arguments, 90)}</span>
+    <summary><i class="dot" aria-hidden="true"></i><b>${call.tool}</b><span class="args">${line(readable(call.arguments), 90)}</span>
       <span class="fate">${STATES[call.state]}${time === null ? "" : ` · ${duration(time)}`}${progress}${call.recorded ? " · recorded" : ""}</span>
       ${call.error ? html`<span class="preview">${line(call.error.message, 200)}</span>` : null}</summary>
     <h4>Arguments</h4><pre class="text">${pretty(call.arguments)}</pre>
@@ -156,7 +156,7 @@ function Note({ block }) {
 
 function RequestNote({ block, state }) {
   const request = state.requests[block.request];
-  const what = request.needs === "answer" ? request.question : `Approval of ${request.tool} ${line(request.arguments, 200)}`;
+  const what = request.needs === "answer" ? request.question : `Approval of ${request.tool} ${line(readable(request.arguments), 200)}`;
   const open = request.decision === null;
   return html`<p class="block note person" id=${`seq-${block.seq}`} tabindex="-1"><span class="text">${what}</span>
     ${open ? html` <a href=${`#request-${request.request_id}`}>decide</a>` : null} <a class="seq" href=${`#seq-${block.seq}`}>#${block.seq}</a></p>`;

@@ -101,7 +101,7 @@ function ending(turn) {
     max_steps_reached: "send a message to go on where it stands",
     budget_exhausted: "send a message to go on with a new budget",
   }[end.stop_reason];
-  return { tone, head, text: [tally, why].filter(Boolean).join(" · "), code: end.reason_code, next: next ?? "remove the cause, then send a message to go on" };
+  return { tone, head, text: [why, tally].filter(Boolean).join(" · "), code: end.reason_code, next: next ?? "remove the cause, then send a message to go on" };
 }
 
 /**

@@ -53,6 +53,9 @@ async def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> No
     assert await names(reason_code="llm.timeout") == []
     began = [turn.started_at for _, turn in await store.sessions()]
     assert await names(since=began[1]) == ["c", "b"]
+    assert await names(text="A") == ["a"]
+    assert await names(text="stalled") == ["a"]
+    assert await names(text="%") == []
 
 
 async def test_a_session_is_listed_with_its_last_turn(store: Store) -> None:
