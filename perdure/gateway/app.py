@@ -28,9 +28,19 @@ class GatewayApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The document, made once."""
         if self.openapi_schema is None:
-            made = get_openapi(title=self.title, version=self.version, description=DESCRIPTION, routes=self.routes)
+            made = get_openapi(
+                title=self.title,
+                version=self.version,
+                description=DESCRIPTION,
+                routes=self.routes,
+                separate_input_output_schemas=self.separate_input_output_schemas,
+            )
             schemas = made.setdefault("components", {}).setdefault("schemas", {})
             schemas["Problem"] = Problem.model_json_schema()
+            for schema in schemas.values():
+                if schema.get("additionalProperties") is False:  # a body: generators send or demand what has a default
+                    for field in schema.get("properties", {}).values():
+                        field.pop("default", None)
             self.openapi_schema = made
         return self.openapi_schema
 
@@ -58,6 +68,7 @@ def create_app(client: Client) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        separate_input_output_schemas=False,  # one name for one value: generators of clients know no two
         lifespan=lifespan,
     )
     app.state.gateway = gateway

@@ -17,7 +17,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import MAX_PROMPT_BYTES
 from perdure.gateway.access import Caller, Gateway
 from perdure.gateway.problems import ProblemCode, ProblemError
-from perdure.gateway.views import Prompt, TextPart, TurnBody, TurnTicket
+from perdure.gateway.views import Prompt, PromptText, TurnBody, TurnTicket
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 
@@ -62,7 +62,7 @@ def content_of(prompt: Prompt) -> Content:
     Raises:
         ProblemError: It is too long.
     """
-    texts = [prompt] if isinstance(prompt, str) else [part.text for part in prompt if isinstance(part, TextPart)]
+    texts = [prompt] if isinstance(prompt, str) else [part.text for part in prompt if isinstance(part, PromptText)]
     size = sum(len(text.encode()) for text in texts)
     if size > MAX_PROMPT_BYTES:
         msg = (

@@ -36,7 +36,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class TextPart(Body):
+class PromptText(Body):
     """A text of a prompt."""
 
     type: Literal["text"]
@@ -49,7 +49,7 @@ class ImageUrl(Body):
     url: str = Field(pattern=r"^data:", description="data:image/png;base64,…; the gateway fetches nothing")
 
 
-class ImagePart(Body):
+class PromptImage(Body):
     """An image of a prompt, in OpenAI's form."""
 
     type: Literal["image_url"]
@@ -63,14 +63,14 @@ class FileData(Body):
     file_data: str = Field(pattern=r"^data:", description="data:application/pdf;base64,…")
 
 
-class FilePart(Body):
+class PromptFile(Body):
     """A file of a prompt, in OpenAI's form."""
 
     type: Literal["file"]
     file: FileData
 
 
-Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+Part = Annotated[PromptText | PromptImage | PromptFile, Field(discriminator="type")]
 
 Prompt = (
     Annotated[str, Field(min_length=1, description="At most 128 KiB")]

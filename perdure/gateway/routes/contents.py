@@ -23,6 +23,10 @@ router = APIRouter(prefix="/v1", tags=["contents"])
 TurnNumber = Annotated[int | None, Query(alias="turn", ge=1, le=1_000_000)]
 
 
+class Transcript(Page[Message]):
+    """A part of a conversation."""
+
+
 @router.get("/sessions/{session}/transcript", operation_id="get_transcript")
 async def get_transcript(
     _: Reader,
@@ -31,9 +35,10 @@ async def get_transcript(
     turn: TurnNumber = None,
     limit: Limit = LIMIT,
     cursor: Cursor = None,
-) -> Page[Message]:
+) -> Transcript:
     """The conversation as it is now, or as it was at the end of a turn. Masked arguments stay masked."""
-    return page_of(await gateway.client.transcript(session, turn), cursor, limit)
+    page = page_of(await gateway.client.transcript(session, turn), cursor, limit)
+    return Transcript(items=page.items, next=page.next)
 
 
 class StepView(BaseModel):

@@ -25,9 +25,10 @@ class AnswerBody(Body):
 
     @model_validator(mode="after")
     def _fits_the_action(self) -> "AnswerBody":
-        given = self.model_fields_set - {"action"}
+        given = {name for name in ("value", "reason", "digest") if getattr(self, name) not in (None, "")}
         allowed = {"answer": {"value"}, "approve": {"digest"}, "deny": {"reason"}}[self.action]
-        if (wrong := sorted(given - allowed)) or (self.action == "answer" and "value" not in given):
+        wrong, missing = sorted(given - allowed), self.action == "answer" and "value" not in self.model_fields_set
+        if wrong or missing:
             said = f"takes no {wrong[0]}" if wrong else "needs a value"
             msg = f"{self.action} {said}; answer takes value, approve digest, and deny reason"
             raise ValueError(msg)
