@@ -27,6 +27,9 @@ UNKNOWN_TOOL = "(unknown)"
 OTHER = "other"
 """Outcome of a call that failed with a code of somebody's own: label values are few."""
 
+MOST_TENANTS = 200
+"""Tenants that metrics of turns name; those of all further ones are counted together, as ``other``."""
+
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 _BYTES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
@@ -37,10 +40,11 @@ class Metrics:
     """One object for each metric of :class:`perdure.contracts.names.Metric`; times are in seconds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.turns_started = _counter(registry, Metric.TURNS_STARTED, "Turns opened", "agent")
+        self.turns_started = _counter(registry, Metric.TURNS_STARTED, "Turns opened", "agent", "tenant")
         self.turns_ended = _counter(
-            registry, Metric.TURNS_ENDED, "Turns committed", "agent", "stop_reason", "reason_code"
+            registry, Metric.TURNS_ENDED, "Turns committed", "agent", "stop_reason", "reason_code", "tenant"
         )
+        self._tenants: set[str] = set()
         self.turn_seconds = _histogram(registry, Metric.TURN_SECONDS, "From open to commit", _LONG, "agent")
         self.steps = _counter(registry, Metric.STEPS, "Generations stored", "agent")
         self.generation_seconds = _histogram(
@@ -75,6 +79,13 @@ class Metrics:
             registry, Metric.HISTORY_BYTES, "History of a turn's last run when it ends", _BYTES, "agent"
         )
         self.store_seconds = _histogram(registry, Metric.STORE_SECONDS, "Store transactions", _FAST, "operation")
+
+    def tenant_label(self, tenant: str) -> str:
+        """The tenant as a label's value: each label is kept for ever, so the first 200 of a worker get their names."""
+        if tenant in self._tenants or len(self._tenants) < MOST_TENANTS:
+            self._tenants.add(tenant)
+            return tenant
+        return OTHER
 
     def store_operation(self, operation: str, seconds: float) -> None:
         """Note one store transaction."""

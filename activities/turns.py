@@ -165,7 +165,7 @@ class TurnActivities:
         if opened.first:
             self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
-            self._metrics.turns_started.labels(definition.name).inc()
+            self._metrics.turns_started.labels(definition.name, self._metrics.tenant_label(frozen.context.tenant)).inc()
         fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
         policy = definition.policy(context_window(definition.model), fallbacks)
         times = (request.expires_at for request in before.requests if request.expires_at is not None)
@@ -345,7 +345,8 @@ class TurnActivities:
             self._metrics.turn_seconds.labels(result.agent).observe(seconds)
             if not commit.abandoned:
                 self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
-            self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "").inc()
+            tenant = self._metrics.tenant_label(committed.tenant)
+            self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "", tenant).inc()
             if commit.cancel_requested_at is not None:
                 waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()
                 self._metrics.cancel_seconds.observe(max(0.0, waited))

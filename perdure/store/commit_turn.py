@@ -75,7 +75,7 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
             locked = LockedSession.lock_for_turn(connection, commit.session, commit.turn)
             result = close_turn(locked, row, _from_what_is_left(locked, commit, error))
     locked.save()
-    return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now)
+    return Committed(result=result, first=True, started_at=row.started_at, ended_at=locked.now, tenant=locked.tenant)
 
 
 def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFoundError) -> CommitTurn:

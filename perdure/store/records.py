@@ -150,12 +150,13 @@ class SessionBefore(Value):
 
 
 class Committed(Value):
-    """A recorded result; ``first`` tells whether this commit recorded it."""
+    """A recorded result; ``first`` tells whether this commit recorded it, ``tenant`` whose session it is."""
 
     result: TurnResult
     first: bool
     started_at: datetime
     ended_at: datetime
+    tenant: str = ""
 
 
 class RegisteredAgent(Value):

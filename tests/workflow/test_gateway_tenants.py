@@ -74,6 +74,10 @@ async def test_another_tenants_session_is_missing_in_every_route_and_in_the_same
             assert len(await house.client.turns("hers")) == 1
             document = (await door.http.get("/openapi.json")).json()
             await check_foreign(eve, document)
+            labels = {"agent": "tester", "stop_reason": "finished", "reason_code": "", "tenant": "acme"}
+            assert house.registry.get_sample_value("perdure_turns_ended_total", labels) == 1
+            started = {"agent": "tester", "tenant": "evil"}
+            assert house.registry.get_sample_value("perdure_turns_started_total", started) == 1
     record = await house.store.session("hers")
     assert record.tenant == "acme"
     start = (await house.client.trajectory("hers")).events[0].event
