@@ -65,3 +65,7 @@ class RequestRefusedError(ClientError):
 
 class WrongTurnError(RequestRefusedError):
     """The request names a turn that neither runs nor waits; the message says which do."""
+
+
+class ScheduleExistsError(RequestRefusedError):
+    """The tenant has a schedule of that id; update it, or choose another id."""

@@ -33,7 +33,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import requests
 from perdure.client.connect import is_missing, rpc_errors
-from perdure.client.errors import RequestRefusedError, UnknownScheduleError, UnknownSessionError
+from perdure.client.errors import RequestRefusedError, ScheduleExistsError, UnknownScheduleError, UnknownSessionError
 from perdure.client.requests import turn_request, validate
 from perdure.client.sessions import Sessions, describe_missing_session
 from perdure.contracts.names import AGENT_TURN, KNOCK, SCHEDULE_MEMO, SCHEDULE_PREFIX
@@ -68,7 +68,8 @@ class Schedules:
                 ``agent`` or ``session``, ``prompt``, ``when_busy`` and others.
 
         Raises:
-            RequestRefusedError: A field is wrong, or there is a schedule of that id; nothing was made.
+            RequestRefusedError: A field is wrong; nothing was made.
+            ScheduleExistsError: There is a schedule of that id.
             UnknownAgentError: Workers poll the queue, and none has the agent.
             UnknownSessionError: There is no session of that id.
             ServerUnreachableError: The server does not answer.
@@ -84,7 +85,7 @@ class Schedules:
                 )
             except ScheduleAlreadyRunningError as error:
                 msg = f"there is a schedule {schedule!r}; change it with 'perdure schedule update {schedule} …'"
-                raise RequestRefusedError(msg) from error
+                raise ScheduleExistsError(msg) from error
             except RPCError as error:
                 raise _refused(error) from error
         return await self.get(schedule)
@@ -386,4 +387,4 @@ def _refused(error: RPCError) -> Exception:
     """The server's word on a cron expression or a time zone; another failure is what it is."""
     if error.status is not RPCStatusCode.INVALID_ARGUMENT:
         return error
-    return RequestRefusedError(f"cron: the Temporal server does not take it ({error.message}); write five fields")
+    return RequestRefusedError(f"cron: the Temporal server takes no such time ({error.message}); write another")

@@ -17,6 +17,9 @@ SCHEDULE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHORTEST_CATCHUP = timedelta(seconds=10)
 """Temporal's own bound."""
 
+FIRST_YEAR, LAST_YEAR = 2000, 2099
+"""What Temporal's calendars know."""
+
 _CATCHUP = {"cron": timedelta(hours=1), "at": timedelta(days=1)}
 
 
@@ -78,6 +81,14 @@ class ScheduleRequest(Value):
             msg = f"{cron!r} has {len(cron.split())} fields; write five: minute, hour, day, month, day of the week"
             raise ValueError(msg)
         return " ".join(cron.split())
+
+    @field_validator("at")
+    @classmethod
+    def _is_in_this_age(cls, at: datetime | None) -> datetime | None:
+        if at is not None and not FIRST_YEAR <= at.year <= LAST_YEAR:
+            msg = f"the year {at.year} is none that a schedule can be for"
+            raise ValueError(msg)
+        return at
 
     @field_validator("timezone")
     @classmethod

@@ -39,6 +39,10 @@ class ProblemCode(StrEnum):
     """The route does not take the method."""
     UNKNOWN_ARTIFACT = "request.unknown_artifact"
     """The session has no artifact of that id."""
+    UNKNOWN_WEBHOOK = "request.unknown_webhook"
+    """The tenant has no webhook of that id."""
+    UNKNOWN_SCHEDULE = "request.unknown_schedule"
+    """The tenant has no schedule of that id."""
     UNKNOWN_TURN = "request.unknown_turn"
     """The session has no turn of that number."""
     SESSION_BUSY = "request.session_busy"
@@ -91,6 +95,9 @@ RETRY_LATER = {"Retry-After": "5"}
 _OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.UnknownSessionError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
     (errors.UnknownArtifactError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_ARTIFACT),
+    (errors.UnknownWebhookError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_WEBHOOK),
+    (errors.UnknownScheduleError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_SCHEDULE),
+    (errors.ScheduleExistsError, HTTPStatus.CONFLICT, ProblemCode.CONFLICT),
     (NotFoundError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
     (errors.UnknownAgentError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_UNKNOWN_AGENT),
     (errors.SessionBusyError, HTTPStatus.CONFLICT, ProblemCode.SESSION_BUSY),
@@ -197,7 +204,7 @@ _MEANINGS: Mapping[int, str] = {
     400: "The body is no JSON",
     401: "No token, or one that nobody knows",
     403: "The token lacks the scope, or a page of another site asks",
-    404: "There is no such session, turn or artifact for this tenant",
+    404: "There is no such session, turn, artifact, schedule or webhook for this tenant",
     409: "It does not fit what runs or has happened",
     413: "It is too large",
     422: "It is not valid, and nothing was done",

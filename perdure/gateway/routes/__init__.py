@@ -7,7 +7,7 @@ as ``OwnSession``, behind the scope. Those of :data:`OPEN_ROUTERS` stand at the 
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, contents, pages, people, sessions, turns, ui
+from perdure.gateway.routes import agents, contents, pages, people, schedules, sessions, turns, ui, webhooks
 
 ROUTERS: tuple[APIRouter, ...] = (
     agents.router,
@@ -15,6 +15,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     turns.router,
     people.router,
     contents.router,
+    schedules.router,
+    webhooks.router,
     ui.who_router,
 )
 """What needs a token, below ``/v1``."""
