@@ -25,6 +25,7 @@ from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.turn import UNRECORDED
+from perdure.contracts.deltas import Delta
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import (
     AgentEnd,
@@ -113,6 +114,15 @@ type_names = click.option(
 """The option that names the types of printed events."""
 
 
+with_deltas = click.option(
+    "--deltas",
+    "deltas",
+    is_flag=True,
+    help="With --json: answers while they are written too, a line of the type delta for each piece. On a terminal they "
+    "are shown anyway.",
+)
+"""The option that prints pieces of answers."""
+
 with_tree = click.option("--tree", is_flag=True, help="The events of delegates too, below those of their callers.")
 """The option that shows delegates."""
 
@@ -169,8 +179,11 @@ class Printer:
         types: Collection[str] = (),
         names: Names = "perdure",
         heartbeat: timedelta | None = None,
+        deltas: bool = False,
     ) -> None:
         """Raises a MistakeError for names of types where no types are printed."""
+        if deltas and not as_json:
+            raise MistakeError("--deltas prints JSON lines; add --json, or leave it out: a terminal shows them anyway")
         if names != "perdure" and not as_json:
             raise MistakeError("--names names the types of JSON lines; add --json, or leave it out")
         self.as_json = as_json
@@ -183,6 +196,15 @@ class Printer:
         self._delegates: dict[str, Progress] = {}
         self._screen = Screen() if can_be_live() and not as_json and not types else None
         self._is_hidden = False
+        self.wants_deltas = deltas or self._screen is not None
+
+    def delta(self, delta: Delta) -> None:
+        """Print a piece of an answer, or show it below."""
+        if self.as_json:
+            print_json({"type": "delta", **delta.model_dump(mode="json")})
+            return
+        self.progress.answer.add(delta)
+        self.draw()
 
     def event(self, envelope: Envelope) -> None:
         """Print one event of what is followed."""
@@ -276,8 +298,8 @@ class Followed(Protocol):
         """The session's id."""
         ...
 
-    def events(self, *, heartbeat: timedelta | None) -> AsyncIterator[Envelope]:
-        """The events as they come, to the end."""
+    def events(self, *, heartbeat: timedelta | None, deltas: bool) -> AsyncIterator[Envelope | Delta]:
+        """The events as they come, to the end, and pieces of answers if they are wanted."""
         ...
 
     async def status(self) -> TurnStatus | None:
@@ -395,7 +417,10 @@ class Delegates:
 async def _print_events(turn: Followed, printer: Printer, asking: Asking, delegates: Delegates | None) -> None:
     with _print_client_waits(printer):
         try:
-            async for envelope in turn.events(heartbeat=printer.heartbeat):
+            async for envelope in turn.events(heartbeat=printer.heartbeat, deltas=printer.wants_deltas):
+                if isinstance(envelope, Delta):
+                    printer.delta(envelope)
+                    continue
                 if delegates is not None:
                     await delegates.prepare(envelope)
                 printer.event(envelope)

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from textwrap import wrap
 
 import click
 
 from perdure.cli.render import Line, Tone, clean, cut, duration, lines, money
 from perdure.contracts import events
+from perdure.contracts.deltas import LiveAnswer
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
 from perdure.contracts.values import replace
@@ -20,6 +22,9 @@ from perdure.contracts.waits import Cause, TurnWait
 
 MOST_ROWS = 6
 """Running calls that the live status shows."""
+
+TEXT_ROWS = 8
+"""Rows of an answer that is being written, its last ones."""
 
 _OF_CALLS = (
     events.ToolStart
@@ -49,6 +54,7 @@ class Progress:
         step: The step that is under way, or was last.
         budget: The limits and what counts against them, if they were asked for.
         waits: Why the turn stands still, if that is known.
+        answer: The answer that is being written, as far as it is shown.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -56,6 +62,7 @@ class Progress:
         self.step = 0
         self.budget: BudgetStatus | None = None
         self.waits: TurnWait | None = None
+        self.answer = LiveAnswer()
         self._prefix = prefix
         self._began: datetime | None = None
         self._doing: tuple[str, datetime] | None = None
@@ -129,6 +136,9 @@ class Progress:
             case events.GenerationRetry():
                 again = f"asks again after {event.error_type or event.code}"
                 self._doing = (f"{again}, retry {event.attempt} of {event.max_attempts}", at)
+                self.answer.clear()
+            case events.GenerationContent():
+                self.answer.clear()
             case events.CompactionEvent(compaction_status="started"):
                 self._doing = ("summarising the conversation", at)
             case events.GenerationEnd() | events.GenerationError() | events.CompactionEvent():
@@ -177,7 +187,20 @@ class Progress:
         parts = [*self._steps(), *doing, *self._describe_spent()]
         below = [row for call in calls[:MOST_ROWS] for row in _rows_of(call, now)]
         more = [f"and {len(calls) - MOST_ROWS} more"] if len(calls) > MOST_ROWS else []
-        return [clean(" · ".join(parts)), *(clean(f"  {row}") for row in (*below, *more, *self._describe_wait(now)))]
+        written = self._describe_answer()
+        return [
+            clean(" · ".join(parts)),
+            *(clean(f"  {row}") for row in (*written, *below, *more, *self._describe_wait(now))),
+        ]
+
+    def _describe_answer(self) -> Iterator[str]:
+        """The end of what is being written, in rows of the terminal's width, and the calls in it."""
+        width = max(shutil.get_terminal_size().columns - 8, 20)
+        said = self.answer.text or self.answer.thinking
+        tail = said[-width * TEXT_ROWS :].splitlines()
+        yield from [row for line in tail for row in wrap(line, width)][-TEXT_ROWS:]
+        for tool, characters in self.answer.calls.values():
+            yield f"writes a call{f' of {tool}' if tool else ''} · {characters:,} characters"
 
     def _describe_wait(self, now: datetime) -> Iterator[str]:
         """Why it stands still, and what to do unless a line above says so; the row of a call tells of its delegate."""

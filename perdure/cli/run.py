@@ -11,11 +11,22 @@ import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import Printer, detach, follow, only_types, print_json, refuse_types, type_names, with_tree
+from perdure.cli.live import (
+    Printer,
+    detach,
+    follow,
+    only_types,
+    print_json,
+    refuse_types,
+    type_names,
+    with_deltas,
+    with_tree,
+)
 from perdure.cli.prompts import PROMPT, add_sender_options, attachments, read_attached, read_history
 from perdure.client import Client, ServerUnreachableError, SessionIdleError, Turn, TurnOptions
 from perdure.client.requests import ResumeOptions
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope, Names
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import BudgetStatus, TurnResult, TurnStatus, WhenBusy
@@ -51,6 +62,7 @@ class Following(TypedDict):
     types: tuple[str, ...]
     names: Names
     tree: bool
+    deltas: bool
     detached: bool
 
 
@@ -66,7 +78,7 @@ class Told(Following):
 as_json = click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
 detached = click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
 
-_FOLLOWING = (as_json, only_types, type_names, with_tree, detached)
+_FOLLOWING = (as_json, only_types, type_names, with_tree, with_deltas, detached)
 _TURN = (
     click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
@@ -108,7 +120,7 @@ def lead(start: Callable[[Client], Awaitable[Turn]], told: Following) -> int:
     """Start the turn and follow it to its end; the exit code."""
     if told["detached"]:
         refuse_types(told["types"], "--detach")
-    printer = Printer(as_json=told["as_json"], types=told["types"], names=told["names"])
+    printer = Printer(as_json=told["as_json"], types=told["types"], names=told["names"], deltas=told["deltas"])
 
     async def main(client: Client) -> int:
         await client.check_worker()
@@ -245,7 +257,7 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
     Models then read the summary and the last messages; `perdure show` and `perdure export` go on giving every
     message. GUIDANCE says what the summary must keep in mind. A session whose turn runs is refused.
     """
-    told = Following(as_json=as_json, types=(), names="perdure", tree=False, detached=detached)
+    told = Following(as_json=as_json, types=(), names="perdure", tree=False, deltas=False, detached=detached)
     ctx.exit(lead(lambda client: client.compact(session, guidance), told))
 
 
@@ -297,9 +309,9 @@ class Session:
         self._client = client
         self._after = after
 
-    def events(self, *, heartbeat: timedelta | None) -> AsyncIterator[Envelope]:
-        """The events until no turn runs or waits."""
-        return self._client.events(self.session, self._after, heartbeat=heartbeat)
+    def events(self, *, heartbeat: timedelta | None, deltas: bool) -> AsyncIterator[Envelope | Delta]:
+        """The events until no turn runs or waits, and pieces of answers if they are wanted."""
+        return self._client.events(self.session, self._after, heartbeat=heartbeat, deltas=deltas)
 
     async def status(self) -> TurnStatus | None:
         """Where the running turn stands; None while nobody can say, as when the server is away."""
@@ -332,6 +344,7 @@ class Session:
 @only_types
 @type_names
 @with_tree
+@with_deltas
 @click.option(
     "--heartbeat",
     type=click.FloatRange(min=0.01, max=86_400),
@@ -349,6 +362,7 @@ def follow_command(  # noqa: PLR0913  # one for each option of the command line
     types: tuple[str, ...],
     names: Names,
     tree: bool,
+    deltas: bool,
     heartbeat: float | None,
 ) -> None:
     """Follow SESSION, from its running or last turn through all that wait or come meanwhile, until none runs.
@@ -359,7 +373,7 @@ def follow_command(  # noqa: PLR0913  # one for each option of the command line
     if heartbeat is not None and not as_json:
         raise MistakeError("--heartbeat prints nothing without --json; add that, or leave it out")
     every = None if heartbeat is None else timedelta(seconds=heartbeat)
-    printer = Printer(as_json=as_json, types=types, names=names, heartbeat=every)
+    printer = Printer(as_json=as_json, types=types, names=names, heartbeat=every, deltas=deltas)
     printer.after = after
     code = with_client(
         lambda client: follow(Session(client, session, after), printer, cancels=False, client=client, tree=tree)

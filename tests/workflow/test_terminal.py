@@ -1,6 +1,7 @@
 """A followed turn at a real terminal: rows that are redrawn, calls and delegates told apart, and the end of asking."""
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -103,3 +104,33 @@ def screen(text: str) -> list[str]:
         else:
             rows[row] += part
     return [line for line in rows if line]
+
+
+async def test_an_answer_is_shown_while_it_is_written_and_once_when_it_is_stored(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-15: what was shown below gives way to the stored answer."""
+    monkeypatch.setenv("TERM", "xterm")
+    text = "The quick brown fox jumps over the lazy dog"
+    streaming = Agent(name="tester", model="openai/scripted", stream="always")
+    async with ScriptedProvider(Script(replies=(say(text),))) as provider, house.worker(streaming):
+        house.use(provider)
+        provider.hold_streams(after=4)
+        async with Terminal("run", "tester", "go", "--session", house.session) as terminal:
+            await terminal.shows("The quick brown fox")
+            assert text not in terminal.text
+            await provider.release_streams()
+            assert await terminal.ends() == 0
+    assert len([line for line in screen(terminal.text) if "The quick brown" in line]) == 1
+
+
+async def test_pieces_are_json_lines_only_if_they_are_asked_for(house: House) -> None:
+    """S-15, S-50: without --deltas the lines are the events alone."""
+    streaming = Agent(name="tester", model="openai/scripted", stream="always")
+    async with ScriptedProvider(Script(replies=(say("one two three"),))) as provider, house.worker(streaming):
+        house.use(provider)
+        _, with_pieces, _ = await perdure("run", "tester", "go", "--json", "--deltas")
+        _, without, _ = await perdure("run", "tester", "go", "--json")
+    pieces = [json.loads(line) for line in with_pieces.splitlines() if '"delta"' in line]
+    assert "one two three".startswith("".join(piece["text"] for piece in pieces))
+    assert '"delta"' not in without

@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 from click.testing import CliRunner
 
-from perdure.cli.errors import CliError
+from perdure.cli.errors import CliError, MistakeError
 from perdure.cli.live import EXIT_CODES, Printer, follow, print_json, show
 from perdure.cli.main import cli
 from perdure.cli.render import Line
 from perdure.client import Turn
 from perdure.contracts.budgets import Usage
+from perdure.contracts.deltas import Delta
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import (
     AgentEnd,
@@ -55,7 +56,9 @@ class FakeTurn:
         self.presses -= 1
         os.kill(os.getpid(), signal.SIGINT)
 
-    async def events(self, after: int = 7, heartbeat: timedelta | None = None) -> AsyncIterator[Envelope]:
+    async def events(
+        self, after: int = 7, heartbeat: timedelta | None = None, *, deltas: bool = False
+    ) -> AsyncIterator[Envelope]:
         if heartbeat is not None:
             yield Envelope(seq=after, session="job-1", turn=1, step=0, at=datetime.now(UTC), event=Heartbeat())
         for seq, event in enumerate(self.given, start=1):
@@ -234,3 +237,18 @@ def test_neither_does_a_line_of_json_which_still_says_the_same(capsys: pytest.Ca
     line = capsys.readouterr().out
     assert line.removesuffix("\n").isprintable()
     assert json.loads(line) == {"session": ESCAPES}
+
+
+def test_pieces_of_answers_are_json_lines_only_if_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """S-15, S-50."""
+    piece = Delta(session="job-1", turn=1, step=1, attempt=1, n=0, text="Hel")
+    printer = Printer(as_json=True, deltas=True)
+    assert (printer.wants_deltas, Printer(as_json=True).wants_deltas) == (True, False)
+    printer.delta(piece)
+    line = json.loads(capsys.readouterr().out)
+    assert (line["type"], line["text"], line["offset"], line["attempt"]) == ("delta", "Hel", 0, 1)
+
+
+def test_pieces_without_json_are_refused() -> None:
+    with pytest.raises(MistakeError, match="--deltas prints JSON lines; add --json"):
+        Printer(as_json=False, deltas=True)

@@ -2,13 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from perdure.cli.progress import MOST_ROWS, Progress, erase_sequence_of
+from perdure.cli.progress import MOST_ROWS, TEXT_ROWS, Progress, erase_sequence_of
 from perdure.cli.render import cut, duration, table, width_of
 from perdure.contracts import events
 from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.deltas import Delta
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.turns import BudgetStatus, StopReason
@@ -183,3 +185,34 @@ def test_a_table_is_aligned_and_as_wide_as_the_terminal() -> None:
 
 def test_rows_are_erased_from_the_first() -> None:
     assert (erase_sequence_of(0), erase_sequence_of(1), erase_sequence_of(3)) == ("", "\r\x1b[J", "\r\x1b[2A\x1b[J")
+
+
+def piece(text: str = "", *, n: int = 0, attempt: int = 1, offset: int = 0, **fields: Any) -> Delta:
+    return Delta(session="job-1", turn=1, step=3, attempt=attempt, n=n, offset=offset, text=text, **fields)
+
+
+def test_an_answer_that_is_being_written_stands_below_until_it_is_stored() -> None:
+    """S-15: a higher attempt clears what was there, and so does a piece that does not fit."""
+    told = Told()
+    told.lines(events.GenerationStart(model="openai/m", messages=2))
+    answer = told.progress.answer
+    answer.add(piece("Hello\nwor"))
+    answer.add(piece("ld", n=1, offset=9))
+    answer.add(piece(kind="tool_call", tool="pay", characters=12, n=2))
+    assert told.rows(1)[1:] == ["  Hello", "  world", "  writes a call of pay · 12 characters"]
+    answer.add(piece("late", n=3, offset=30))
+    assert told.rows(1)[1:] == ["  writes a call of pay · 12 characters"]
+    answer.add(piece("Anew", attempt=2))
+    answer.add(piece("of a lost worker", n=9, offset=4))
+    assert told.rows(1)[1:] == ["  Anew"]
+    told.lines(events.GenerationContent(content="Anew, and whole"))
+    assert told.rows(1)[1:] == []
+
+
+def test_only_the_end_of_a_long_answer_is_shown() -> None:
+    told = Told()
+    told.lines(events.GenerationStart(model="openai/m", messages=2))
+    told.progress.answer.add(piece("word " * 5_000 + "the end"))
+    rows = told.rows(1)[1:]
+    assert len(rows) == TEXT_ROWS
+    assert rows[-1].endswith("the end")
