@@ -16,6 +16,7 @@ from perdure.contracts.turns import SESSION_ID_PATTERN
 from perdure.gateway.problems import ProblemCode, ProblemError
 
 if TYPE_CHECKING:
+    from perdure.gateway.hub import Hub
     from perdure.gateway.limits import Limits
     from perdure.gateway.tokens import Tokens
 
@@ -67,6 +68,7 @@ class Gateway:
     client: Client
     tokens: "Tokens | None"
     limits: "Limits"
+    hub: "Hub"
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
 

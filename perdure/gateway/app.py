@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from perdure.client import Client
 from perdure.gateway.access import Gateway
 from perdure.gateway.guard import Guard
+from perdure.gateway.hub import Hub
 from perdure.gateway.limits import Limits
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import DOCUMENTED, Problem, handle_errors
@@ -52,7 +53,7 @@ def create_app(client: Client) -> FastAPI:
         SettingsError: The tokens cannot be read.
     """
     settings = client.settings
-    gateway = Gateway(client=client, tokens=load_tokens(settings), limits=Limits(settings))
+    gateway = Gateway(client=client, tokens=load_tokens(settings), limits=Limits(settings), hub=Hub(client))
     metrics = HttpMetrics()
 
     @contextlib.asynccontextmanager
@@ -61,6 +62,7 @@ def create_app(client: Client) -> FastAPI:
             yield
         finally:
             gateway.stopping.set()
+            await gateway.hub.close()
 
     app = GatewayApp(
         title="perdure",

@@ -57,6 +57,15 @@ _STEPS = (
 _DELEGATES = select(schema.events.c.body).where(
     schema.events.c.session == bindparam("session"), schema.events.c.type == "delegate_start"
 )
+_DELEGATE_EVENTS = (
+    select(schema.events)
+    .where(
+        schema.events.c.session == bindparam("session"),
+        schema.events.c.type.in_(("delegate_start", "delegate_end")),
+        schema.events.c.seq <= bindparam("last"),
+    )
+    .order_by(schema.events.c.seq)
+)
 _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
 _AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 _ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
@@ -311,6 +320,11 @@ def events(connection: Connection, session: str, *, after: int = 0, limit: int =
     """Events after a sequence number, in order; none for a session that nobody has begun."""
     rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
     return tuple(envelope(row) for row in rows)
+
+
+def delegate_events(connection: Connection, session: str, *, last: int) -> tuple[Envelope, ...]:
+    """When delegates of a session began and ended, in order, up to a sequence number."""
+    return tuple(envelope(row) for row in connection.execute(_DELEGATE_EVENTS, {"session": session, "last": last}))
 
 
 def events_by_key(connection: Connection, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:

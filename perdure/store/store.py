@@ -311,6 +311,7 @@ class Store:
     turn_by_request = _reads(queries.turn_by_request)
     turns = _reads(queries.turns)
     events = _reads(queries.events)
+    delegate_events = _reads(queries.delegate_events)
     events_by_key = _reads(queries.events_by_key)
     transcript = _reads(queries.transcript)
     artifact = _reads(queries.artifact)

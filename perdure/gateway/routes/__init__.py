@@ -7,10 +7,11 @@ as ``OwnSession``, behind the scope. Those of :data:`OPEN_ROUTERS` stand at the 
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, contents, pages, people, schedules, sessions, turns, ui, webhooks
+from perdure.gateway.routes import agents, contents, events, pages, people, schedules, sessions, turns, ui, webhooks
 
 ROUTERS: tuple[APIRouter, ...] = (
     agents.router,
+    events.router,
     sessions.router,
     turns.router,
     people.router,

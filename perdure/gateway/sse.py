@@ -1,0 +1,142 @@
+"""Server-sent events on the wire: frames, and a response that streams them to a reader who may be slow or gone."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from datetime import timedelta
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from perdure.contracts.events import Envelope
+from perdure.contracts.values import JsonValue
+
+PING_EVERY = timedelta(seconds=15)
+"""After so long without an event comes a comment, so that no proxy takes the stream for dead."""
+
+STALL = timedelta(seconds=30)
+"""A reader that takes nothing for so long is dropped."""
+
+RETRY = b"retry: 1000\n\n"
+"""How long a browser waits until it comes again, in ms; the first that a reader gets."""
+
+PING = b": ping\n\n"
+
+HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+
+RESYNC = "resync"
+"""A notice: some events are left out, as the reader wanted."""
+
+DROPPED = "dropped"
+"""A notice: the stream ends though the session does not; come again after that number."""
+
+END = "end"
+"""A notice: the session has no turn that runs or waits, so nothing more comes."""
+
+
+class Frame:
+    """An event as it is sent, made once for all readers.
+
+    Attributes:
+        envelope: The event.
+        body: The lines for ``event:`` and ``data:`` up to the end of the JSON object, without its last brace.
+    """
+
+    __slots__ = ("body", "envelope")
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+        text = envelope.to_json().encode()
+        self.body = b"event: %s\ndata: %s" % (envelope.event.type.encode(), text[:-1])
+
+    @property
+    def seq(self) -> int:
+        """The event's number."""
+        return self.envelope.seq
+
+    def encode(self, place: str, *, replayed: bool) -> bytes:
+        """The frame with the reader's place behind the event, marked as one that stood in the log before, or not."""
+        mark = b', "replayed": true}\n\n' if replayed else b"}\n\n"
+        return b"id: %s\n%s%s" % (place.encode(), self.body, mark)
+
+
+def encode_notice(name: str, data: Mapping[str, JsonValue]) -> bytes:
+    """What is no event: it has no id, so that the reader's place stays where it is."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps(data).encode())
+
+
+Chunks = AsyncGenerator[tuple[bytes, str], None]
+"""Bytes to send, and the reader's place behind them."""
+
+
+class EventStream(Response):
+    """A response that streams until its chunks end, the reader goes, takes nothing, or the gateway stops."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, chunks: Chunks, *, place: str, stopping: asyncio.Event, closing: AsyncExitStack | None = None
+    ) -> None:
+        """Prepare the response.
+
+        Args:
+            chunks: What is sent.
+            place: The reader's place before the first of them.
+            stopping: Ends the stream when it is set.
+            closing: Closed at the end.
+        """
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._chunks = chunks
+        self._place = place
+        self._stopping = stopping
+        self._closing = closing or AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        streaming = asyncio.create_task(self._stream(send))
+        others = [asyncio.create_task(_wait_until_gone(receive)), asyncio.create_task(self._stopping.wait())]
+        try:
+            await asyncio.wait([streaming, *others], return_when=asyncio.FIRST_COMPLETED)
+            if not streaming.done() and self._stopping.is_set():
+                await _cancel(streaming)
+                await self._say_farewell(send)
+        finally:
+            await _cancel(streaming, *others)
+            await self._closing.aclose()
+        if not streaming.cancelled():
+            streaming.result()
+
+    async def _stream(self, send: Send) -> None:
+        try:
+            async with asyncio.timeout(STALL.total_seconds()):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": RETRY, "more_body": True})
+            async with aclosing(self._chunks) as chunks:
+                async for chunk, place in chunks:
+                    async with asyncio.timeout(STALL.total_seconds()):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    self._place = place
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            await self._say_farewell(send)
+
+    async def _say_farewell(self, send: Send) -> None:
+        """Tell the reader where to come again, in case it ever takes it."""
+        notice = encode_notice(DROPPED, {"after": self._place})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STALL.total_seconds()):
+                await send({"type": "http.response.body", "body": notice, "more_body": False})
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: "asyncio.Task[object]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
