@@ -113,13 +113,13 @@ class Tree(Generic[Item]):
         self._envelope_of = envelope_of
         self._members: dict[str, _Member[Item]] = {}
 
-    async def restore(self, session: str, place: TreePlace) -> None:
+    async def begin(self, session: str, place: TreePlace) -> None:
         """Find the delegates that the reader knows of already, and how far it has read them; before :meth:`merge`.
 
         Raises:
             RequestRefusedError: A log of the tree ends before the place.
         """
-        await self._restore(self._add(session, place.after, None), place)
+        await self._find_delegates(self._add(session, place.after, None), place)
         numbers = await from_store(lambda: self._store.last_seqs(list(self._members)))
         for member in self._members.values():
             if member.seq > (last := numbers.get(member.session, 0)):
@@ -149,7 +149,7 @@ class Tree(Generic[Item]):
         self._members[session] = member
         return member
 
-    async def _restore(self, member: "_Member[Item]", place: TreePlace) -> None:
+    async def _find_delegates(self, member: "_Member[Item]", place: TreePlace) -> None:
         if not member.seq:
             return
         read = partial(self._store.delegate_events, member.session, last=member.seq)
@@ -162,7 +162,7 @@ class Tree(Generic[Item]):
                     continue
                 below = self._add(event.delegate, seq or 0, member)
                 below.has_ended = event.delegate in over
-                await self._restore(below, place)
+                await self._find_delegates(below, place)
 
     async def _wait(self) -> bool:
         """Wait until some member has an item; False at the end of all."""

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
+from starlette.status import HTTP_200_OK, HTTP_204_NO_CONTENT
 
 from perdure.client import RequestRefusedError, TurnClosedError
 from perdure.client.executions import Runs
@@ -33,7 +34,13 @@ _ANSWERS: dict[int | str, dict[str, object]] = {
 Types = Annotated[str, Query(max_length=2_000, description="Only events of these types, separated by commas")]
 
 
-@router.get("/sessions/{session}/events", operation_id="follow_session", response_class=EventStream, responses=_ANSWERS)
+@router.get(
+    "/sessions/{session}/events",
+    status_code=HTTP_200_OK,
+    operation_id="follow_session",
+    response_class=Response,
+    responses=_ANSWERS,
+)
 async def follow_session(  # noqa: PLR0913 - each is one of the query's
     session: OwnSession,
     gateway: GatewayOf,
@@ -53,12 +60,12 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
     if tree and gap_policy == "notify":
         raise RequestRefusedError("gap_policy: a tree is always whole; leave tree=1 or gap_policy=notify out")
     if await _is_over(gateway, session, place):
-        return Response(status_code=204)
+        return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
         if tree:
             whole = Tree(await gateway.client.store(), partial(_read_frames, gateway.hub), _envelope_of)
-            await whole.restore(session, place)
+            await whole.begin(session, place)
             chunks = _encode_tree(whole.merge(), names)
         else:
             chunks = _encode(gateway.hub.follow(session, place.after, gap_policy), names)
