@@ -23,12 +23,16 @@ CHECKS = (
 )
 
 
-async def fuzz(door: Door, token: str, folder: Path, config: str, examples: int) -> None:
-    """Have schemathesis make requests, and fail with what it found."""
+STREAM = "follow_session"
+"""Lasts as long as its session has a turn that runs or waits."""
+
+
+async def fuzz(door: Door, token: str, folder: Path, config: str, examples: int, *choice: str) -> None:
+    """Have schemathesis make requests, of all routes or of those chosen, and fail with what it found."""
     (folder / "schemathesis.toml").write_text(config, encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(folder / "schemathesis.toml")),
-        *("run", f"{door.url}/openapi.json", "--checks", ",".join(CHECKS), "--seed", "15"),
+        *("run", f"{door.url}/openapi.json", "--checks", ",".join(CHECKS), "--seed", "15", *choice),
         *(
             "--max-examples",
             str(examples),
@@ -59,4 +63,6 @@ async def test_requests_of_every_kind_are_answered_as_the_document_says(house: H
             started = await http.post("/v1/sessions", json={"agent": "tester", "prompt": "1 + 1", "session": "known"})
             assert started.status_code == 202, started.text
             await (await house.client.attach("known", 1)).result()
-            await fuzz(door, tokens["ann"], tmp_path, '[parameters]\n"path.session" = "known"\n', 4)
+            known = '[parameters]\n"path.session" = "known"\n'
+            await fuzz(door, tokens["ann"], tmp_path, known, 8, f"--include-operation-id={STREAM}")
+            await fuzz(door, tokens["ann"], tmp_path, known, 4, f"--exclude-operation-id={STREAM}")

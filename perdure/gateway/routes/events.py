@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 _ANSWERS: dict[int | str, dict[str, object]] = {
     200: {
         "description": "Server-sent events, until no turn of the session runs or waits",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {}},
     },
     204: {"description": "The session has no turn that runs or waits, and nothing after that event"},
 }
