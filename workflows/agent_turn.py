@@ -39,6 +39,7 @@ from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Carried, Place, TurnState
 from perdure.engine.turn import Turn, note_end, run_turn, state_of
+from perdure.engine.world import StandStill
 from perdure.workflows import failures, options, stubs, visibility
 from perdure.workflows.delegates import Background, Children, collect, read_outcome
 from perdure.workflows.handlers import Handlers, Opened, Refused, read_input, unreadable
@@ -95,6 +96,8 @@ class AgentTurn(Handlers):
             self.shown_state = visibility.state_shown()
             # What came in before this line waits in the mailbox already; what was carried is older.
             self.mail = carried.mail.followed_by(self.mail)
+        if self.mail.paused is not None:
+            self._deadline.hold("pause")
         self._deadline.watch(self._state)
         try:
             result = await self._commit(await run_turn(self._turn, self))
@@ -125,12 +128,12 @@ class AgentTurn(Handlers):
         """Open the turn; a request that was refused or carried out before gives its result at once."""
         info = workflow.info()
         self.opened = None
-        self.mail = replace(self.mail, queued=(*request.queued, *self.mail.queued))
+        self.mail = replace(self.mail, queued=(*request.queued, *self.mail.queued), paused=request.paused)
         if request.cancelled is not None:
             self.mail = limits.stop(self.mail, CancelRequest(reason=request.cancelled), workflow.now())
         opening = OpenTurn(
             session=info.workflow_id,
-            request=replace(request, queued=(), cancelled=None),
+            request=replace(request, queued=(), cancelled=None, paused=None),
             request_id=request.request_id or info.run_id,
             run_started_at=info.start_time,
         )
@@ -210,15 +213,17 @@ class AgentTurn(Handlers):
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
         """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
         visibility.show_action(self, action)
-        began = workflow.now()
-        self._deadline.stop()
-        left = None if action.until is None else max(action.until - began, timedelta(0))
+        self._deadline.hold("people")
+        left = None if action.until is None else max(action.until - workflow.now(), timedelta(0))
         await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
-        waited = workflow.now() - began
-        self._deadline.watch(replace(self._state, waited=self._state.waited + waited))
-        return waited
+        return self._deadline.release("people", self._state)
 
-    async def pause(self, seconds: float) -> None:
+    async def stand_still(self, action: StandStill) -> None:
+        """Wait for the end of the pause, in this workflow alone: no activity, and no time of the budget."""
+        visibility.show_action(self, action)
+        await self._until(lambda: self.mail.paused is None)
+
+    async def wait(self, seconds: float) -> None:
         """Wait before the model is told of its failure; a stop ends the wait."""
         await self._until(lambda: False, timedelta(seconds=seconds))
 
@@ -351,7 +356,9 @@ class AgentTurn(Handlers):
         return True
 
     def _rotate(self, place: Place) -> NoReturn:
-        carried = Carried(turn=self._background.charge(self._state), mail=self.mail, place=place)
+        state = self._background.charge(self._state)
+        state = replace(state, waited=state.waited + self._deadline.settle())
+        carried = Carried(turn=state, mail=self.mail, place=place)
         # The store has the rest of the request by now. A request without an id goes by that of its first run.
         request = replace(
             self._request,
@@ -436,7 +443,7 @@ class AgentTurn(Handlers):
         request = messages.request_of(
             first, store=origin.store if origin else "", tenant=origin.tenant if origin else ""
         )
-        workflow.continue_as_new(replace(request, queued=tuple(rest)))
+        workflow.continue_as_new(replace(request, queued=tuple(rest), paused=self.mail.paused))
 
     async def _drop_the_queue(self) -> None:
         """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""

@@ -1,6 +1,8 @@
 """The message handlers of a running turn: what clients, operators and people send, and the turn's time limit.
 
 The handlers only write into the mailbox; the turn reads it. So they never wait for work, and cannot lose any.
+
+Long, because Temporal wants the handlers of a workflow in its class, each with its validator.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from perdure.contracts.budgets import LIMITS, ExtendRequest
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
 from perdure.contracts.names import Query, Signal, Update
+from perdure.contracts.pauses import PauseReceipt, PauseRequest
 from perdure.contracts.turns import (
     MAX_WAITING_BYTES,
     MAX_WAITING_MESSAGES,
@@ -31,7 +34,8 @@ from perdure.contracts.turns import (
     SendRequest,
     TurnStatus,
 )
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, replace
+from perdure.contracts.waits import Pause
 from perdure.engine import input_requests, limits, messages
 from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Mailbox, TurnState
@@ -102,19 +106,24 @@ class Refused:
     error: ErrorDetail
 
 
+PAUSED = "paused"
+"""What the status query says that a paused turn does."""
+
+
 class Deadline:
-    """Watches the time budget; ``past`` says that it is used up."""
+    """Watches the time budget; ``past`` says that it is used up. The time stands still while a reason holds it."""
 
     def __init__(self) -> None:
         self.past = False
         self._watching: asyncio.Task[None] | None = None
         self._counts = False
+        self._holds = limits.Holds()
 
     def watch(self, state: TurnState) -> None:
-        """Count from the turn's beginning, without the time it waited for people."""
+        """Count from the turn's beginning, without the time it waited for people or was paused."""
         self._counts = True
         limit = state.policy.budgets.seconds
-        if limit is None:
+        if limit is None or self._holds.any:
             return
 
         async def watch() -> None:
@@ -125,14 +134,33 @@ class Deadline:
         self._watching = asyncio.create_task(watch())
 
     def changed(self, state: TurnState) -> None:
-        """Count to another limit, unless the turn waits for people right now."""
+        """Count to another limit, unless the time stands still right now."""
         if self._counts:
-            self.stop()
+            self._stop_watching()
             self.watch(state)
+
+    def hold(self, reason: limits.HoldReason) -> None:
+        """Let the time stand still, for one more reason."""
+        self._holds.hold(reason, workflow.now())
+        self._stop_watching()
+
+    def release(self, reason: limits.HoldReason, state: TurnState) -> timedelta:
+        """Take a reason back; once none is left the time counts again. The time that stood still."""
+        held = self._holds.release(reason, workflow.now())
+        if self._watching is None and self._counts:
+            self.watch(replace(state, waited=state.waited + held))
+        return held
+
+    def settle(self) -> timedelta:
+        """The time that has stood still so far, and is not yet in the state."""
+        return self._holds.settle(workflow.now())
 
     def stop(self) -> None:
         """Count no longer."""
         self._counts = False
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
@@ -182,9 +210,7 @@ class Handlers:
         # A request that names no turn stops the one that runs, also before its number is known.
         if asked.turn is None and asked.request_id is None and self.opened is None:
             self.mail = limits.stop(self.mail, asked, came_at)
-        await workflow.wait_condition(lambda: self.opened is not None)
-        if not isinstance(opened := self.opened, Opened):
-            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+        opened = await self._wait_opened()
         self.mail, receipt = self._take_cancel(asked, opened, came_at)
         return receipt
 
@@ -211,9 +237,7 @@ class Handlers:
         asked = _message(given)
         request_id = asked.request_id or _update_id()
         # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
-        await workflow.wait_condition(lambda: self.opened is not None)
-        if not isinstance(opened := self.opened, Opened):
-            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+        opened = await self._wait_opened()
         running, message = (
             self._running(opened),
             QueuedMessage.model_validate({**dict(asked), "request_id": request_id}),
@@ -327,6 +351,44 @@ class Handlers:
         except ExtendError as error:
             raise refuse(ReasonCode.REQUEST_INVALID, str(error)) from None
 
+    @workflow.update(name=Update.PAUSE)
+    async def pause_session(self, *given: JsonValue) -> PauseReceipt:
+        """Let nothing begin any more; what runs finishes. The session stays paused through the turns that wait."""
+        asked, opened = _pause_request(given), await self._wait_opened()
+        changed = self.mail.paused is None
+        if changed:
+            self.mail = replace(self.mail, paused=Pause(since=workflow.now(), reason=asked.reason, by=asked.by))
+            self._deadline.hold("pause")
+        return PauseReceipt(turn=opened.turn, changed=changed)
+
+    @pause_session.validator
+    def _check_pause(self, *given: JsonValue) -> None:
+        _pause_request(given)
+
+    @workflow.update(name=Update.UNPAUSE)
+    async def unpause_session(self, *given: JsonValue) -> PauseReceipt:
+        """Let the session go on."""
+        _pause_request(given)
+        opened = await self._wait_opened()
+        changed = self.mail.paused is not None
+        self.mail = replace(self.mail, paused=None)
+        if self.turn is not None and changed:
+            # No await stands in between: whatever the turn does with its state, it does it with this one.
+            state = self.turn.state
+            self.turn.state = replace(state, waited=state.waited + self._deadline.release("pause", state))
+        return PauseReceipt(turn=opened.turn, changed=changed)
+
+    @unpause_session.validator
+    def _check_unpause(self, *given: JsonValue) -> None:
+        _pause_request(given)
+
+    async def _wait_opened(self) -> Opened:
+        """The running turn, once it has its number; refused if the turn was."""
+        await workflow.wait_condition(lambda: self.opened is not None)
+        if not isinstance(opened := self.opened, Opened):
+            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+        return opened
+
     @workflow.query(name=Query.STATUS)
     def status(self) -> TurnStatus:
         """Where the turn stands."""
@@ -347,6 +409,7 @@ class Handlers:
             spent=state.own_spent,
             requests=input_requests.input_requests(state) if self.run_state is RunState.WAITING_FOR_INPUT else (),
             todos=state.todos,
+            paused=self.mail.paused,
         )
 
     @property
@@ -355,6 +418,8 @@ class Handlers:
         state = self.state
         if state is not None and state.ending is not None:
             return RunState.ENDED
+        if self.mail.paused is not None and self.activity == PAUSED:
+            return RunState.PAUSED
         waits = state is not None and state.calls.asking and state.calls.asked and not state.calls.pending
         return RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING
 
@@ -369,6 +434,10 @@ class Handlers:
 
 def _message(given: Sequence[JsonValue]) -> SendRequest:
     return read_input(given, SendRequest, what="message", send='{"prompt": "text"}')
+
+
+def _pause_request(given: Sequence[JsonValue]) -> PauseRequest:
+    return read_input(or_nothing(given), PauseRequest, what="pause", send='{"reason": "why", "by": "who"}, or {}')
 
 
 def _cancel_request(given: Sequence[JsonValue]) -> CancelRequest:

@@ -24,8 +24,8 @@ from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import waits_for_grants
 from perdure.engine.state import BackgroundDelegate, TurnState
-from perdure.engine.world import Action
-from perdure.workflows.handlers import Handlers
+from perdure.engine.world import Action, StandStill
+from perdure.workflows.handlers import PAUSED, Handlers
 
 SUMMARY_CHARACTERS = 120
 """Longest summary of an activity: it is shown in one row."""
@@ -183,6 +183,9 @@ def show_action(inbox: Handlers, action: Action) -> None:
         inbox.activity = f"compact, step {action.step}"
     elif isinstance(action, RunHooks):
         inbox.activity = "hooks: " + ", ".join(action.calling)
+    elif isinstance(action, StandStill):
+        inbox.activity, why = PAUSED, _MARKS.sub(_ESCAPED, str(action.pause).removeprefix(PAUSED))
+        rows = f"\n- goes on by `perdure unpause {state.origin.session}`"
     elif isinstance(action, AskPeople):
         inbox.activity = "ask"
     elif isinstance(action, CallDelegates):
@@ -201,9 +204,12 @@ def show_action(inbox: Handlers, action: Action) -> None:
     workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}{rows}"))
 
 
+_STATES: dict[type[Action], RunState] = {WaitForPeople: RunState.WAITING_FOR_INPUT, StandStill: RunState.PAUSED}
+
+
 def _show_state(inbox: Handlers, state: TurnState, action: Action) -> None:
     """Upsert the state when it changes: an event, so only when the turn begins to wait, and when it goes on."""
-    now = RunState.WAITING_FOR_INPUT if isinstance(action, WaitForPeople) else RunState.RUNNING
+    now = _STATES.get(type(action), RunState.RUNNING)
     if now is inbox.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
         return
     inbox.shown_state = now

@@ -1,4 +1,4 @@
-"""``perdure cancel``: stop turns, of one session or of all that a filter means."""
+"""``perdure cancel``, ``pause`` and ``unpause``: stop turns, or have a session stand still."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -97,3 +97,35 @@ def _show(outcomes: Sequence[CancelOutcome], *, as_json: bool) -> None:
         print_table(("session", "turn", "agent", "outcome", "error"), rows)
     else:
         click.echo("no turn runs that the filters mean; nothing to cancel")
+
+
+@click.command("pause")
+@click.argument("session")
+@click.option("--reason", default="", metavar="TEXT", help="Why; who looks at the session reads it.")
+@click.option("--by", default="", metavar="NAME", help="Who says so.")
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def pause_command(*, session: str, reason: str, by: str, as_json: bool) -> None:
+    """Have SESSION stand still: what runs finishes, and nothing begins until `perdure unpause SESSION`.
+
+    Delegates that work for the session are paused too. It may take days: a paused session costs nothing, needs no
+    worker, and its time counts against no limit of seconds. With --json the object has session, paused and changed.
+    """
+    changed = with_client(lambda client: client.pause(session, reason, by=by))
+    if as_json:
+        print_json({"session": session, "paused": True, "changed": changed})
+    else:
+        state = "is paused" if changed else "was paused already"
+        click.echo(f"session {session} {state}; 'perdure unpause {session}' goes on")
+
+
+@click.command("unpause")
+@click.argument("session")
+@click.option("--by", default="", metavar="NAME", help="Who says so.")
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+def unpause_command(*, session: str, by: str, as_json: bool) -> None:
+    """Have a paused SESSION, and the delegates that work for it, go on."""
+    changed = with_client(lambda client: client.unpause(session, by=by))
+    if as_json:
+        print_json({"session": session, "paused": False, "changed": changed})
+    else:
+        click.echo(f"session {session} goes on" if changed else f"session {session} was not paused")

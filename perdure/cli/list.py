@@ -29,6 +29,9 @@ from perdure.store.records import Closure, RegisteredAgent, TurnGlance
 
 HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
+STATES = [state.value for state in RunState if state is not RunState.PAUSED]
+"""States to list by. That a running turn is paused stands in its line: Temporal knows, and the store does not."""
+
 MOST_LOOKED_AT = 500
 """Running turns that the server is asked about for ``--stuck`` and ``--needs-version``."""
 
@@ -61,7 +64,7 @@ class Since(click.ParamType[datetime]):
 
 
 @click.command("list")
-@click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only sessions in this state.")
+@click.option("--state", type=click.Choice(STATES), help="Only sessions in this state.")
 @click.option(
     "--stop-reason",
     type=click.Choice([reason.value for reason in StopReason]),

@@ -15,6 +15,8 @@ VERBS: dict[str, str] = {
     "send": "Send a message: the next turn, or into the running one.",
     "follow": "Follow the running or last turn of a session.",
     "cancel": "Cancel the running turn of a session, or of many.",
+    "pause": "Have a session stand still until it is unpaused.",
+    "unpause": "Have a paused session go on.",
     "extend": "Other limits for the running turn of a session.",
     "inbox": "What waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
@@ -39,7 +41,7 @@ VERBS: dict[str, str] = {
 
 _MODULES: dict[str, str] = {
     **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
-    "cancel": "control",
+    **dict.fromkeys(("cancel", "pause", "unpause"), "control"),
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),

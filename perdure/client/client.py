@@ -37,7 +37,7 @@ from perdure.client.requests import (
     validate,
 )
 from perdure.client.schedules import Schedules
-from perdure.client.sessions import Sessions, describe_missing_session
+from perdure.client.sessions import Sessions
 from perdure.client.stream import EventReader, Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
@@ -317,21 +317,7 @@ class Client:
             UnknownSessionError: There is no such session, or no such turn of it.
             StoreError: The store is needed and cannot be read.
         """
-        newest = await self._runs.find_newest(session)
-        if turn is None and newest is not None and newest.running:
-            return self._sessions.turn(session, newest.request_id, newest.run_id)
-        try:
-            store = await self.store()
-            record = await store.session(session)
-        except NotFoundError:
-            if newest is None:
-                raise UnknownSessionError(describe_missing_session(session)) from None
-            return self._sessions.turn(session, newest.request_id, newest.run_id, turn)
-        run_id = newest.run_id if newest is not None else None
-        ahead = newest is not None and newest.running
-        if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
-            raise UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {record.turn}")
-        return self._sessions.turn(session, "", run_id, turn or record.turn)
+        return await self._sessions.attach(session, turn)
 
     @overload
     def events(
@@ -436,6 +422,23 @@ class Client:
         if dry_run:
             return [outcome_of(row, "would_cancel") for row in listed]
         return await cancel_listed(self._runs, listed, reason, drop_queue=drop_queue)
+
+    async def pause(self, session: str, reason: str = "", *, by: str = "") -> bool:
+        """Have a session stand still: what runs finishes, and nothing begins until it is unpaused. False if it does so.
+
+        Delegates that work for it are paused too. Time that it is paused counts against no limit of ``seconds``. A
+        cancel ends a paused turn; the turns of messages that wait begin paused.
+
+        Raises:
+            SessionIdleError: No turn of the session runs.
+            UnknownSessionError: There is no session of that id.
+            NoWorkerError: No worker took the request.
+        """
+        return await self._sessions.pause(session, Update.PAUSE, reason, by)
+
+    async def unpause(self, session: str, *, by: str = "") -> bool:
+        """Have a paused session and its delegates go on; False if it was not paused. Raises what :meth:`pause` does."""
+        return await self._sessions.pause(session, Update.UNPAUSE, "", by)
 
     async def budget(self, session: str) -> BudgetStatus | None:
         """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""

@@ -19,6 +19,7 @@ from perdure.client.errors import (
     NoWorkerError,
     RequestRefusedError,
     SessionBusyError,
+    SessionIdleError,
     TurnClosedError,
     UnknownAgentError,
     UnknownSessionError,
@@ -35,18 +36,30 @@ from perdure.client.requests import (
 )
 from perdure.client.stream import EventReader, events_of_turns
 from perdure.client.turn import Place, Turn
-from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, send_again, update_errors
+from perdure.client.updates import (
+    TIMEOUT,
+    NotTakenError,
+    UpdateRefusedError,
+    deliver,
+    send_again,
+    send_pause,
+    update_errors,
+)
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
-from perdure.contracts.turns import SendReceipt, SendRequest, TurnRequest, WhenBusy
+from perdure.contracts.pauses import PauseRequest
+from perdure.contracts.turns import RunState, SendReceipt, SendRequest, TurnRequest, WhenBusy
 from perdure.contracts.values import replace
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, StoreError
 from perdure.store.records import TurnRecord
+
+MOST_DELEGATES = 500
+"""Delegates of one caller that are paused with it."""
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
 """How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
@@ -208,6 +221,37 @@ class Sessions:
             await self.check_worker()
             msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
+
+    async def pause(self, session: str, update: Update, reason: str, by: str) -> bool:
+        """Pause a session or have it go on, then the delegates that work for it; whether that changed anything."""
+        request = validate(PauseRequest, {"reason": reason, "by": by})
+        if await self.runs.find_newest(session) is None:
+            await self.check_known(session)
+        # The caller is first: it begins no delegate once it is paused.
+        receipt = await send_pause(self.temporal, session, update, request)
+        below = await (await self.store()).sessions(caller=session, state=RunState.RUNNING, limit=MOST_DELEGATES)
+        for delegate, _ in below:
+            with contextlib.suppress(SessionIdleError):  # it has ended meanwhile
+                await self.pause(delegate.session, update, reason, by)
+        return receipt.changed
+
+    async def attach(self, session: str, turn: int | None) -> Turn:
+        """A turn by its number; without one, the turn that runs or else the last."""
+        newest = await self.runs.find_newest(session)
+        if turn is None and newest is not None and newest.running:
+            return self.turn(session, newest.request_id, newest.run_id)
+        try:
+            store = await self.store()
+            record = await store.session(session)
+        except NotFoundError:
+            if newest is None:
+                raise UnknownSessionError(describe_missing_session(session)) from None
+            return self.turn(session, newest.request_id, newest.run_id, turn)
+        run_id = newest.run_id if newest is not None else None
+        ahead = newest is not None and newest.running
+        if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
+            raise UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {record.turn}")
+        return self.turn(session, "", run_id, turn or record.turn)
 
     async def keep_files(self, session: str, files: Files) -> tuple[FilePart, ...]:
         """What stands for a prompt's images and files in the store, which is not opened without any."""

@@ -17,6 +17,7 @@ from perdure.client.patience import PAUSE
 from perdure.client.requests import validate
 from perdure.contracts.budgets import ExtendRequest, Limits
 from perdure.contracts.names import Update
+from perdure.contracts.pauses import PauseReceipt, PauseRequest
 from perdure.contracts.turns import BudgetStatus
 
 Result = TypeVar("Result")
@@ -140,6 +141,30 @@ def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> 
     if not request.limits:
         raise RequestRefusedError("name at least one limit, such as max_steps=50")
     return request
+
+
+async def send_pause(
+    temporal: temporalio.client.Client, session: str, update: Update, request: PauseRequest
+) -> PauseReceipt:
+    """Pause the session's running turn, or have it go on.
+
+    Raises:
+        SessionIdleError: No turn of the session runs.
+        NoWorkerError: No worker took the update.
+    """
+    try:
+        return await deliver(lambda: send_update(temporal, session, update, request, PauseReceipt))
+    except UpdateRefusedError as error:
+        raise RequestRefusedError(f"session {session!r} refused to {update}: {error}") from error
+    except NotTakenError as error:
+        if error.why == "lost":
+            raise NoWorkerError(
+                f"no worker took the {update} for session {session!r}; start one, and try again"
+            ) from error
+        raise SessionIdleError(f"no turn of session {session!r} runs, so that there is nothing to {update}") from None
+    except TimeoutError:
+        msg = f"no worker took the {update} for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
+        raise NoWorkerError(msg) from None
 
 
 async def send_limits(temporal: temporalio.client.Client, session: str, request: ExtendRequest) -> BudgetStatus:

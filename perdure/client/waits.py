@@ -395,6 +395,10 @@ def _wait_of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> T
     """Nothing is under way: the turn waits for people, for delegates, or for a pause to pass."""
     session, status = _session(described), seen.status
     since = _time(seen.events[0].event_time) if seen.events else None
+    if status is not None and status.state is RunState.PAUSED and status.paused is not None:
+        return _wait_of_pause(session, f"the session is {status.paused}", status.paused.since)
+    if status is None and _state(described) == RunState.PAUSED:
+        return _wait_of_pause(session, "the session is paused", since)
     if status is not None and status.requests:
         return wait_for_person(session, status.requests, since)
     delegates = [pending.workflow_id for pending in described.pending_children]
@@ -413,6 +417,11 @@ def _wait_of_idle(described: DescribeWorkflowExecutionResponse, seen: Seen) -> T
             next_at=_timer_ends(seen),
         )
     return None
+
+
+def _wait_of_pause(session: str, text: str, since: datetime | None) -> TurnWait:
+    advice = f"'perdure unpause {session}' goes on"
+    return TurnWait(session=session, cause=Cause.PAUSED, text=text, advice=advice, since=since)
 
 
 def _timer_ends(seen: Seen) -> datetime | None:

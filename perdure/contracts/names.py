@@ -67,6 +67,8 @@ class Update(StrEnum):
     DENY = "deny"
     EXTEND = "extend"
     CANCEL = "cancel"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
 
 
 class Query(StrEnum):

@@ -25,7 +25,7 @@ from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, PublicValue, Value, refuse_unknown_fields
-from perdure.contracts.waits import TurnWait
+from perdure.contracts.waits import Pause, TurnWait
 
 T = TypeVar("T")
 
@@ -135,6 +135,7 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     WAITING_FOR_INPUT = "waiting_for_input"
+    PAUSED = "paused"
     ENDED = "ended"
 
 
@@ -323,6 +324,7 @@ class Continuation(TurnRequest):
         queued: Messages for the turns after this one.
         cancelled: Reason with which the turn ends as soon as it is open: it was cancelled while its message waited.
         replaces: The turn in whose place this one begins, where that turn began.
+        paused: The pause of the session, which goes on in this turn.
         carried: State of a turn that rotated.
     """
 
@@ -330,6 +332,7 @@ class Continuation(TurnRequest):
     queued: tuple[QueuedMessage, ...] = ()
     cancelled: str | None = None
     replaces: int | None = None
+    paused: Pause | None = None
     carried: JsonValue = None
 
     @property
@@ -571,6 +574,8 @@ class TurnStatus(PublicValue):
     """Open input requests."""
     todos: tuple[Todo, ...] = ()
     """The agent's list."""
+    paused: Pause | None = Field(default=None, exclude_if=lambda pause: pause is None)
+    """The pause of the session, also while what runs is still finishing."""
     waits_for: TurnWait | None = Field(default=None, exclude_if=lambda wait: wait is None)
     """Why the turn stands still, if it does; filled in by the client, because the workflow cannot know."""
 

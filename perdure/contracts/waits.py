@@ -16,6 +16,23 @@ WAITS_FOR_A_SHARE = "waiting for what delegates may spend"
 """How the status query names a turn that goes on when a delegate in the background gives back its share."""
 
 
+class Pause(Value):
+    """A pause of a session: nothing begins until somebody ends it.
+
+    Attributes:
+        since: When it was asked for.
+    """
+
+    since: datetime
+    reason: str = ""
+    by: str = ""
+
+    def __str__(self) -> str:
+        """Who has paused the session, and why."""
+        by, why = f" by {self.by}" if self.by else "", f": {self.reason}" if self.reason else ""
+        return f"paused{by}{why}"
+
+
 class Cause(StrEnum):
     """Why a turn stands still; the first ones weigh most."""
 

@@ -321,6 +321,40 @@ def _helps(model: ModelPolicy, error: ErrorDetail) -> bool:
     return error.code in HELPED or (error.code, error.type) == UNKNOWN_MODEL or error.code in model.also_on
 
 
+HoldReason = Literal["people", "pause"]
+"""Why the time of a turn stands still."""
+
+
+class Holds:
+    """When the time of a turn does not count: while it waits for people, or is paused, or both."""
+
+    def __init__(self) -> None:
+        self._reasons: set[HoldReason] = set()
+        self._since: datetime | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether the time stands still."""
+        return bool(self._reasons)
+
+    def hold(self, reason: HoldReason, now: datetime) -> None:
+        """Stop the time, for one more reason."""
+        self._since = self._since if self._reasons else now
+        self._reasons.add(reason)
+
+    def release(self, reason: HoldReason, now: datetime) -> timedelta:
+        """Take a reason back; once none is left, the time that stood still."""
+        was_held = self.any
+        self._reasons.discard(reason)
+        return self.settle(now) if was_held and not self._reasons else timedelta(0)
+
+    def settle(self, now: datetime) -> timedelta:
+        """The time that stood still until now, counted once."""
+        held = timedelta(0) if self._since is None else now - self._since
+        self._since = now if self._reasons else None
+        return held
+
+
 class WrongTurnError(ValueError):
     """A cancel names a turn that neither runs nor waits; the message says which do."""
 

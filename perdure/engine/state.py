@@ -13,6 +13,7 @@ from perdure.contracts.input_requests import Reply, Settled
 from perdure.contracts.tools import Delegated, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
 from perdure.contracts.values import Value, replace
+from perdure.contracts.waits import Pause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +267,7 @@ class Mailbox:
         steered: Messages for this turn's next generation.
         taken: Request ids of the steered messages that were read, the last hundred: they are not read again.
         cancel: The first request to cancel this turn; ``cancel_at`` is when it came.
+        paused: The pause of the session; nothing of the turn begins until it is taken back.
         replies: Replies to input requests that the turn has not applied yet.
         settled: Decisions about input requests, the last hundred: a second reply is compared with them.
     """
@@ -275,6 +277,7 @@ class Mailbox:
     taken: tuple[str, ...] = ()
     cancel: CancelRequest | None = None
     cancel_at: datetime | None = None
+    paused: Pause | None = None
     replies: tuple[Reply, ...] = ()
     settled: tuple[Settled, ...] = ()
 
@@ -310,6 +313,7 @@ class Mailbox:
             taken=self.taken,
             cancel=first.cancel,
             cancel_at=first.cancel_at,
+            paused=later.paused or self.paused,
             replies=(*self.replies, *later.replies),
             settled=(*self.settled, *later.settled)[-MAX_WAITING_MESSAGES:],
         )

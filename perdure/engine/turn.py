@@ -17,7 +17,7 @@ from perdure.engine.calls import CallTools
 from perdure.engine.delegates import CallDelegates
 from perdure.engine.generation import Failed
 from perdure.engine.state import Calls, Ending, HookState, Mailbox, Origin, Place, TurnState
-from perdure.engine.world import Stopped, World
+from perdure.engine.world import StandStill, Stopped, World
 
 
 @dataclass
@@ -103,6 +103,8 @@ def ending_of(state: TurnState) -> Ending | None:
 
 async def _take_step(turn: Turn, world: World) -> None:
     """Make room in the context, or ask the model and carry out what it says; or go on in a fresh history."""
+    if await _stood_still(turn, world):
+        return
     trigger = generation.compaction_due(turn.state)
     if trigger is not None:
         await _compact(turn, world, generation.compact(turn.state, trigger))
@@ -114,6 +116,16 @@ async def _take_step(turn: Turn, world: World) -> None:
     answer = await _generate(turn, world, action)
     if answer is not None and await _show_answer_to_hooks(turn, world, answer):
         await _finish_step(turn, world)
+
+
+async def _stood_still(turn: Turn, world: World) -> bool:
+    """Wait while the session is paused. True if it was: other things may have come in meanwhile."""
+    if world.mail.paused is None:
+        return False
+    await world.stand_still(StandStill(world.mail.paused))
+    _reopen_if_steered(turn, world)
+    _stop_if_asked(world)
+    return True
 
 
 async def _compact(turn: Turn, world: World, action: Compact) -> None:
@@ -138,7 +150,7 @@ async def _generate(turn: Turn, world: World, action: Generate) -> Generation | 
     turn.state = hooks.with_answer(state, action, outcome)
     world.mail = world.mail.read(len(action.steered))
     if outcome.retry_seconds:
-        await world.pause(outcome.retry_seconds)
+        await world.wait(outcome.retry_seconds)
     return outcome
 
 
@@ -185,7 +197,8 @@ async def _settle_calls(turn: Turn, world: World) -> None:
         await _catch_up(turn, world)
         turn.state = calls.carry_out(turn.state)
         if turn.state.calls.pending:
-            await _run_calls(turn, world)
+            if not await _stood_still(turn, world):
+                await _run_calls(turn, world)
         elif turn.state.has_open_calls:
             await _ask_people(turn, world)
         turn.state = calls.carry_out(turn.state)

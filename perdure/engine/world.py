@@ -4,6 +4,7 @@ Its two makers are ``workflows/agent_turn.py`` and ``perdure/testing/memory_turn
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn
+from perdure.contracts.waits import Pause
 from perdure.engine import delegates
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
@@ -20,8 +22,25 @@ from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox
 
+
+@dataclass(frozen=True)
+class StandStill:
+    """Begin nothing until the pause is taken back."""
+
+    pause: Pause
+
+
 Action = (
-    RunHooks | Generate | Compact | CallTools | CallDelegates | AwaitDelegates | AskPeople | WaitForPeople | CommitTurn
+    RunHooks
+    | Generate
+    | Compact
+    | CallTools
+    | CallDelegates
+    | AwaitDelegates
+    | AskPeople
+    | WaitForPeople
+    | StandStill
+    | CommitTurn
 )
 """What a turn asks of the world."""
 
@@ -54,8 +73,12 @@ class World(Protocol):
         """Ask the model."""
         ...
 
-    async def pause(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait before the model is told of its failure."""
+        ...
+
+    async def stand_still(self, action: StandStill) -> None:
+        """Wait until the pause of the session is taken back. The turn's own clock does not count it."""
         ...
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, false, func, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
@@ -139,6 +139,8 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     if (agent := wanted.get("agent")) is not None:
         yield turns.agent == agent
     if (state := wanted.get("state")) is not None:
+        if state is RunState.PAUSED:  # known to Temporal alone: they are listed as running
+            yield false()
         running = schema.sessions.c.open_turn.is_not(None)
         yield ~running if state is RunState.ENDED else running
         if state is not RunState.ENDED:

@@ -31,6 +31,7 @@ from perdure.contracts.turns import (
     WhenBusy,
 )
 from perdure.contracts.values import replace
+from perdure.contracts.waits import Pause
 from perdure.engine import delegates, hooks, input_requests, limits, messages
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
@@ -39,7 +40,7 @@ from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import extend, waits_for_grants
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.turn import Turn, note_end, run_turn, state_of
-from perdure.engine.world import World
+from perdure.engine.world import StandStill, World
 from perdure.testing.calls import Call
 from perdure.testing.clock import Clock
 from perdure.worker.app import Activities
@@ -85,6 +86,10 @@ class RunningTurn:
         """
         self._turn.send(QueuedMessage(prompt=prompt, when_busy=when_busy, request_id=uuid.uuid4().hex))
 
+    def pause(self, reason: str = "", *, seconds: float) -> None:
+        """Pause the session, and take that back after so many seconds of virtual time."""
+        self._turn.pause(reason, seconds)
+
     def extend(self, *, end: bool = False, **limits: Unpack[Limits]) -> None:
         """Set limits; the others stay."""
         self._turn.extend(ExtendRequest.model_validate({**limits, "end": end}))
@@ -117,7 +122,7 @@ class MemoryTurn(World):
         self._background: dict[str, _Delegate] = {}
         self._asked: set[str] = set()
         self._past = False
-        self._counts = True
+        self._holds = limits.Holds()
         self._changes = 0
         around.turns.append(self)
 
@@ -127,7 +132,7 @@ class MemoryTurn(World):
         results = [await self._carry_out(self._request)]
         while self.mail.queued:
             message, *rest = self.mail.queued
-            self.mail = Mailbox(queued=tuple(rest))
+            self.mail = Mailbox(queued=tuple(rest), paused=self.mail.paused)
             results.append(await self._carry_out(messages.request_of(message, store=self._state.origin.store)))
         return results
 
@@ -136,7 +141,9 @@ class MemoryTurn(World):
         if isinstance(opened, TurnResult):
             return opened
         self.turn = Turn(opened)
-        self._past, self._counts = False, True
+        self._past, self._holds = False, limits.Holds()
+        if self.mail.paused is not None:
+            self._holds.hold("pause", self.now)
         if request.reply is not None:
             self.mail = input_requests.accept_first_reply(opened, self.mail, request.reply, self.now)
         return await self._commit(await run_turn(self._turn, self))
@@ -175,6 +182,19 @@ class MemoryTurn(World):
         self.mail, _ = messages.take_message(self.mail, message, running, self.now)
         self._clock.look()
 
+    def pause(self, reason: str, seconds: float) -> None:
+        """Let nothing begin for so long."""
+        self.mail = replace(self.mail, paused=Pause(since=self.now, reason=reason))
+        self._holds.hold("pause", self.now)
+        self._clock.start(self._unpause(seconds))
+
+    async def _unpause(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self.mail = replace(self.mail, paused=None)
+        state = self._state
+        self._turn.state = replace(state, waited=state.waited + self._holds.release("pause", self.now))
+        self._changes += 1
+
     def extend(self, asked: ExtendRequest) -> None:
         """Change the limits of the turn."""
         self._turn.state = extend(self._state, asked, self.now)
@@ -202,8 +222,8 @@ class MemoryTurn(World):
 
     @property
     def _due(self) -> datetime | None:
-        """When the time budget is used up; none while people are waited for."""
-        if self.turn is None or not self._counts or (limit := self._state.policy.budgets.seconds) is None:
+        """When the time budget is used up; none while the time stands still."""
+        if self.turn is None or self._holds.any or (limit := self._state.policy.budgets.seconds) is None:
             return None
         return self._state.origin.started_at + self._state.waited + limit
 
@@ -265,22 +285,26 @@ class MemoryTurn(World):
 
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
         """Have the requests replied to."""
-        began, self._counts = self.now, False
+        self._holds.hold("people", self.now)
         for request in self.requests:
             if request.request_id not in self._asked and (said := self.around.ask(request)) is not None:
                 self._asked.add(request.request_id)
                 self._clock.start(self._reply(*said))
-        left = None if action.until is None else action.until - began
+        left = None if action.until is None else action.until - self.now
         await self._until(lambda: bool(self.mail.replies), left)
-        self._counts = True
-        return self.now - began
+        return self._holds.release("people", self.now)
+
+    async def stand_still(self, action: StandStill) -> None:
+        """Wait for the end of the pause."""
+        del action
+        await self._until(lambda: self.mail.paused is None)
 
     async def _reply(self, reply: Reply, seconds: float) -> None:
         await self._clock.sleep(seconds)
         with contextlib.suppress(input_requests.TooEarlyError):
             self.mail, _ = input_requests.accept_reply(self._state, self.mail, reply, self.now)
 
-    async def pause(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait before the model is told of its failure."""
         await self._until(lambda: False, timedelta(seconds=seconds))
 

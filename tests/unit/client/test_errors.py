@@ -89,6 +89,8 @@ def odd_calls() -> dict[str, list[Call]]:
         ],
         "Client.fork": [lambda client: client.fork("gone"), lambda client: client.fork("gone", at=-1)],
         "Client.inbox": [lambda client: client.inbox()],
+        "Client.pause": [lambda client: client.pause("gone"), lambda client: client.pause("gone", "r" * 2000)],
+        "Client.unpause": [lambda client: client.unpause("gone")],
         "Client.resume": [lambda client: client.resume("gone"), lambda client: client.resume("gone", turn=-1)],
         "Client.send": [lambda client: client.send("gone", "go"), lambda client: client.send("gone", "")],
         "Client.sessions": [lambda client: client.sessions(agent="nobody")],

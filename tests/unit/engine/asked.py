@@ -16,7 +16,7 @@ from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, Place, TurnState
 from perdure.engine.turn import Turn, run_turn
-from perdure.engine.world import Action, World
+from perdure.engine.world import Action, StandStill, World
 from tests.unit.engine.opening import NOW
 
 
@@ -52,8 +52,11 @@ class Silent(World):
     async def generate(self, action: Generate) -> Generation | Failed | None:
         raise Asked(action)
 
-    async def pause(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         raise AssertionError(seconds)
+
+    async def stand_still(self, action: StandStill) -> None:
+        raise AssertionError(action)
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:
         raise Asked(action)

@@ -19,6 +19,7 @@ from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, TurnResult, WhenBusy
+from perdure.contracts.waits import Pause
 from perdure.engine import delegates, input_requests, messages
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
@@ -27,7 +28,7 @@ from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
 from perdure.engine.turn import Turn, note_end, state_of
-from perdure.engine.world import Action, World
+from perdure.engine.world import Action, StandStill, World
 from tests.unit.engine.asked import run_now
 from tests.unit.engine.fates import answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
@@ -211,7 +212,9 @@ class Simulation(World):
         elif happening == "extend":
             self._extend()
         elif happening == "cancel" and self.mail.cancel is None and self.script.of(False, True):
-            if reason := self.script.of("", "why"):
+            if self.mail.queued:
+                self.mail = replace(self.mail, paused=Pause(since=self.now))
+            elif reason := self.script.of("", "why"):
                 self.mail = replace(self.mail, cancel=CancelRequest(reason=reason), cancel_at=self.now)
             else:
                 self._send("interrupt")
@@ -271,8 +274,16 @@ class Simulation(World):
             came.append(outcome)
         return outcome
 
-    async def pause(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         self._meanwhile()
+
+    async def stand_still(self, action: StandStill) -> None:
+        with self._moment(action):
+            began = self.now
+            for _ in range(3):
+                self._meanwhile(counts=False)
+            self.mail = replace(self.mail, paused=None)
+            self.turn.state = replace(self.state, waited=self.state.waited + (self.now - began))
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:
         with self._moment(action) as came:
