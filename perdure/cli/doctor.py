@@ -26,6 +26,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.cli.connection import describe, open_store, with_client
 from perdure.cli.errors import CliError, ExitCode
+from perdure.cli.gateway import gateway_url, readiness_of
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean
 from perdure.cli.waits import list_running_turns
@@ -213,6 +214,19 @@ async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(check="events", ok=None, text=text, fix=fix)
     for finding in look_at_agents(agents):
         yield finding
+
+
+async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
+    """Whether the gateway is ready, if one is said to be anywhere."""
+    url = gateway_url(settings)
+    if url is None:
+        return
+    said = await asyncio.to_thread(readiness_of, url)
+    if said == "ready":
+        yield Finding(check="gateway", ok=True, text=f"{url} is ready")
+    else:
+        fix = "start it with 'perdure gateway', or set PERDURE_GATEWAY_ADDRESS to where it is"
+        yield Finding(check="gateway", ok=False, text=f"{url}: {said}", fix=fix, code=ExitCode.UNREACHABLE)
 
 
 def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
@@ -414,6 +428,7 @@ def examine(deadline: float) -> list[Finding]:
     asked = [
         Asking("server", ask_server(settings, cluster), fix="check TEMPORAL_ADDRESS, TLS and the network"),
         Asking("store", ask_store(settings), fix="check PERDURE_STORE_URL and the network"),
+        Asking("gateway", ask_gateway(settings), fix="check PERDURE_GATEWAY_ADDRESS and the network"),
     ]
     found = [*found, temporal, *(finding for asking in asked for finding in asking.collect(deadline))]
     secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import signal
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.util import find_spec
@@ -16,10 +18,14 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
-from perdure.settings import Settings, load_settings, secrets_of
+from perdure.local_files import find
+from perdure.settings import Settings, is_set, load_settings, secrets_of
 
 DEFAULT_GATEWAY_PORT = 8234
 """The gateway's port on this machine, unless another is chosen."""
+
+PROBE_SECONDS = 8.0
+"""How long a gateway may take to say whether it is ready: it asks the server and the store."""
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 """What the extra ``gateway`` brings."""
@@ -98,6 +104,27 @@ def token_command(*, name: str, tenant: str, scopes: tuple[str, ...]) -> None:
     token, line = make_token(name, tenant, [Scope(scope) for scope in scopes])
     click.echo(f"the token, shown this once: {token}", err=True)
     click.echo(line)
+
+
+def gateway_url(settings: Settings) -> str | None:
+    """Where a gateway is said to be: by PERDURE_GATEWAY_ADDRESS, or by ``perdure dev`` here; None if by neither."""
+    if is_set("gateway_address"):
+        return f"http://{settings.gateway_address}"
+    file = find()
+    return file.addresses.gateway_url if file is not None and file.is_live else None
+
+
+def readiness_of(url: str) -> str:
+    """What a gateway says of itself: ``ready``, or what does not answer, itself included."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=PROBE_SECONDS) as reply:  # noqa: S310 - http, by the caller
+            said: bytes = reply.read(10_000)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(10_000)
+    except (OSError, ValueError) as error:
+        return f"it does not answer ({error})"
+    return " · ".join(said.decode(errors="replace").split("\n")).strip(" ·")
 
 
 class GatewayProcess:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from perdure import Agent
 from perdure.cli.main import cli
 from perdure.cli.server import find_free_port
 from perdure.gateway.tokens import hash_of
+from tests.gateway import gateway
 from tests.house import House, eventually
 
 AGENT = Agent(name="tester", model="openai/scripted", instructions="Add.")
@@ -56,6 +58,25 @@ async def test_a_gateway_serves_until_sigterm_and_its_log_is_json(house: House) 
     audited = [line for line in lines if line["logger"] == "perdure.audit"]
     assert (audited[0]["who"], audited[0]["action"], audited[0]["session"]) == ("local", "start_session", house.session)
     await house.temporal.get_workflow_handle(house.session).terminate()
+
+
+async def test_the_doctor_asks_the_gateway_that_is_configured(house: House) -> None:
+    """And says nothing of one where none is."""
+
+    async def checked() -> dict[str, Any] | None:
+        report = await asyncio.to_thread(CliRunner().invoke, cli, ["doctor", "--json"])
+        checks = {check["check"]: check for check in json.loads(report.stdout)["checks"]}
+        return checks.get("gateway")
+
+    assert await checked() is None
+    async with gateway(house) as door:
+        house.environment.setenv("PERDURE_GATEWAY_ADDRESS", door.url.removeprefix("http://"))
+        found = await checked()
+        assert found is not None
+        assert (found["ok"], found["text"]) == (True, f"{door.url} is ready")
+    gone = await checked()
+    assert gone is not None
+    assert (gone["ok"], "perdure gateway" in gone["fix"]) == (False, True)
 
 
 def test_other_machines_are_not_let_in_without_tokens(house: House) -> None:
