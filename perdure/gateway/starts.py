@@ -11,6 +11,7 @@ from fastapi import Header
 from pydantic import BaseModel
 
 from perdure.client import RequestRefusedError, SessionBusyError, Turn, UnknownAgentError, UnknownSessionError
+from perdure.client.executions import Runs
 from perdure.client.requests import Content
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.errors import ReasonCode
@@ -121,6 +122,7 @@ async def _start(
 ) -> TurnTicket:
     session, fresh = starting.session, False
     if starting.new:
+        await _check_unclaimed(gateway, store, caller, session)
         claimed = await store.claim_session(session, caller.tenant)
         if claimed.tenant != caller.tenant:
             raise UnknownSessionError(describe_missing_session(session))
@@ -146,6 +148,18 @@ async def _start(
         opened = await store.turn_by_request(session, turn.request_id)
         number = opened.turn if opened is not None else before + 1
     return TurnTicket(session=session, turn=number, request_id=turn.request_id)
+
+
+async def _check_unclaimed(gateway: Gateway, store: Store, caller: Caller, session: str) -> None:
+    """See that no turn is about to open the session that was started past the gateway: it may be another tenant's.
+
+    Raises:
+        UnknownSessionError: One is.
+    """
+    if await store.tenant_of(session) is not None or not await Runs(gateway.client.temporal).is_running(session):
+        return
+    if await store.tenant_of(session) != caller.tenant:  # as it is when another request has started it meanwhile
+        raise UnknownSessionError(describe_missing_session(session))
 
 
 async def _look(store: Store, session: str) -> tuple[int, bool]:

@@ -207,3 +207,22 @@ async def test_a_running_turn_gets_other_limits_and_says_where_it_stands(house: 
         assert (await ended(door.http, house.session, 1))["result"]["stop_reason"] == "cancelled"
         idle = await door.http.get(f"{at}/status")
         assert (idle.status_code, idle.json()["code"]) == (409, "request.session_idle")
+
+
+async def test_a_turn_that_its_worker_refuses_says_why(house: House) -> None:
+    """It was accepted, so the answer had its number; it has no row, and its run tells what became of it."""
+    async with ScriptedProvider(Script(replies=(say("2"),))) as provider, house.worker(AGENT), gateway(house) as door:
+        house.use(provider)
+        at = f"/v1/sessions/{house.session}"
+        inline = {"name": "own", "model": "openai/scripted", "instructions": "Add."}
+        body = {"agent": "own", "prompt": "go", "session": house.session, "definition": inline}
+        ticket = (await door.http.post("/v1/sessions", json=body)).json()
+        refused = await ended(door.http, house.session, ticket["turn"])
+        assert (refused["result"]["stop_reason"], refused["result"]["turn"]) == ("error", None)
+        assert (await door.http.get(f"{at}/turns/1")).json() == refused
+        assert (await door.http.get(at)).json()["error"] == refused["result"]["error"]
+        await door.http.post("/v1/sessions", json={"agent": "tester", "prompt": "go", "session": house.session})
+        assert (await ended(door.http, house.session, 1))["result"]["output"] == "2"
+        far = (await door.http.post(f"{at}/resume", json={"at": 99, "prompt": "go"})).json()
+        assert "no step 99" in (await ended(door.http, house.session, far["turn"]))["result"]["error"]
+        assert (await door.http.get(f"{at}/turns/3")).json()["code"] == "request.unknown_turn"

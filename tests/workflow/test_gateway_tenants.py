@@ -114,6 +114,20 @@ async def test_of_two_tenants_that_start_one_session_at_once_one_gets_it(house: 
             await house.temporal.get_workflow_handle(str(body["session"])).terminate()
 
 
+async def test_a_job_that_was_started_past_the_gateway_is_nobody_elses_before_it_opens(house: House) -> None:
+    """No worker has opened it, so the store knows nothing of it; another tenant can neither claim nor stop it."""
+    lines, tokens = token_lines(eve=("evil", "admin"))
+    await house.store.register_agents([AGENT.definition])
+    await house.client.start("tester", "1 + 1", session=house.session, tenant="acme")
+    async with gateway(house, gateway_tokens=lines) as door, door.holder(tokens["eve"]) as eve:
+        taken = await eve.post("/v1/sessions", json={**BODY, "session": house.session})
+        assert (taken.status_code, taken.json()["code"]) == (404, "request.unknown_session")
+        for method, path in (("GET", ""), ("POST", "/cancel"), ("GET", "/turns/1")):
+            assert (await eve.request(method, f"/v1/sessions/{house.session}{path}")).status_code == 404
+    assert await house.store.tenant_of(house.session) is None
+    await house.temporal.get_workflow_handle(house.session).terminate()
+
+
 async def test_a_token_does_what_its_scopes_say(house: House) -> None:
     lines, tokens = token_lines(reads=("", "read"), runs=("", "run"), approves=("", "approve"))
     await house.store.register_agents([AGENT.definition])

@@ -14,6 +14,7 @@ from starlette.status import HTTP_202_ACCEPTED
 
 from perdure.client import Client, ResumeOptions, Turn, UnknownSessionError
 from perdure.client.client import GUIDANCE
+from perdure.client.executions import Runs
 from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.turns import BudgetStatus, Label, RunState, TurnResult, WhenBusy
@@ -227,26 +228,34 @@ async def get_turn(
     ] = None,
 ) -> TurnView:
     """A turn; with ``Prefer: wait=30`` (RFC 7240) the answer comes when the turn ends, or after that time."""
-    try:
-        joined = await gateway.client.attach(session, turn)
-    except UnknownSessionError as error:
-        raise ProblemError(404, ProblemCode.UNKNOWN_TURN, str(error)) from error
     seconds = 0
     if (asked := _WAIT.search(prefer or "")) is not None:
         seconds = min(int(asked[1]), LONGEST_WAIT)
         response.headers["Preference-Applied"] = f"wait={seconds}"
         response.headers["Vary"] = "Prefer"
-    result = await _wait_for_end(gateway, joined, seconds) if seconds else None
-    return await _turn_view(gateway.client, session, turn, result)
+    try:
+        joined = await gateway.client.attach(session, turn)
+    except UnknownSessionError as error:
+        if (refused := await _refused(gateway.client, session, turn)) is not None:
+            return refused
+        raise ProblemError(404, ProblemCode.UNKNOWN_TURN, str(error)) from error
+    if seconds:
+        await _wait_for_end(gateway, joined, seconds)
+    return await _turn_view(gateway.client, session, turn)
 
 
-async def _wait_for_end(gateway: Gateway, turn: Turn, seconds: int) -> TurnResult | None:
-    """The turn's result if it comes in time; None if not, or if this process is about to stop."""
+async def _wait_for_end(gateway: Gateway, turn: Turn, seconds: int) -> None:
+    """Wait until the turn has ended, but no longer; nor when this process is about to stop.
+
+    Raises:
+        TurnClosedError: Its workflow was terminated, timed out or failed before it could end.
+    """
     ending = asyncio.ensure_future(turn.result())
     stopping = asyncio.ensure_future(gateway.stopping.wait())
     try:
         await asyncio.wait({ending, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return ending.result() if ending.done() else None
+        if ending.done():
+            ending.result()
     finally:
         for task in (ending, stopping):
             task.cancel()
@@ -254,13 +263,29 @@ async def _wait_for_end(gateway: Gateway, turn: Turn, seconds: int) -> TurnResul
                 await task
 
 
-async def _turn_view(client: Client, session: str, turn: int, result: TurnResult | None) -> TurnView:
+async def _turn_view(client: Client, session: str, turn: int) -> TurnView:
     store = await client.store()
     try:
         record = await store.turn(session, turn)
     except NotFoundError:
-        if result is not None:  # refused, so that it never had a number
-            status, state = result.job_status, RunState.ENDED
-            return TurnView(session=session, turn=turn, state=state, job_status=status, result=result)
-        return TurnView(session=session, turn=turn, state=RunState.RUNNING, job_status=JobStatus.RUNNING)
+        refused = await _refused(client, session, turn)
+        opening = TurnView(session=session, turn=turn, state=RunState.RUNNING, job_status=JobStatus.RUNNING)
+        return refused or opening
     return _view(record, waiting=bool(await store.open_requests(session)))
+
+
+async def _refused(client: Client, session: str, turn: int) -> TurnView | None:
+    """The turn that a worker refused to open, so that it has no row; by the session's newest run."""
+    runs, store = Runs(client.temporal), await client.store()
+    try:
+        last = (await store.session(session)).turn
+    except NotFoundError:
+        last = 0
+    newest = await runs.find_newest(session)
+    if turn != last + 1 or newest is None or newest.running:
+        return None
+    result = (await runs.close(session, newest.run_id)).result
+    if result is None or result.turn is not None:
+        return None
+    status, state = result.job_status, RunState.ENDED
+    return TurnView(session=session, turn=turn, state=state, job_status=status, agent=result.agent, result=result)
