@@ -51,6 +51,7 @@ async def fuzz(door: Door, token: str, folder: Path, config: str, examples: int,
         pytest.fail(said.decode(errors="replace")[-12_000:])
 
 
+@pytest.mark.timeout(600)  # some 3,000 requests, which a busy machine answers slowly
 async def test_requests_of_every_kind_are_answered_as_the_document_says(house: House, tmp_path: Path) -> None:
     lines, tokens = token_lines(ann=("acme", "admin"))
     one, two = say("2"), say("4")
