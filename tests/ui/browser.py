@@ -76,7 +76,7 @@ _FOCUS = """
     .find((node) => node.textContent.trim().startsWith(%s));
   label?.control.focus();
   label?.control.select?.();
-  return label !== undefined;
+  return label !== undefined && document.activeElement === label.control;
 })()
 """
 

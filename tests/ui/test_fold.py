@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Budgets, Compaction, RetryPolicy, ask_user, todo, tool
+from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.hooks import HookRule, RetryWithFeedback
 from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from perdure.testing import Script, call, faults, say
@@ -276,3 +277,30 @@ async def test_the_stored_answer_replaces_the_pieces(run: Run) -> None:
     state = folded(run.session, lines[:2], piece("Hel", 0), lines[2:], piece("lo", 3))
     assert state["live"] is None
     assert [block["text"] for block in state["blocks"] if block["kind"] == "answer"] == ["Hello, world."]
+
+
+async def test_any_pieces_give_what_a_reader_in_python_has(run: Run) -> None:
+    session, lines = await opened(run)
+    chance, answer, batches = random.Random(7), LiveAnswer(), []
+    for n in range(300):
+        kind = chance.choice(("text", "text", "thinking"))
+        length = len(answer.text if kind == "text" else answer.thinking)
+        delta = Delta(
+            session=session,
+            turn=1,
+            step=1,
+            attempt=1 + n // 60 + chance.choice((0, 0, 0, 0, -1)),
+            n=n,
+            kind=kind,  # type: ignore[arg-type]
+            offset=chance.choice((length, length, length, 0, length + 2)),
+            text=chance.choice(("a", "bc", "\U0001f600", "é ")),
+        )
+        answer.add(delta)
+        batches.append({"delta": delta.model_dump(mode="json")})
+        if n % 20 == 0:
+            state = folded(session, lines, *batches)
+            parts = (state["live"] or {"parts": {}})["parts"]
+            assert (parts.get("text", {}).get("text", ""), parts.get("thinking", {}).get("text", "")) == (
+                answer.text,
+                answer.thinking,
+            )

@@ -79,6 +79,13 @@ def say_of(detail: Any, *lines: Any) -> dict[str, Any]:
         ((BEGUN, ASKED, RETRIED), None, "waiting", "Retry 3 of 8 in 12 s", "the model call failed in step 1"),
         ((BEGUN, ASKED, WANTED), None, "person", "Waits for a person since 60 s", "an answer to “Which?”"),
         (
+            (BEGUN, ASKED, WANTED),
+            {"state": "running", "waits_for": {**WAIT, "cause": "paused", "text": "the session is paused by ann"}},
+            "waiting",
+            "Paused since 40 s",
+            "the session is paused by ann",
+        ),
+        (
             (BEGUN, ASKED),
             {"state": "ended", "turn": 1, "stop_reason": "error", "error": "terminated", "waits_for": None},
             "bad",

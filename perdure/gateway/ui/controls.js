@@ -7,18 +7,17 @@ const FORMATS = ["openai", "jsonl", "chat", "turns", "events"];
 
 /** Message box and verbs. `may` says for each need why it is not met: {run, approve, idle, busy}. */
 export function Controls({ session, turn, may, paused, ask, changed }) {
-  const begin = (form) => ask({ ...form, done: changed });
   return html`<section class="card controls" aria-labelledby="controls-title"><h2 id="controls-title">Controls</h2>
     <${Message} session=${session} may=${may} changed=${changed} />
     <div class="verbs">
-      <${Verb} text="Cancel the turn" kind="danger" why=${may.run || may.busy} onClick=${() => begin(cancel(session, turn))} />
+      <${Verb} text="Cancel the turn" kind="danger" why=${may.run || may.busy} onClick=${() => ask(cancel(session, turn))} />
       ${paused
-        ? html`<${Verb} text="Go on" why=${may.run || may.busy} onClick=${() => begin(unpause(session))} />`
-        : html`<${Verb} text="Pause" why=${may.run || may.busy} onClick=${() => begin(pause(session))} />`}
-      <${Verb} text="Extend limits" why=${may.run || may.busy} onClick=${() => begin(extend(session))} />
-      <${Verb} text="Compact" why=${may.run || may.idle} onClick=${() => begin(compact(session))} />
-      <${Verb} text="Fork" why=${may.run} onClick=${() => begin(placed("fork", session))} />
-      <${Verb} text="Export" why="" onClick=${() => begin(exported(session))} />
+        ? html`<${Verb} text="Go on" why=${may.run || may.busy} onClick=${() => ask(unpause(session))} />`
+        : html`<${Verb} text="Pause" why=${may.run || may.busy} onClick=${() => ask(pause(session))} />`}
+      <${Verb} text="Extend limits" why=${may.run || may.busy} onClick=${() => ask(extend(session))} />
+      <${Verb} text="Compact" why=${may.run || may.idle} onClick=${() => ask(compact(session))} />
+      <${Verb} text="Fork" why=${may.run} onClick=${() => ask(placed("fork", session))} />
+      <${Verb} text="Export" why="" onClick=${() => ask(exported(session))} />
     </div></section>`;
 }
 
@@ -69,10 +68,10 @@ function cancel(session, turn) {
 function pause(session) {
   return {
     title: "Pause the job",
-    text: "It finishes the step that runs, then stands still until somebody lets it go on.",
-    fields: [],
+    text: "What runs finishes, then the job stands still until somebody lets it go on. That time counts against no limit.",
+    fields: [{ name: "reason", label: "Reason", hint: "shown to whoever asks why it stands still" }],
     action: "Pause",
-    submit: () => post(of(session, "pause"), {}),
+    submit: (values) => post(of(session, "pause"), values.reason ? { reason: values.reason } : {}),
   };
 }
 

@@ -95,6 +95,7 @@ export function Job({ session, who }) {
   const [again, setAgain] = useState(0);
   const [changed, setChanged] = useState(0);
   const [form, setForm] = useState(null);
+  const ask = useMemo(() => (wanted) => setForm({ ...wanted, key: Symbol(wanted.title), done: () => setChanged((was) => was + 1) }), []);
   const [state, light] = useLog(session, again);
   const { session: detail, budget, wrong } = useDetail(session, state, light, changed);
   const turn = turnOf(state);
@@ -114,17 +115,17 @@ export function Job({ session, who }) {
     document.title = `${said.head} · ${session} · perdure`;
   }, [said.head, session]);
   const may = permissions(who, open);
-  const place = useMemo(() => (verb, block) => setForm({ ...placed(verb, session, block), done: () => setChanged((was) => was + 1) }), [session]);
+  const place = useMemo(() => (verb, block) => ask(placed(verb, session, block)), [session]);
 
   if (light.is === "refused" && !state.last) return html`<main id="main" tabindex="-1"><p class="verdict bad"><b>There is nothing to show.</b> ${light.why}</p><p><a href="/ui">All jobs</a></p></main>`;
   return html`<main id="main" class="job" tabindex="-1">
     <header class="title"><h1><a href="/ui">Jobs</a> <span aria-hidden="true">/</span> ${session}</h1><${Light} light=${light} gaps=${state.gaps} last=${state.last} /></header>
-    <${Verdict} said=${said} wrong=${wrong} />
+    <${Verdict} said=${said} wrong=${wrong?.status ? wrong.message : ""} />
     <${People} requests=${openRequests(state)} session=${session} now=${now} may=${may} />
     <nav class="jumps" aria-label="Parts of this page"><a href="#transcript-title">Transcript</a><a href="#controls-title">Controls</a><a href="#log-title">Raw log</a></nav>
     <div class="columns">
       <aside class="side" aria-label="About the job">
-        <${Controls} session=${session} turn=${turn?.number} may=${may} paused=${detail?.waits_for?.cause === "paused"} ask=${setForm} changed=${() => setChanged((was) => was + 1)} />
+        <${Controls} session=${session} turn=${turn?.number} may=${may} paused=${detail?.waits_for?.cause === "paused"} ask=${ask} changed=${() => setChanged((was) => was + 1)} />
         <${Meters} meters=${meters(state, budget, now)} />
         <${Todos} todos=${state.todos} sentence=${open ? state.sentence : ""} />
         <${Delegates} delegates=${state.delegates} session=${session} />
@@ -137,7 +138,7 @@ export function Job({ session, who }) {
         <${Log} lines=${state.lines} session=${session} />
       </div>
     </div>
-    <${Dialog} form=${form} close=${() => setForm(null)} />
+    <${Dialog} key=${form?.key} form=${form} close=${() => setForm((was) => (was === form ? null : was))} />
   </main>`;
 }
 
@@ -145,7 +146,7 @@ function Verdict({ said, wrong }) {
   return html`<section class=${`verdict ${said.tone}`} aria-label="State of the job">
     <p><b>${said.head}</b>${said.text ? html`<span class="text">: ${said.text}</span>` : null} <${Code} code=${said.code} /></p>
     ${said.next ? html`<p class="next">Next: ${said.next}</p>` : null}
-    ${wrong ? html`<p class="wrong">The gateway does not say more: ${wrong.message}</p>` : null}
+    ${wrong ? html`<p class="wrong">The gateway does not say more: ${wrong}</p>` : null}
     <p class="hidden" aria-live="polite">${said.head}</p></section>`;
 }
 

@@ -73,7 +73,7 @@ export function Delegates({ delegates, session }) {
 function Tree({ all, parent, depth }) {
   const below = all.filter((found) => found.parent === parent);
   if (!below.length || depth > 20) return null;
-  return html`<ul class="tree">${below.map((found) => html`<li class=${found.state}>
+  return html`<ul class="tree">${below.map((found) => html`<li class=${`${found.state} ${found.stopReason ?? ""}`}>
     <a href=${page(found.session)}><i class="dot" aria-hidden="true"></i>${found.agent}</a>
     <span class="quiet"> ${found.stopReason ? found.stopReason.replaceAll("_", " ") : SIGNS[found.state]} · ${plural(found.steps ?? 0, "step")}${found.cost ? ` · ${money(found.cost)}` : ""} </span><${Code} code=${found.code} />
     ${found.sentence ? html`<div class="text quiet">${line(found.sentence, 140)}</div>` : null}

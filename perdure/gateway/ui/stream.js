@@ -20,7 +20,6 @@ export function parser(take) {
         continue;
       }
       const colon = line.indexOf(":");
-      if (colon === 0) continue;
       const name = colon < 0 ? line : line.slice(0, colon);
       const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
       if (name === "data") frame.data.push(value);

@@ -13,7 +13,7 @@ const ENDINGS = {
   waiting_for_input: ["person", "Stopped for a person"],
 };
 
-const STUCK = new Set(["version", "workflow_task", "other_store", "store", "paused", "worker", "failure"]);
+const STUCK = new Set(["version", "workflow_task", "other_store", "store", "worker", "failure"]);
 
 /**
  * The verdict: {tone, head, text, next, code}. `detail` is the gateway's answer about the session, or null while it is
@@ -25,6 +25,7 @@ export function verdict(state, detail, now) {
   if (turn === undefined || (turn.end !== null && detail?.state !== "ended" && wait !== null)) return opening(detail, wait, now);
   if (turn.end !== null) return ending(turn);
   if (detail?.state === "ended" && detail.turn === turn.number) return closed(detail);
+  if (wait?.cause === "paused") return standing(wait, now);
   const waiting = openRequests(state);
   if (waiting.length) return person(waiting, turn, now);
   if (wait !== null && !(wait.cause === "provider" && turn.activity?.kind === "retry")) return standing(wait, now);
@@ -44,6 +45,9 @@ function closed(detail) {
 }
 
 function standing(wait, now) {
+  if (wait.cause === "paused") {
+    return { tone: "waiting", head: wait.since ? `Paused since ${since(wait.since, now)}` : "Paused", text: wait.text, next: wait.advice };
+  }
   const stuck = STUCK.has(wait.cause);
   const tries = [];
   if (wait.attempt) tries.push(`attempt ${wait.attempt}`);
