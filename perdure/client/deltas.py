@@ -6,9 +6,10 @@ the answer is stored.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from perdure.client.stream import from_store
 from perdure.contracts.deltas import START, Delta, Place
@@ -76,34 +77,68 @@ async def _renew(store: Store, session: str) -> None:
             await store.watch(session)
 
 
+@dataclass(frozen=True)
+class DeltaBatch:
+    """Pieces that are shown at once, and the place before them: who is at the same place is shown the same."""
+
+    feed: Feed
+    after: Place
+    deltas: tuple[Delta, ...]
+
+
+Item = TypeVar("Item")
+
+
+async def merge_deltas(
+    items: AsyncGenerator[Item, None], feed: Feed, note: Callable[[DeltaReader, Any], None]
+) -> AsyncGenerator[Item | DeltaBatch, None]:
+    """The items, and between them the pieces of the answers that are being written.
+
+    Args:
+        items: Events, alone or several at once.
+        feed: The pieces of their session.
+        note: Tells the reader of the events of an item.
+    """
+    reader = DeltaReader()
+    coming = asyncio.ensure_future(anext(items, None))
+    news = asyncio.ensure_future(feed.wait(feed.version))
+    try:
+        while True:
+            after = reader.place
+            if not coming.done() and (deltas := reader.take(feed)):
+                yield DeltaBatch(feed, after, deltas)
+            if news.done():
+                news = asyncio.ensure_future(feed.wait(feed.version))
+            both: list[asyncio.Future[Any]] = [coming, news]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                continue
+            item = coming.result()
+            if item is None:
+                return
+            note(reader, item)
+            yield item
+            coming = asyncio.ensure_future(anext(items, None))
+            await asyncio.sleep(0)  # what is known already comes before any piece
+    finally:
+        for task in (coming, news):
+            task.cancel()
+        await asyncio.gather(coming, news, return_exceptions=True)
+        await items.aclose()
+
+
 async def with_deltas(
     events: AsyncGenerator[Envelope, None], store: Store, session: str
 ) -> AsyncGenerator[Envelope | Delta, None]:
     """The events of a session, and between them the pieces of the answers that are being written."""
-    reader = DeltaReader()
-    async with watch(store, session), store.live.follow(session) as feed:
-        coming = asyncio.ensure_future(anext(events, None))
-        news = asyncio.ensure_future(feed.wait(feed.version))
-        try:
-            while True:
-                if not coming.done():
-                    for delta in reader.take(feed):
-                        yield delta
-                if news.done():
-                    news = asyncio.ensure_future(feed.wait(feed.version))
-                both: list[asyncio.Future[Any]] = [coming, news]
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    continue
-                envelope = coming.result()
-                if envelope is None:
-                    return
-                reader.note(envelope)
-                yield envelope
-                coming = asyncio.ensure_future(anext(events, None))
-                await asyncio.sleep(0)  # what is known already comes before any piece
-        finally:
-            for task in (coming, news):
-                task.cancel()
-            await asyncio.gather(coming, news, return_exceptions=True)
-            await events.aclose()
+    async with (
+        watch(store, session),
+        store.live.follow(session) as feed,
+        aclosing(merge_deltas(events, feed, DeltaReader.note)) as merged,
+    ):
+        async for item in merged:
+            if isinstance(item, DeltaBatch):
+                for delta in item.deltas:
+                    yield delta
+            else:
+                yield item

@@ -16,6 +16,7 @@ from typing import Literal
 from perdure.client import Client
 from perdure.client.stream import from_store
 from perdure.contracts.values import replace
+from perdure.gateway.pieces import Pieces
 from perdure.gateway.sse import PING_EVERY, Frame
 
 MOST_FRAMES = 256
@@ -132,6 +133,7 @@ class Hub:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.pieces = Pieces(client)
         self._channels: dict[str, Channel] = {}
         self._tasks: dict[Channel, asyncio.Task[None]] = {}
 

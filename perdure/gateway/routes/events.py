@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.status import HTTP_200_OK, HTTP_204_NO_CONTENT
 
 from perdure.client import RequestRefusedError, TurnClosedError
+from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
 from perdure.client.executions import Runs
 from perdure.client.tree import Tree, TreePlace
 from perdure.contracts.errors import PerdureError
@@ -18,6 +19,7 @@ from perdure.contracts.events import Envelope, event_type, is_called
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader
 from perdure.gateway.hub import GapPolicy, Hub, News
+from perdure.gateway.pieces import Pieces
 from perdure.gateway.problems import ProblemCode, problem_of
 from perdure.gateway.sse import DROPPED, END, PING, PING_EVERY, RESYNC, Chunks, EventStream, Frame, encode_notice
 
@@ -50,6 +52,7 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
     types: Types = "",
     gap_policy: Annotated[GapPolicy, Query(description="What a reader gets that is far behind")] = "backfill",
     tree: Annotated[bool, Query(description="The events of delegates too")] = False,
+    deltas: Annotated[bool, Query(description="The session's answers while they are written too")] = False,
     last_event_id: Annotated[
         str | None, Header(max_length=8_000, description="As ``after``, and wins over it: browsers send it")
     ] = None,
@@ -63,12 +66,18 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
         return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
+        pieces = gateway.hub.pieces
+        feed = await stack.enter_async_context(pieces.follow(session)) if deltas else None
         if tree:
             whole = Tree(await gateway.client.store(), partial(_read_frames, gateway.hub), _envelope_of)
             await whole.begin(session, place)
-            chunks = _encode_tree(whole.merge(), names)
+            note = partial(_note_marked, session)
+            merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note)
+            chunks = _encode_tree(merged, names, pieces)
         else:
-            chunks = _encode(gateway.hub.follow(session, place.after, gap_policy), names)
+            news = gateway.hub.follow(session, place.after, gap_policy)
+            following = news if feed is None else merge_deltas(news, feed, _note_news)
+            chunks = _encode(following, names, pieces)
         return EventStream(
             _end(chunks, session, place), place=str(place), stopping=gateway.stopping, closing=stack.pop_all()
         )
@@ -108,11 +117,26 @@ def _is_wanted(frame: Frame, types: Sequence[str]) -> bool:
     return not types or is_called(frame.envelope.event, types)
 
 
-async def _encode(following: AsyncGenerator[News, None], types: Sequence[str]) -> Chunks:
+def _note_news(reader: DeltaReader, news: News) -> None:
+    for frame in news.frames:
+        reader.note(frame.envelope)
+
+
+def _note_marked(session: str, reader: DeltaReader, item: tuple["_Marked", TreePlace]) -> None:
+    """Pieces are of the session itself, and so are the events that they stand between."""
+    if item[0].frame is not None and item[0].frame.envelope.session == session:
+        reader.note(item[0].frame.envelope)
+
+
+async def _encode(following: AsyncGenerator[News | DeltaBatch, None], types: Sequence[str], pieces: Pieces) -> Chunks:
     sent = time.monotonic()
     place = ""
     async with aclosing(following):
         async for news in following:
+            if isinstance(news, DeltaBatch):
+                yield pieces.encode(news), place
+                sent = time.monotonic()
+                continue
             parts = [
                 frame.encode(str(frame.seq), replayed=frame.seq <= news.known)
                 for frame in news.frames
@@ -153,10 +177,21 @@ def _envelope_of(marked: _Marked) -> Envelope | None:
     return None if marked.frame is None else marked.frame.envelope
 
 
-async def _encode_tree(merged: AsyncGenerator[tuple[_Marked, TreePlace], None], types: Sequence[str]) -> Chunks:
+async def _encode_tree(
+    merged: AsyncGenerator[tuple[_Marked, TreePlace] | DeltaBatch, None],
+    types: Sequence[str],
+    pieces: Pieces,
+) -> Chunks:
     sent = time.monotonic()
     async with aclosing(merged):
-        async for marked, place in merged:
+        last = ""
+        async for item in merged:
+            if isinstance(item, DeltaBatch):
+                yield pieces.encode(item), last
+                sent = time.monotonic()
+                continue
+            marked, place = item
+            last = str(place)
             part = b""
             if marked.frame is not None and _is_wanted(marked.frame, types):
                 part = marked.frame.encode(str(place), replayed=marked.replayed)
