@@ -166,6 +166,8 @@ class TurnActivities:
             self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name, self._metrics.tenant_label(frozen.context.tenant)).inc()
+        if before.cut_off is not None:  # which has ended only now
+            await self._notifications.tell_ended(opening.session, before.cut_off)
         fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
         policy = definition.policy(context_window(definition.model), fallbacks)
         times = (request.expires_at for request in before.requests if request.expires_at is not None)

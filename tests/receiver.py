@@ -1,6 +1,7 @@
 """A receiver of webhooks: real HTTP on loopback, whose answers a test chooses, and what it was sent."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,10 +45,11 @@ class Receiver:
 
     @classmethod
     @asynccontextmanager
-    async def listening(cls) -> AsyncIterator["Receiver"]:
+    async def listening(cls, tls: ssl.SSLContext | None = None) -> AsyncIterator["Receiver"]:
         receiver = cls()
-        server = await asyncio.start_server(receiver._serve, "127.0.0.1", 0)
-        receiver.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+        server = await asyncio.start_server(receiver._serve, "127.0.0.1", 0, ssl=tls)
+        scheme = "http" if tls is None else "https"
+        receiver.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
         async with server:
             yield receiver
 

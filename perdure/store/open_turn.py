@@ -275,8 +275,13 @@ def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
         source = find_turn(connection, origin.session or session, origin.turn)
     elif origin is not None and origin.session is not None:
         source = connection.execute(_LAST_TURN, {"session": origin.session}).one_or_none()
-    before = SessionBefore(last=_turn_before(last), begun=_turn_before(begun), source=_turn_before(source))
     stopped = last if begun is None else find_turn(connection, session, begun.turn - 1)
+    before = SessionBefore(
+        last=_turn_before(last),
+        begun=_turn_before(begun),
+        source=_turn_before(source),
+        cut_off=None if stopped is None or not _is_cut_off(stopped) else stopped.turn,
+    )
     if opening.request.reply is None or stopped is None or stopped.result is None:
         return before
     result = TurnResult.model_validate_json(stopped.result)
@@ -286,6 +291,10 @@ def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
     ended, _ = _ledger(connection, {**keys, "turn": (begun or stopped).turn})
     waiting = frozenset(call.call_id for call in calls if call.needs is not None and call.call_id not in ended)
     return replace(before, calls=calls, waiting=waiting, requests=result.requests)
+
+
+def _is_cut_off(row: TurnRow) -> bool:
+    return row.result is None or row.reason_code == ReasonCode.RUNTIME_TURN_CLOSED
 
 
 def _turn_before(row: TurnRow | None) -> TurnBefore | None:

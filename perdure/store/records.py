@@ -132,6 +132,7 @@ class SessionBefore(Value):
         calls: For a turn that a reply starts: the calls of the answer at which the turn before stopped for people.
         waiting: Ids of the calls that still wait for a person.
         requests: Input requests of those calls.
+        cut_off: The number of the turn before this one, if Temporal has ended its workflow before it could end.
     """
 
     last: TurnBefore | None = None
@@ -140,6 +141,7 @@ class SessionBefore(Value):
     calls: tuple[PlannedCall, ...] = ()
     waiting: frozenset[str] = frozenset()
     requests: tuple[InputRequest, ...] = ()
+    cut_off: int | None = None
 
     @property
     def number(self) -> int:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from perdure import Agent
 from perdure.client import RequestRefusedError, UnknownAgentError, UnknownScheduleError, UnknownSessionError
@@ -209,3 +210,35 @@ async def test_the_command_line_does_it_all(house: House) -> None:
         assert (await perdure("schedule", "remove", name))[1] == f"{name} is removed\n"
     code, _, errors = await perdure("schedule", "show", name)
     assert (code, errors.count("\n")) == (2, 1)
+
+
+async def test_a_schedule_for_once_runs_once(house: House) -> None:
+    schedules, name = house.client.schedules, f"once-{house.session[-6:]}"
+    async with ScriptedProvider(Script(replies=(say("one"), say("two")))) as provider, house.worker(AGENT):
+        house.use(provider)
+        soon = datetime.now(UTC) + timedelta(seconds=2)
+        await schedules.add(name, at=soon, agent="tester", prompt="Once.")
+        (run,) = await ran(house, name, "ended")
+        assert run.started_at >= soon.replace(microsecond=0)
+        over = await schedules.get(name)
+        assert (over.runs, over.next_at) == (1, ())
+        await schedules.remove(name)
+
+
+async def test_a_schedule_whose_session_is_gone_pauses_itself(house: House) -> None:
+    schedules, name = house.client.schedules, f"gone-{house.session[-6:]}"
+    async with ScriptedProvider(Script(replies=(say("one"),))) as provider, house.worker(AGENT):
+        house.use(provider)
+        await house.run()
+        await schedules.add(name, cron="@daily", session=house.session, prompt="Still there?")
+        change = text("UPDATE sessions SET tenant = 'another'")
+        await house.store.write("give_away", lambda connection: connection.execute(change).close())
+        await schedules.trigger(name)
+        (run,) = await ran(house, name, "failed")
+        assert "there is no session" in str(run.error)
+
+        async def paused() -> bool:
+            return (await schedules.get(name)).paused
+
+        await eventually(paused)
+        await schedules.remove(name)

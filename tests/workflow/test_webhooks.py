@@ -1,5 +1,7 @@
 """Webhooks end to end: who is told of what, signed and to the byte, also by a receiver that is away."""
 
+import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -14,14 +16,16 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent
+from perdure.activities import webhooks
 from perdure.client import Client, RequestRefusedError, UnknownWebhookError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN, NOTIFY
-from perdure.contracts.webhooks import NewWebhook, Notify, WebhookEvent
+from perdure.contracts.webhooks import EgressError, NewWebhook, Notify, WebhookEvent
 from perdure.settings import Settings
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import House, eventually
 from tests.receiver import Received, Receiver
+from tests.refusing_server import certificate, with_tls
 from tests.workflow.asking import COLOUR, DONE, asker, waiting
 from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.resetting import completed_tasks, reset
@@ -178,6 +182,22 @@ async def test_a_delivery_that_was_lost_with_its_worker_is_started_by_the_next_a
         await arrived(receiver, 2)
     assert [got.message for got in receiver.got] == [f"{first}:1:ended", f"{first}-2:1:ended"]
     assert len(await house.client.webhooks.deliveries(added.id)) == 2
+
+
+async def test_a_turn_that_temporal_has_ended_is_told_of_when_the_next_one_closes_it(
+    house: House, receiver: Receiver
+) -> None:
+    await house.client.webhooks.add(receiver.url, ["ended"])
+    replies = (COLOUR, DONE)
+    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(asker()):
+        house.use(provider)
+        handle = await house.start()
+        await waiting(house, 1)
+        await handle.terminate()
+        await house.run(agent=None)
+        first, second = await arrived(receiver, 2)
+    told = {got.message: json.loads(got.body)["data"]["reason_code"] for got in (first, second)}
+    assert told == {f"{house.session}:1:ended": "runtime.turn_closed", f"{house.session}:2:ended": None}
 
 
 @pytest.fixture
@@ -413,3 +433,65 @@ async def test_the_command_line_does_it_all(house: House, receiver: Receiver) ->
     code, _, errors = await perdure("webhooks", "remove", added.id)
     assert (code, errors.count("\n")) == (2, 1)
     assert "there are no webhooks" in (await perdure("webhooks", "list"))[1]
+
+
+async def test_a_receiver_that_hangs_or_never_stops_talking_holds_nothing_up(
+    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt has its time, and of an answer nothing is read but its status."""
+    added = await house.client.webhooks.add(receiver.url)
+    for_ever = asyncio.Event()
+
+    async def hang(_: Received) -> str:
+        await for_ever.wait()
+        return ""
+
+    async def talk(_: Received) -> str:
+        return "200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + "ffffff\r\n" + "x" * 10_000_000
+
+    async with house.worker(agent("tester")):
+        receiver.answer = talk
+        assert (await house.client.webhooks.test(added.id)).state == "delivered"
+        monkeypatch.setattr(webhooks, "PATIENCE", timedelta(seconds=0.2))
+        receiver.answer = hang
+        hung = await house.client.webhooks.test(added.id)
+    for_ever.set()
+    assert hung.error == "127.0.0.1 did not answer within 0 s"
+
+
+async def test_tls_is_verified_for_the_name_although_the_connection_goes_to_an_address(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = certificate(tmp_path, "localhost")
+    async with Receiver.listening(with_tls(path)) as receiver:
+        url = receiver.url.replace("127.0.0.1", "localhost")
+        other = receiver.url
+        allowed = tuple(address.removesuffix("/hook") for address in (url, other))
+        house.settings = house.settings.model_copy(update={"webhook_allow": allowed})
+        async with await Client.connect(house.settings) as client, house.worker(agent("tester")):
+            added, wrong = await client.webhooks.add(url), await client.webhooks.add(other)
+            webhooks._tls.cache_clear()
+            untrusted = await client.webhooks.test(added.id)
+            monkeypatch.setenv("SSL_CERT_FILE", str(path))
+            webhooks._tls.cache_clear()
+            trusted = await client.webhooks.test(added.id)
+            not_its_name = await client.webhooks.test(wrong.id)
+    webhooks._tls.cache_clear()
+    assert "CERTIFICATE_VERIFY_FAILED" in str(untrusted.error)
+    assert trusted.state == "delivered"
+    assert "CERTIFICATE_VERIFY_FAILED" in str(not_its_name.error)
+    assert len(receiver.got) == 1
+
+
+async def test_a_name_that_stands_for_a_private_address_among_others_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one that answers a public address first, and a private one to whoever asks again."""
+
+    async def both(host: str, port: int) -> list[str]:
+        assert (host, port) == ("example.com", 443)
+        return ["93.184.216.34", "10.0.0.1"]
+
+    monkeypatch.setattr(webhooks, "_resolve", both)
+    with pytest.raises(EgressError, match=r"example.com stands for 10.0.0.1"):
+        await webhooks._Guard(trusted=False).connect_tcp("example.com", 443)

@@ -58,11 +58,12 @@ async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
         turns = activities(store, bodies)
         for number, (request_id, agent) in enumerate([("r1", "helper"), ("r2", "helper"), ("r3", None)], start=1):
             assert (await opened(turns, request_id, agent)).turn == number
-            assert asked == {"session_before": 1, "open_turn": 1}
+            closes = {"webhooks": 1} if number > 1 else {}  # the turn before, which nobody has ended
+            assert asked == {"session_before": 1, "open_turn": 1, **closes}
         assert (await opened(turns, "r2", "helper")).turn == 2
-        assert asked == {"session_before": 1, "open_turn": 1}
+        assert asked == {"session_before": 1, "open_turn": 1, "webhooks": 1}
 
         elsewhere = activities(store, bodies)  # a worker that has opened none of the session's turns
         assert (await opened(elsewhere, "r4", None)).turn == 4
-        assert asked == {"session_before": 1, "events_by_key": 1, "open_turn": 1}
+        assert asked == {"session_before": 1, "events_by_key": 1, "open_turn": 1, "webhooks": 1}
     bodies.close()
