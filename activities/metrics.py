@@ -6,7 +6,7 @@ What is true of all workers together is read from the store when somebody asks: 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -86,6 +86,10 @@ class Metrics:
             self._tenants.add(tenant)
             return tenant
         return OTHER
+
+    def note_cancel(self, took: timedelta) -> None:
+        """Note how long a cancel took, from its request to the commit of its turn."""
+        self.cancel_seconds.observe(max(0.0, took.total_seconds()))
 
     def store_operation(self, operation: str, seconds: float) -> None:
         """Note one store transaction."""

@@ -41,8 +41,10 @@ class Notifications:
         self._store = store
         self._on = on
 
-    async def tell_ended(self, session: str, turn: int) -> None:
-        """Tell that a turn has ended, after its commit. Safe to run twice."""
+    async def tell_ended(self, session: str, turn: int | None) -> None:
+        """Tell that a turn has ended, after the store has its end; None is no turn. Safe to run twice."""
+        if turn is None:
+            return
         await self._tell(WebhookEvent.ENDED, session, turn, (f"{turn}/agent_end",))
 
     async def tell_waiting(self, session: str, turn: int, requests: Sequence[str]) -> None:

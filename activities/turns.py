@@ -166,8 +166,7 @@ class TurnActivities:
             self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
             self._metrics.turns_started.labels(definition.name, self._metrics.tenant_label(frozen.context.tenant)).inc()
-        if before.cut_off is not None:  # which has ended only now
-            await self._notifications.tell_ended(opening.session, before.cut_off)
+        await self._notifications.tell_ended(opening.session, before.cut_off)
         fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
         policy = definition.policy(context_window(definition.model), fallbacks)
         times = (request.expires_at for request in before.requests if request.expires_at is not None)
@@ -343,15 +342,14 @@ class TurnActivities:
             await self._recorded.keep_decisions(commit.session, commit.turn)
             result = await self.delegations.record_result(commit, committed)
         if committed.first:
-            seconds = (committed.ended_at - committed.started_at).total_seconds()
-            self._metrics.turn_seconds.labels(result.agent).observe(seconds)
+            took = committed.ended_at - committed.started_at
+            self._metrics.turn_seconds.labels(result.agent).observe(took.total_seconds())
             if not commit.abandoned:
                 self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
             tenant = self._metrics.tenant_label(committed.tenant)
             self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "", tenant).inc()
             if commit.cancel_requested_at is not None:
-                waited = (committed.ended_at - commit.cancel_requested_at).total_seconds()
-                self._metrics.cancel_seconds.observe(max(0.0, waited))
+                self._metrics.note_cancel(committed.ended_at - commit.cancel_requested_at)
         async with keep_beating(is_bounded=False), store_failures():
             await self._notifications.tell_ended(commit.session, commit.turn)
         # Every field is set, so that the JSON result names each, also those that are null.
