@@ -1,4 +1,4 @@
-"""``perdure cancel``, ``pause`` and ``unpause``: stop turns, or have a session stand still."""
+"""``perdure cancel``, ``pause``, ``unpause`` and ``delete``: stop turns, have a session stand still, erase it."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -129,3 +129,26 @@ def unpause_command(*, session: str, by: str, as_json: bool) -> None:
         print_json({"session": session, "paused": False, "changed": changed})
     else:
         click.echo(f"session {session} goes on" if changed else f"session {session} was not paused")
+
+
+@click.command("delete")
+@click.argument("session")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--histories", is_flag=True, help="Have the Temporal server delete the histories of its turns, too.")
+@click.option("--json", "as_json", is_flag=True, help="One object, as JSON; it does not ask.")
+def delete_command(*, session: str, yes: bool, histories: bool, as_json: bool) -> None:
+    """Erase SESSION and the sessions of its delegates from the store: conversation, events, calls, artifacts.
+
+    A session whose turn runs is refused: cancel it first. Steps that forks stand on stay, and nobody finds them by this
+    id. Temporal keeps the histories of the turns, with previews of what was said, until its own retention, unless
+    --histories has them deleted. An erasure that was cut off goes on when it is asked for again.
+    """
+    if not (yes or as_json):
+        click.confirm(f"erase session {session} for good?", abort=True)
+    erased = with_client(lambda client: client.delete(session, histories=histories))
+    if as_json:
+        print_json(erased.model_dump(mode="json"))
+        return
+    more = f", {len(erased.delegates)} sessions of delegates" if erased.delegates else ""
+    kept = f"; {erased.kept_steps} steps that forks stand on stay" if erased.kept_steps else ""
+    click.echo(f"erased session {session}{more}{kept}")

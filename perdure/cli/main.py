@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "cancel": "Cancel the running turn of a session, or of many.",
     "pause": "Have a session stand still until it is unpaused.",
     "unpause": "Have a paused session go on.",
+    "delete": "Erase a session from the store.",
     "extend": "Other limits for the running turn of a session.",
     "inbox": "What waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
@@ -41,7 +42,7 @@ VERBS: dict[str, str] = {
 
 _MODULES: dict[str, str] = {
     **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
-    **dict.fromkeys(("cancel", "pause", "unpause"), "control"),
+    **dict.fromkeys(("cancel", "pause", "unpause", "delete"), "control"),
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),

@@ -24,6 +24,7 @@ from perdure.client.errors import (
 )
 from perdure.client.read import ToolMetrics
 from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
+from perdure.client.sessions import Erased
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
 from perdure.contracts.errors import PerdureError
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ConnectOptions",
+    "Erased",
     "NoWorkerError",
     "PerdureError",
     "RequestRefusedError",

@@ -37,7 +37,7 @@ from perdure.client.requests import (
     validate,
 )
 from perdure.client.schedules import Schedules
-from perdure.client.sessions import Sessions
+from perdure.client.sessions import Erased, Sessions
 from perdure.client.stream import EventReader, Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
@@ -404,14 +404,14 @@ class Client:
     async def cancel_all(
         self, reason: str = "", *, dry_run: bool = True, drop_queue: bool = True, **wanted: Unpack[OpenFilter]
     ) -> list[CancelOutcome]:
-        """Have the running turns of all sessions stopped that a filter means; without one, of all sessions.
+        """Have the running turns of all sessions stopped that a filter means, at most 5,000 at once.
 
-        What begins after the sessions were listed is left alone. At most 5,000 are cancelled: call again for the rest.
+        What begins after the sessions were listed is left alone.
 
         Args:
             reason: As for :meth:`cancel`.
             dry_run: Whether nothing is cancelled, and the answer says what would be.
-            drop_queue: As for :meth:`cancel`.
+            drop_queue: As there.
             wanted: ``tenant``, ``agent``, ``state``, ``since``, ``caller``, ``delegates``.
 
         Raises:
@@ -426,8 +426,7 @@ class Client:
     async def pause(self, session: str, reason: str = "", *, by: str = "") -> bool:
         """Have a session stand still: what runs finishes, and nothing begins until it is unpaused. False if it does so.
 
-        Delegates that work for it are paused too. Time that it is paused counts against no limit of ``seconds``. A
-        cancel ends a paused turn; the turns of messages that wait begin paused.
+        Delegates are paused too. The time counts against no limit. Messages that wait begin their turns paused.
 
         Raises:
             SessionIdleError: No turn of the session runs.
@@ -439,6 +438,14 @@ class Client:
     async def unpause(self, session: str, *, by: str = "") -> bool:
         """Have a paused session and its delegates go on; False if it was not paused. Raises what :meth:`pause` does."""
         return await self._sessions.pause(session, Update.UNPAUSE, "", by)
+
+    async def delete(self, session: str, *, histories: bool = False) -> Erased:
+        """Erase an idle session and its delegates' from the store; the id may be used anew. What was cut off goes on.
+
+        Steps that forks stand on stay. Temporal keeps histories until its retention, unless ``histories`` is set.
+        It raises SessionBusyError and UnknownSessionError.
+        """
+        return await self._sessions.delete(session, histories=histories)
 
     async def budget(self, session: str) -> BudgetStatus | None:
         """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""

@@ -10,7 +10,7 @@ import temporalio.client
 from pydantic import ValidationError
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetWorkflowExecutionHistoryRequest
 from temporalio.client import (
     WorkflowContinuedAsNewError,
     WorkflowExecutionStatus,
@@ -93,6 +93,19 @@ class Runs:
         description = await self.temporal.get_workflow_handle(session).describe()
         run_id, running = description.run_id, description.status == WorkflowExecutionStatus.RUNNING
         return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
+
+    async def delete_histories(self, session: str) -> int:
+        """Have the server delete the closed runs of a session; how many."""
+        runs = 0
+        with rpc_errors():
+            async for run in self.temporal.list_workflows(f'WorkflowId = "{session}" AND ExecutionStatus != "Running"'):
+                execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
+                request = DeleteWorkflowExecutionRequest(
+                    namespace=self.temporal.namespace, workflow_execution=execution
+                )
+                await self.temporal.workflow_service.delete_workflow_execution(request)
+                runs += 1
+        return runs
 
     async def is_running(self, session: str, run_id: str | None = None) -> bool:
         """Whether the run is open, by default the newest; False also when Temporal no longer has it."""

@@ -52,14 +52,30 @@ from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.pauses import PauseRequest
 from perdure.contracts.turns import RunState, SendReceipt, SendRequest, TurnRequest, WhenBusy
-from perdure.contracts.values import replace
+from perdure.contracts.values import Value, replace
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.store.errors import NotFoundError, StoreError
+from perdure.store.errors import NotFoundError, SessionRunsError, StoreError
 from perdure.store.records import TurnRecord
 
 MOST_DELEGATES = 500
 """Delegates of one caller that are paused with it."""
+
+
+class Erased(Value):
+    """What was erased.
+
+    Attributes:
+        delegates: The sessions of delegates that were erased with it.
+        kept_steps: Steps that forks stand on, which stay under a name that no session can have.
+        histories: Runs that the Temporal server was told to delete.
+    """
+
+    session: str
+    delegates: tuple[str, ...] = ()
+    kept_steps: int = 0
+    histories: int = 0
+
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
 """How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
@@ -234,6 +250,28 @@ class Sessions:
             with contextlib.suppress(SessionIdleError):  # it has ended meanwhile
                 await self.pause(delegate.session, update, reason, by)
         return receipt.changed
+
+    async def delete(self, session: str, *, histories: bool) -> Erased:
+        """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for."""
+        store, newest = await self.store(), await self.runs.find_newest(session)
+        if newest is not None and newest.running:
+            msg = f"a turn of session {session!r} runs; end it with 'perdure cancel {session} --drop-queue' first"
+            raise SessionBusyError(msg)
+        try:
+            # A turn that is open all the same was ended by Temporal.
+            erasure = await store.begin_erasure(session, closed=(await store.session(session)).open_turn)
+        except NotFoundError:
+            raise UnknownSessionError(describe_missing_session(session)) from None
+        except SessionRunsError as error:
+            raise SessionBusyError(str(error)) from error
+        delegates = [record.session for record, _ in await store.sessions(caller=session, limit=MOST_DELEGATES)]
+        for delegate in delegates:
+            with contextlib.suppress(UnknownSessionError):
+                await self.delete(delegate, histories=histories)
+        while await store.erase_slice(erasure):
+            pass
+        runs = await self.runs.delete_histories(session) if histories else 0
+        return Erased(session=session, delegates=tuple(delegates), kept_steps=erasure.kept, histories=runs)
 
     async def attach(self, session: str, turn: int | None) -> Turn:
         """A turn by its number; without one, the turn that runs or else the last."""

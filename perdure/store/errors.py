@@ -31,5 +31,9 @@ class TurnMismatchError(StoreError):
     """The session is at another turn than the caller expected."""
 
 
+class SessionRunsError(StoreError):
+    """A turn of the session runs: the session cannot be erased."""
+
+
 class ResumeRefusedError(StoreError):
     """The session cannot go on from that checkpoint; the message says why, and what can be done."""

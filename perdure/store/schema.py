@@ -187,6 +187,11 @@ steps = Table(
     Index("ix_steps_session", "session", "turn", "step"),
 )
 
+IS_FIRST = text("first.step = 0")
+"""The condition, of an alias ``first``, for the steps that turns begin with; only those have a parent elsewhere."""
+
+Index("ix_steps_begin", steps.c.parent, sqlite_where=text("step = 0"), postgresql_where=text("step = 0"))
+
 tool_calls = Table(
     "tool_calls",
     metadata,

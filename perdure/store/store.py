@@ -20,6 +20,7 @@ from perdure.contracts.events import Event
 from perdure.store import (
     checkpoints,
     commit_turn,
+    erase,
     open_turn,
     queries,
     session_lock,
@@ -293,6 +294,9 @@ class Store:
     holds_call = _reads(tool_calls.holds_call)
     result_of_call = _reads(tool_calls.result_of_call)
     keep_artifacts = _writing_method_of(tool_calls.keep_artifacts)
+
+    begin_erasure = _writing_method_of(erase.begin_erasure)
+    erase_slice = _writing_method_of(erase.erase_slice)
 
     claim_session = _writing_method_of(tenants.claim_session)
     release_session = _writing_method_of(tenants.release_session)

@@ -25,13 +25,15 @@ from perdure import (
     todo,
     tool,
 )
+from perdure.client import SessionIdleError
 from perdure.contracts.names import AGENT_TURN, KNOCK, NOTIFY
 from perdure.contracts.schedules import Knock
+from perdure.contracts.turns import RunState
 from perdure.contracts.values import JsonValue
 from perdure.contracts.webhooks import Notify, Webhook, WebhookEvent
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
-from tests.house import House
+from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, PAY, pay, several, waiting
 from tests.workflow.backgrounds import awaiting, starts
 from tests.workflow.backgrounds import steps as in_turn
@@ -148,6 +150,37 @@ async def is_steered(stage: Stage) -> None:
     await stage.in_the_tool()
     await stage.send("be brief", steer=True)
     stage.body.released.set()
+
+
+async def is_interrupted(stage: Stage) -> None:
+    """A message overtakes one that waits, and takes the place of the turn that runs."""
+    await stage.in_the_tool()
+    await stage.send("second")
+    await stage.send("no, this", when_busy="rollback")
+    stage.body.released.set()
+
+
+async def is_paused(stage: Stage) -> None:
+    """The pause comes while a tool runs, and goes on through the cancel of the turn into the next one."""
+    handle = await stage.in_the_tool(budgets={"seconds": 600})
+    await handle.execute_update("pause", {"reason": "a move", "by": "ann"}, id="pause")
+    stage.body.released.set()
+    await stands_still(stage.house)
+    await stage.send("second")
+    await handle.execute_update("cancel", {"turn": 1}, id="cancel")
+    await stands_still(stage.house, turn=2)
+    await stage.house.temporal.get_workflow_handle(stage.house.session).execute_update("unpause", {}, id="unpause")
+
+
+async def stands_still(house: House, turn: int = 1) -> None:
+    async def paused() -> bool:
+        try:
+            status = await house.client.status(house.session)
+        except SessionIdleError:  # between two turns
+            return False
+        return (status.state, status.turn) == (RunState.PAUSED, turn)
+
+    await eventually(paused)
 
 
 async def is_carried_along(stage: Stage) -> None:
@@ -329,6 +362,8 @@ SCENARIOS = (
     Scenario("queued", (HELD, DONE, DONE, DONE), gets_messages),
     Scenario("queue-dropped", (HELD, DONE), has_its_queue_cancelled),
     Scenario("steered", (HELD, DONE), is_steered),
+    Scenario("interrupted", (HELD, DONE), is_interrupted),
+    Scenario("paused", (HELD, DONE), is_paused),
     Scenario("rotated", (*[COUNT] * 4, HELD, *[COUNT] * 3, DONE, DONE), is_carried_along),
     Scenario("refused", (DONE,), is_refused),
     Scenario("malformed", (DONE,), is_no_request),

@@ -76,6 +76,7 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.check_worker": [lambda client: client.check_worker()],
         "Client.checkpoints": [lambda client: client.checkpoints("gone")],
         "Client.compact": [lambda client: client.compact("gone"), lambda client: client.compact("no id")],
+        "Client.delete": [lambda client: client.delete("gone"), lambda client: client.delete("no id")],
         "Client.deny": [lambda client: client.deny("gone", "call", by="me")],
         "Client.events": [
             lambda client: drained(client.events("gone")),

@@ -111,6 +111,8 @@ def _create_conversations() -> None:
         _time("created_at"),
     )
     op.create_index("ix_steps_session", "steps", ["session", "turn", "step"])
+    first = sa.text("step = 0")
+    op.create_index("ix_steps_begin", "steps", ["parent"], sqlite_where=first, postgresql_where=first)
 
 
 def _create_log() -> None:

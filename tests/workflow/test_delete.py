@@ -1,0 +1,124 @@
+"""A session is erased: nothing of it is left to be found, forks keep what they stand on, and the id is free."""
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from perdure import Agent, tool
+from perdure.client import SessionBusyError, UnknownSessionError
+from perdure.store import erase, schema
+from perdure.testing import Script, ScriptedProvider, call, say
+from tests.house import House, eventually
+from tests.workflow.bodies import Body, happened
+from tests.workflow.delegating import DONE, asks, in_order, played
+from tests.workflow.delegating import agent as delegating_agent
+from tests.workflow.test_command_line import perdure
+
+TABLES = (
+    schema.sessions,
+    schema.turns,
+    schema.steps,
+    schema.events,
+    schema.tool_calls,
+    schema.artifacts,
+    schema.requests,
+    schema.watches,
+)
+
+
+@tool
+def look() -> str:
+    """Look at something."""
+    return "good"
+
+
+LOOKER = Agent(name="tester", model="openai/scripted", tools=[look])
+LOOKS = Script(replies=(call(("look", {})), say("one"), say("two"), say("three")))
+
+
+async def rows(house: House, session: str) -> int:
+    """Rows of all tables that bear the session's id."""
+
+    def count(connection: Connection) -> int:
+        found = [
+            connection.execute(select(func.count()).where(table.c.session == session)).scalar_one() for table in TABLES
+        ]
+        return sum(found)
+
+    return await house.store.read("rows", count)
+
+
+async def test_an_erased_session_is_gone_and_its_id_is_free(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In many slices; an erasure that was cut off goes on when it is asked for again."""
+    monkeypatch.setattr(erase, "SLICE", 3)
+    async with ScriptedProvider(LOOKS) as provider, house.worker(LOOKER):
+        house.use(provider)
+        await house.run()
+        await (await house.client.send(house.session, "more")).result()
+        erasure = await house.store.begin_erasure(house.session)
+        assert await house.store.erase_slice(erasure)
+        assert await rows(house, house.session) > 10
+        code, lines = await perdure("delete", house.session)
+        assert (code, lines[0]["kept_steps"]) == (0, 0)
+        assert await rows(house, house.session) == 0
+        with pytest.raises(UnknownSessionError):
+            await house.client.delete(house.session)
+        turn = await house.client.start("tester", "anew", session=house.session)
+        assert ((await turn.result()).turn, (await turn.result()).output) == (1, "one")
+
+
+async def test_a_session_whose_turn_runs_is_not_erased(house: House) -> None:
+    body = Body()
+    script = Script(replies=(call(("held", {})), say("done")))
+    async with (
+        ScriptedProvider(script) as provider,
+        house.worker(Agent(name="tester", model="openai/scripted", tools=[body.held()])),
+    ):
+        house.use(provider)
+        turn = await house.client.start("tester", "go", session=house.session)
+        await happened(body.started)
+        before = await rows(house, house.session)
+        with pytest.raises(SessionBusyError, match="end it with 'perdure cancel"):
+            await house.client.delete(house.session)
+        assert await rows(house, house.session) == before
+        body.released.set()
+        assert (await turn.result()).output == "done"
+
+
+async def test_a_fork_keeps_the_steps_it_stands_on_and_no_other(house: House) -> None:
+    """They bear a name that no session has; a new session of the old id has nothing of them."""
+    fork = f"{house.session}-fork"
+    async with ScriptedProvider(LOOKS) as provider, house.worker(LOOKER):
+        house.use(provider)
+        await house.run()
+        await (await house.client.fork(house.session, "aside", into=fork)).result()
+        await (await house.client.send(house.session, "more")).result()
+        conversation = await house.client.transcript(fork)
+        erased = await house.client.delete(house.session)
+        assert erased.kept_steps == 3
+        assert await rows(house, house.session) == 0
+        assert await house.client.transcript(fork) == conversation
+        assert len((await house.client.trajectory(fork)).steps) >= 4
+        assert (await (await house.client.send(fork, "on")).result()).output == "three"
+        await (await house.client.start("tester", "anew", session=house.session)).result()
+        assert {step.turn for step in await house.store.steps(house.session)} == {1}
+        await house.client.delete(fork)
+        assert await rows(house, fork) == 0
+
+
+async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for(house: House) -> None:
+    lead, helper = delegating_agent("tester", delegates=["helper"]), delegating_agent("helper")
+    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("1"))
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
+        house.use(provider)
+        await house.run()
+        (below,) = [record.session for record, _ in await house.store.sessions(caller=house.session)]
+
+        async def is_listed() -> bool:
+            query = f'WorkflowId IN ("{house.session}", "{below}") AND ExecutionStatus = "Completed"'
+            return len([run async for run in house.temporal.list_workflows(query)]) == 2
+
+        await eventually(is_listed)
+        erased = await house.client.delete(house.session, histories=True)
+        assert (erased.delegates, erased.histories) == ((below,), 1)
+        assert await rows(house, house.session) == await rows(house, below) == 0
+    assert await house.store.sessions() == ()
