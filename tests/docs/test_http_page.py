@@ -19,7 +19,7 @@ from tests.house import House, eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "http.md").read_text(encoding="utf-8")
-START, JOIN, SEND, INBOX, APPROVE, LOOK = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+START, JOIN, FOLLOW, SEND, INBOX, APPROVE, LOOK = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 
 with_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 
@@ -35,6 +35,11 @@ WRITER = Agent(name="writer", model="openai/scripted", tools=[pay])
 
 async def run(block: str, **variables: str) -> list[Any]:
     """Run a block as it stands on the page; the JSON of each answer."""
+    return [json.loads(line) for line in (await read(block, **variables)).splitlines() if line]
+
+
+async def read(block: str, **variables: str) -> str:
+    """Run a block as it stands on the page; all that it prints."""
     process = await asyncio.create_subprocess_exec(
         *("bash", "-euo", "pipefail", "-c", block.replace("\ncurl", "\necho\ncurl")),
         stdout=asyncio.subprocess.PIPE,
@@ -43,7 +48,7 @@ async def run(block: str, **variables: str) -> list[Any]:
     )
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
-    return [json.loads(line) for line in out.decode().splitlines() if line]
+    return out.decode()
 
 
 @with_curl
@@ -63,6 +68,8 @@ async def test_the_commands_of_the_page_run_as_they_stand_there(house: House) ->
                 return bool(turn["state"] == "ended" and turn["result"]["output"] == "The Rhine.")
 
             await eventually(joined)
+            numbers = [int(number) for number in re.findall(r"^id: ?(\d+)$", await read(FOLLOW, **place), re.MULTILINE)]
+            assert numbers == list(range(1, numbers[-1] + 1))
             (sent,) = await run(SEND, **place)
             assert sent["turn"] == 2
 

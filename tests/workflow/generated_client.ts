@@ -34,6 +34,11 @@ const receipt = await client.POST("/v1/sessions/{session}/answers/{request}", {
 });
 const turn = await join(ticket.session, 1, "ended");
 
+const stream = await fetch(`${baseUrl}/v1/sessions/from-typescript/events?after=0`, {
+  headers: { Authorization: `Bearer ${process.env.PERDURE_TOKEN}` },
+});
+const numbers = [...(await stream.text()).matchAll(/^id: ?(\d+)$/gm)].map((found) => Number(found[1]));
+
 await start("from-typescript-2", "go");
 await join("from-typescript-2", 1, "waiting_for_input");
 const cancelled = await client.POST("/v1/sessions/{session}/cancel", {
@@ -46,6 +51,7 @@ console.log(
   JSON.stringify({
     output: turn.result?.output,
     by: receipt.data?.by,
+    gapless: numbers.length > 0 && numbers.every((number, index) => number === index + 1),
     stops: cancelled.data?.stops,
     stopped: second.result?.stop_reason,
     code: missing.error?.code,

@@ -1,4 +1,4 @@
-"""Clients that others generate from the OpenAPI document: they start, join, approve and cancel jobs."""
+"""Clients that others generate from the OpenAPI document: they start, join, follow, approve and cancel jobs."""
 
 import asyncio
 import importlib
@@ -59,7 +59,7 @@ async def door_of(house: House) -> AsyncIterator[tuple[Door, str]]:
             yield door, tokens["bot"]
 
 
-async def test_a_generated_python_client_starts_joins_approves_and_cancels(
+async def test_a_generated_python_client_starts_follows_approves_and_cancels(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with door_of(house) as (door, token):
@@ -107,6 +107,14 @@ async def drive(client: Any) -> None:
     receipt = await verb("people.reply_to_request")("job-1", request.request_id, client=client, body=reply)
     assert (receipt.decision, receipt.by) == ("approved", "bot")
     assert (await turn_in("job-1", "ended")).result.output == "Launched."
+    async with client.get_async_httpx_client().stream(
+        "GET", "/v1/sessions/job-1/events", params={"after": 0}
+    ) as stream:
+        numbers = [
+            int(line.partition(":")[2]) for line in [line async for line in stream.aiter_lines()] if line[:3] == "id:"
+        ]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers
     await start("job-2")
     await turn_in("job-2", "waiting_for_input")
     body = models.CancelBody(reason="no longer needed")
@@ -116,7 +124,7 @@ async def drive(client: Any) -> None:
 
 
 @npm_servers.makers_installed
-async def test_a_generated_typescript_client_starts_joins_approves_and_cancels(house: House, tmp_path: Path) -> None:
+async def test_a_generated_typescript_client_starts_follows_approves_and_cancels(house: House, tmp_path: Path) -> None:
     (tmp_path / "node_modules").symlink_to(npm_servers.FOLDER / "node_modules")
     shutil.copy(Path(__file__).parent / "generated_client.ts", tmp_path / "main.ts")
     (tmp_path / "package.json").write_text('{"type": "module"}')
@@ -130,6 +138,7 @@ async def test_a_generated_typescript_client_starts_joins_approves_and_cancels(h
     assert json.loads(told) == {
         "output": "Launched.",
         "by": "bot",
+        "gapless": True,
         "stops": True,
         "stopped": "cancelled",
         "code": "request.unknown_session",
