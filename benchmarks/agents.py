@@ -64,3 +64,8 @@ patient = Agent(
     generation_timeout=timedelta(hours=2),
     tools=TOOLS,
 )
+
+off, watched, always = (
+    Agent(name=mode, model="openai/gpt-4o-mini", instructions="Write.", stream=mode)
+    for mode in ("off", "watched", "always")
+)

@@ -2,7 +2,7 @@
 
 ``steps=20``: so many generations, each but the last with one call of ``read_page``. ``hang``: no answer.
 ``delay=0.2``: each answer takes so long. ``window=64000``: a longer input is refused. ``tool=wait_for:60``: the first
-answer calls that tool.
+answer calls that tool. ``words=400``: the last answer has so many, which a stream sends one by one.
 
 A conversation to be summarised is answered with these options, so that the work goes on behind the summary.
 """
@@ -31,7 +31,7 @@ def answer(request: ChatRequest) -> Reply:
         return Reply(faults=(Fault(kind="hang"),) * 1000)
     steps, page = int(options.get("steps", 1)), next_page(request)
     if page >= steps - 1:
-        reply = say("done")
+        reply = say("word " * int(options["words"]) if "words" in options else "done")
     elif "tool" in options:
         name, _, seconds = options["tool"].partition(":")
         reply = call((name, {"seconds": float(seconds)}))
