@@ -24,7 +24,7 @@ CATCH_UP = timedelta(seconds=3)
 
 KEY_DIGITS = 12
 
-_PLACE = re.compile(r"\d{1,18}(?:\.[0-9a-f]{12}-\d{1,18})*")
+_PLACE = re.compile(r"[0-9]{1,18}(?:\.[0-9a-f]{12}-[0-9]{1,18})*")
 
 Item = TypeVar("Item")
 
