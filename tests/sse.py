@@ -31,14 +31,21 @@ async def read_sent(response: httpx.Response) -> AsyncIterator[Sent]:
         fields = {}
 
 
+async def _end(session: str, last: str) -> AsyncIterator[Sent]:
+    yield Sent("", "end", {"session": session, "after": last, "code": None, "detail": ""})
+
+
 @asynccontextmanager
 async def follow(
     http: httpx.AsyncClient, session: str, last: str | None = None, **query: str | int
 ) -> AsyncIterator[AsyncIterator[Sent]]:
-    """An open stream of a session, from behind the id that was last seen."""
+    """An open stream of a session, from behind the id that was last seen; who has seen all is told the end."""
     headers = {} if last is None else {"Last-Event-ID": last}
     path = f"/v1/sessions/{session}/events"
     async with http.stream("GET", path, params=query, headers=headers) as response:
+        if response.status_code == 204:
+            yield _end(session, last or "")
+            return
         assert response.status_code == 200, (response.status_code, await response.aread())
         assert response.headers["content-type"].startswith("text/event-stream")
         yield read_sent(response)
