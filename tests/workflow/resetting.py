@@ -15,14 +15,14 @@ async def completed_tasks(handle: WorkflowHandle[Any, Any]) -> list[int]:
     return [event.event_id for event in history.events if event.HasField("workflow_task_completed_event_attributes")]
 
 
-async def reset(house: House, event: int) -> WorkflowHandle[Any, Any]:
+async def reset(house: House, event: int, request_id: str = "reset") -> WorkflowHandle[Any, Any]:
     """The run of the session that begins anew after a workflow task."""
     request = ResetWorkflowExecutionRequest(
         namespace=house.temporal.namespace,
         workflow_execution=WorkflowExecution(workflow_id=house.session),
         reason="test",
         workflow_task_finish_event_id=event,
-        request_id="reset",
+        request_id=request_id,
     )
     made = await house.temporal.workflow_service.reset_workflow_execution(request)
     return house.temporal.get_workflow_handle(house.session, run_id=made.run_id)
