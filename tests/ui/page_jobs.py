@@ -1,11 +1,14 @@
 """Jobs as a person finds them on the gateway's page: running, waiting for people, failed, finished, with delegates."""
 
 import asyncio
+import struct
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
-from perdure import Agent, Budgets, RetryPolicy, ask_user, todo, tool
+from perdure import Agent, Budgets, Image, RetryPolicy, ask_user, todo, tool
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import WAIT_SECONDS, House, eventually
@@ -38,11 +41,32 @@ def pay(account: str, amount: float) -> str:
 
 
 @tool
+def draw(size: int) -> Image:
+    """Draw a square."""
+    return Image(png(size))
+
+
+@tool
 def charge(account: str) -> str:
     """Charge an account."""
     msg = f"account {account} is closed since 2024"
     raise PermissionError(msg)
 
+
+def png(size: int) -> bytes:
+    """A blue square."""
+    rows = (b"\0" + b"\x1f\x5f\x8b" * size) * size
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+THOUGHT = {"thinking_blocks": [{"type": "thinking", "thinking": "A square has four sides.", "signature": "s"}]}
+
+WRITTEN = "The quick brown fox jumps over the lazy dog"
 
 HELPER = Agent(name="geographer", model="openai/geographer", description="Knows rivers.", tools=[search])
 
@@ -78,6 +102,10 @@ SCRIPTS: dict[str, Answers] = {
         )
     ),
     "geographer": Script(replies=(call(("search", {"query": "it"})), say("It lies at a river."))),
+    "claude-painter": Script(
+        replies=(call(("draw", {"size": 48})).model_copy(update={"message": THOUGHT}), say("There it is."))
+    ),
+    "writer": Script(replies=(say(WRITTEN),)),
     "hostile": Script(replies=(call(("echo", {"text": HOSTILE}), text=HOSTILE), say(HOSTILE))),
 }
 """The model of each agent."""
@@ -99,6 +127,8 @@ def agents(body: Body) -> list[Agent]:
         agent("retrying", retry=LATER),
         agent("lead", tools=[body.held()], delegates=[HELPER]),
         agent("hostile", tools=[echo]),
+        agent("writer", stream="always"),
+        Agent(name="painter", model="anthropic/claude-painter", tools=[draw]),
         HELPER,
     ]
 
@@ -113,21 +143,25 @@ STANDING = {
 """The event at which each job that does not end stands still, at the latest of its kind."""
 
 COUNTS = {"running": 2, "lead": 2}
-ENDING = ("rivers", "failed", "hostile")
+ENDING = ("rivers", "failed", "hostile", "painter")
 
 
 @asynccontextmanager
-async def prepared(house: House, body: Body) -> AsyncIterator[None]:
+async def prepared(house: House, body: Body) -> AsyncIterator[ScriptedProvider]:
     """All jobs on a worker of the house, each at the place where it stands still or at its end."""
     models: dict[str, Answers] = dict(SCRIPTS)
     async with ScriptedProvider(models=models) as provider, house.worker(*agents(body)):
         house.use(provider)
         for name in (*ENDING, *STANDING):
-            prompt = HOSTILE if name == "hostile" else PROMPT
+            prompts: dict[str, Any] = {
+                "hostile": HOSTILE,
+                "painter": ["Draw it larger.", Image(png(32), name="small.png")],
+            }
+            prompt = prompts.get(name, PROMPT)
             await house.client.start(name, prompt, session=name, by="ann")
         await asyncio.gather(*(_stands(house, name) for name in STANDING), *(_ends(house, name) for name in ENDING))
         try:
-            yield
+            yield provider
         finally:
             for name in STANDING:
                 await house.client.cancel(name)

@@ -279,6 +279,18 @@ async def test_the_stored_answer_replaces_the_pieces(run: Run) -> None:
     assert [block["text"] for block in state["blocks"] if block["kind"] == "answer"] == ["Hello, world."]
 
 
+async def test_pieces_may_come_before_the_events_that_lead_to_them(run: Run) -> None:
+    """Who joins has the answer that is being written at once, and reads the log meanwhile."""
+    await run(agent(look, retry=PATIENT), call(("look", {})), say("ok").after(faults.error(429, "slow", "requests")))
+    lines = [{**line, "replayed": True} for line in await lines_of(run)]
+    until = next(n for n, line in enumerate(lines) if line["step"] == 2 and line["type"] == "generation_content")
+    first = {**piece("Hel", 0, step=2, attempt=2)["delta"], "turn": 1}
+    second = {**piece("lo", 3, step=2, attempt=2)["delta"], "turn": 1}
+    state = folded(run.session, {"delta": first}, lines[:until], {"delta": second})
+    assert shown(state) == "Hello"
+    assert folded(run.session, {"delta": first}, lines)["live"] is None
+
+
 async def test_any_pieces_give_what_a_reader_in_python_has(run: Run) -> None:
     session, lines = await opened(run)
     chance, answer, batches = random.Random(7), LiveAnswer(), []

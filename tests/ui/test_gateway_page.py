@@ -13,11 +13,12 @@ from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.events import GenerationContent, NewEvent
 from perdure.gateway.app import create_app
 from perdure.gateway.serve import GatewayServer, bind
+from perdure.testing import ScriptedProvider
 from tests.conftest import FAST
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House, become_a_user, eventually
 from tests.ui.browser import Browser, Page
-from tests.ui.page_jobs import HOSTILE, PROMPT, prepared
+from tests.ui.page_jobs import HOSTILE, PROMPT, WRITTEN, prepared
 from tests.workflow.bodies import Body
 
 PHONE = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -38,8 +39,11 @@ LANDMARKS = """
 """
 
 
+Shown = tuple[House, Door, ScriptedProvider]
+
+
 @pytest.fixture(scope="module")
-async def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[House, Door]]:
+async def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shown]:
     """The jobs on a worker, and a gateway; asked for after the browser, so that nothing is prepared in vain."""
     options = ServerOptions(port=find_free_port(), ui_port=None, dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
@@ -54,10 +58,10 @@ async def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> A
                     environment=environment,
                     folder=tmp_path_factory.mktemp("jobs"),
                 ) as house,
-                prepared(house, Body()),
+                prepared(house, Body()) as provider,
                 gateway(house) as door,
             ):
-                yield house, door
+                yield house, door, provider
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +107,8 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("job", VERDICTS)
-async def test_a_job_is_explained(browser: Browser, shown: tuple[House, Door], job: str) -> None:
-    _, door = shown
+async def test_a_job_is_explained(browser: Browser, shown: Shown, job: str) -> None:
+    _, door, _ = shown
     async with page_of(browser, door, f"/ui/sessions/{job}", *VERDICTS[job]) as page:
         await page.picture(f"page-{job}")
         assert await page.evaluate(NAMELESS) == []
@@ -123,18 +127,16 @@ PAGES = {
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_a_phone_needs_no_scrolling_sideways(browser: Browser, shown: tuple[House, Door], path: str) -> None:
-    _, door = shown
+async def test_a_phone_needs_no_scrolling_sideways(browser: Browser, shown: Shown, path: str) -> None:
+    _, door, _ = shown
     async with page_of(browser, door, path, PAGES[path]) as page:
         await page.send("Emulation.setDeviceMetricsOverride", **PHONE)
         assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         await page.picture(f"phone{path.replace('/', '-')}")
 
 
-async def test_the_list_is_filtered_and_keeps_its_filters_in_the_address(
-    browser: Browser, shown: tuple[House, Door]
-) -> None:
-    _, door = shown
+async def test_the_list_is_filtered_and_keeps_its_filters_in_the_address(browser: Browser, shown: Shown) -> None:
+    _, door, _ = shown
     async with page_of(browser, door, "/ui", "rivers", "failed", "waits for a person", "tool.execution_error") as page:
         await page.picture("page-list")
         assert await page.evaluate(NAMELESS) == []
@@ -151,8 +153,8 @@ async def test_the_list_is_filtered_and_keeps_its_filters_in_the_address(
         await page.shows("May pay run?")
 
 
-async def test_an_approval_is_given_on_the_page(browser: Browser, shown: tuple[House, Door]) -> None:
-    house, door = shown
+async def test_an_approval_is_given_on_the_page(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
     session = await fresh(house, "approval")
     async with page_of(browser, door, f"/ui/sessions/{session}", "May pay run?") as page:
         focused = await page.evaluate("document.activeElement.getAttribute('aria-labelledby')")
@@ -164,8 +166,8 @@ async def test_an_approval_is_given_on_the_page(browser: Browser, shown: tuple[H
         assert "May pay run?" not in await page.text()
 
 
-async def test_a_denial_has_a_reason_that_the_model_reads(browser: Browser, shown: tuple[House, Door]) -> None:
-    house, door = shown
+async def test_a_denial_has_a_reason_that_the_model_reads(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
     session = await fresh(house, "approval")
     async with page_of(browser, door, f"/ui/sessions/{session}", "May pay run?") as page:
         await page.type("Reason", "too much")
@@ -173,11 +175,9 @@ async def test_a_denial_has_a_reason_that_the_model_reads(browser: Browser, show
         await page.shows("Finished", "Denied by local: pay", "too much")
 
 
-async def test_a_question_is_answered_and_a_message_starts_the_next_turn(
-    browser: Browser, shown: tuple[House, Door]
-) -> None:
+async def test_a_question_is_answered_and_a_message_starts_the_next_turn(browser: Browser, shown: Shown) -> None:
     """S-47: the page goes on after its last number when the next turn begins."""
-    house, door = shown
+    house, door, _ = shown
     session = await fresh(house, "question")
     async with page_of(browser, door, f"/ui/sessions/{session}", "Which river do you mean?") as page:
         await page.click("Saône")
@@ -188,8 +188,8 @@ async def test_a_question_is_answered_and_a_message_starts_the_next_turn(
         assert "gap" not in await page.text()
 
 
-async def test_a_turn_is_cancelled_in_a_dialog_that_keys_can_use(browser: Browser, shown: tuple[House, Door]) -> None:
-    house, door = shown
+async def test_a_turn_is_cancelled_in_a_dialog_that_keys_can_use(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
     session = await fresh(house, "approval")
     async with page_of(browser, door, f"/ui/sessions/{session}", "May pay run?") as page:
         await page.click("Cancel the turn")
@@ -207,8 +207,38 @@ async def test_a_turn_is_cancelled_in_a_dialog_that_keys_can_use(browser: Browse
         assert set(disabled) == {"no turn runs"}
 
 
-async def test_of_a_job_of_thousands_of_events_a_window_is_drawn(browser: Browser, shown: tuple[House, Door]) -> None:
-    house, door = shown
+async def test_an_answer_is_shown_while_it_is_written(browser: Browser, shown: Shown) -> None:
+    house, door, provider = shown
+    provider.hold_streams(after=4)
+    await house.client.start("writer", PROMPT, session="writer")
+    await provider.wait_for_held_streams()
+    async with page_of(browser, door, "/ui/sessions/writer", "is writing", "The quick brown fox") as page:
+        assert WRITTEN not in await page.text()
+        await page.picture("page-writing")
+        await provider.release_streams()
+        await page.shows("Finished", WRITTEN)
+        await page.lacks("is writing")
+
+
+async def test_images_and_the_models_thinking_are_shown(browser: Browser, shown: Shown) -> None:
+    _, door, _ = shown
+    widths = "[...document.querySelectorAll('.files img')].map((found) => found.naturalWidth)"
+    async with page_of(browser, door, "/ui/sessions/painter", "There it is.", "draw") as page:
+        await page.evaluate("document.querySelector('details.tool').open = true")
+
+        async def loaded() -> bool:
+            return bool(await page.evaluate(widths) == [32, 48])
+
+        await page.wait(loaded)
+        assert await page.evaluate("document.querySelector('.files img').alt") == "small.png"
+        await page.click("Load the model's thinking")
+        await page.click("Thinking")
+        await page.shows("A square has four sides.")
+        await page.picture("page-painter")
+
+
+async def test_of_a_job_of_thousands_of_events_a_window_is_drawn(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
     session = await fresh(house, "question")
     answers = (GenerationContent(content=f"answer {step}.") for step in range(2, 5_002))
     events = [NewEvent(key=f"long/{step}", turn=1, step=step, event=said) for step, said in enumerate(answers, 2)]
@@ -227,9 +257,9 @@ async def test_of_a_job_of_thousands_of_events_a_window_is_drawn(browser: Browse
     await house.client.cancel(session)
 
 
-async def test_a_break_of_the_policy_is_noticed(browser: Browser, shown: tuple[House, Door]) -> None:
+async def test_a_break_of_the_policy_is_noticed(browser: Browser, shown: Shown) -> None:
     """The check that the other tests rely on."""
-    _, door = shown
+    _, door, _ = shown
     async with page_of(browser, door, "/ui/errors", "llm.rate_limited") as page:
         await page.evaluate(
             "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))"
@@ -243,8 +273,8 @@ async def test_a_break_of_the_policy_is_noticed(browser: Browser, shown: tuple[H
     browser.complaints.clear()
 
 
-async def test_who_has_a_token_logs_in_and_sees_only_its_tenant(browser: Browser, shown: tuple[House, Door]) -> None:
-    house, _ = shown
+async def test_who_has_a_token_logs_in_and_sees_only_its_tenant(browser: Browser, shown: Shown) -> None:
+    house, *_ = shown
     lines, tokens = token_lines(ann=("acme", "read"))
     async with gateway(house, gateway_tokens=lines) as door:
         async with page_of(browser, door, "/ui/sessions/rivers", "Log in") as page:
@@ -263,9 +293,9 @@ async def test_who_has_a_token_logs_in_and_sees_only_its_tenant(browser: Browser
     browser.complaints[:] = [text for text in browser.complaints if "status of 40" not in text]
 
 
-async def test_the_light_tells_of_a_gateway_that_went_away(browser: Browser, shown: tuple[House, Door]) -> None:
+async def test_the_light_tells_of_a_gateway_that_went_away(browser: Browser, shown: Shown) -> None:
     """S-47: after the reconnect nothing is missing and nothing came twice."""
-    house, door = shown
+    house, door, _ = shown
     session = await fresh(house, "question")
     port = find_free_port()
     async with browser.page("about:blank") as page:

@@ -9,8 +9,9 @@ import { turnOf } from "./fold.js";
 /** The state after a piece. */
 export function foldDelta(state, delta) {
   const turn = turnOf(state);
-  if (turn === undefined || turn.end !== null || hasAnswer(state, delta)) return state;
-  const key = [delta.turn ?? turn.number, delta.step, delta.attempt];
+  const number = delta.turn ?? turn?.number ?? 0;
+  if ((turn !== undefined && turn.end !== null && number <= turn.number) || hasAnswer(state, number, delta)) return state;
+  const key = [number, delta.step, delta.attempt];
   const live = state.live;
   const order = live === null ? 1 : compare(key, live.key);
   if (order < 0) return state;
@@ -34,8 +35,7 @@ function compare(left, right) {
 }
 
 /** Whether the step's stored answer is there, which replaces every piece. */
-function hasAnswer(state, delta) {
-  const turn = delta.turn ?? turnOf(state)?.number;
+function hasAnswer(state, turn, delta) {
   const last = state.blocks.findLast((found) => found.kind === "answer");
   return last !== undefined && (last.turn > turn || (last.turn === turn && last.step >= delta.step));
 }

@@ -82,7 +82,6 @@ const HANDLERS = {
       used: { steps: 0, usage: PAID, cost: 0, unpriced: 0, toolCalls: 0, context: 0 }, fallbacks: [], activity: null,
     });
     state.limits = {};
-    state.live = null;
     block(state, line, "prompt", { text: line.prompt, parts: line.parts ?? [], by: line.by });
   },
   user_message(state, line) {
@@ -106,10 +105,10 @@ const HANDLERS = {
     pay(state, line.usage, line.cost_usd);
     failure(state, line, { kind: "retry", code: line.code, title: line.error_type || "generation", message: line.error_message, again: `retry ${line.attempt} of ${line.max_attempts}` });
     note(state, line, "warning", `Retry ${line.attempt} of ${line.max_attempts} after ${line.error_type || line.code}: ${line.error_message}`, { code: line.code });
-    dropLive(state, line);
+    if (!line.replayed) dropLive(state, line); // pieces that came are of a later attempt
   },
   generation_content(state, line) {
-    state.live = null;
+    dropLive(state, line);
     state.sentence = line.content.trim() || state.sentence;
     block(state, line, "answer", { text: line.content, calls: line.tool_calls.map((call) => call.call_id) });
     for (const call of line.tool_calls) {
@@ -251,7 +250,7 @@ const HANDLERS = {
       if (call.state === "running" || (call.state === "asked" && call.turn === line.turn && line.stop_reason !== "waiting_for_input")) state.calls[id] = { ...call, state: "left" };
     }
     block(state, line, "end", {});
-    state.live = null;
+    dropLive(state, { ...line, step: Infinity });
   },
 };
 
@@ -411,8 +410,10 @@ function idle(state, line, kind) {
   if (since !== undefined && since < line.at) open(state, line, { kind, label: "", from: since, to: line.at });
 }
 
+/** No more of the preview of this step, or of an earlier one. A reader may have pieces before the events that lead there. */
 function dropLive(state, line) {
-  if (state.live !== null && state.live.key[1] <= line.step) state.live = null;
+  const [turn, step] = state.live?.key ?? [0, 0];
+  if (turn < line.turn || (turn === line.turn && step <= line.step)) state.live = null;
 }
 
 function later(at, seconds) {

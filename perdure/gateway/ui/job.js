@@ -111,16 +111,18 @@ export function Job({ session, who }) {
   }, [news]);
 
   const said = verdict(state, detail, now);
+  // Without the times that change each second: a screen reader would say each.
+  const calm = said.head.replace(/ (?:since|in) .*$/, "");
   useEffect(() => {
-    document.title = `${said.head} · ${session} · perdure`;
-  }, [said.head, session]);
+    document.title = `${calm} · ${session} · perdure`;
+  }, [calm, session]);
   const may = permissions(who, open);
   const place = useMemo(() => (verb, block) => ask(placed(verb, session, block)), [session]);
 
   if (light.is === "refused" && !state.last) return html`<main id="main" tabindex="-1"><p class="verdict bad"><b>There is nothing to show.</b> ${light.why}</p><p><a href="/ui">All jobs</a></p></main>`;
   return html`<main id="main" class="job" tabindex="-1">
     <header class="title"><h1><a href="/ui">Jobs</a> <span aria-hidden="true">/</span> ${session}</h1><${Light} light=${light} gaps=${state.gaps} last=${state.last} /></header>
-    <${Verdict} said=${said} wrong=${wrong?.status ? wrong.message : ""} />
+    <${Verdict} said=${said} calm=${calm} wrong=${wrong?.status ? wrong.message : ""} />
     <${People} requests=${openRequests(state)} session=${session} now=${now} may=${may} />
     <nav class="jumps" aria-label="Parts of this page"><a href="#transcript-title">Transcript</a><a href="#controls-title">Controls</a><a href="#log-title">Raw log</a></nav>
     <div class="columns">
@@ -142,12 +144,12 @@ export function Job({ session, who }) {
   </main>`;
 }
 
-function Verdict({ said, wrong }) {
+function Verdict({ said, calm, wrong }) {
   return html`<section class=${`verdict ${said.tone}`} aria-label="State of the job">
     <p><b>${said.head}</b>${said.text ? html`<span class="text">: ${said.text}</span>` : null} <${Code} code=${said.code} /></p>
     ${said.next ? html`<p class="next">Next: ${said.next}</p>` : null}
     ${wrong ? html`<p class="wrong">The gateway does not say more: ${wrong}</p>` : null}
-    <p class="hidden" aria-live="polite">${said.head}</p></section>`;
+    <p class="hidden" aria-live="polite">${calm}</p></section>`;
 }
 
 /** Why a need is not met; an empty text is that it is. */

@@ -51,16 +51,22 @@ export function Transcript({ state, now, session, may, place }) {
 /** The model's blocks of reasoning by turn and step: they are in the stored steps only. */
 async function thoughts(session) {
   const found = {};
-  const { items } = await get(of(session, "steps")).catch(() => ({ items: [] }));
-  for (const step of items) {
-    const texts = (step.messages ?? []).flatMap((message) => message.thinking ?? []).map(textOf).filter(Boolean);
-    if (texts.length) found[`${step.turn}/${step.step}`] = texts.join("\n\n");
-  }
+  let cursor = "";
+  do {
+    const query = new URLSearchParams({ limit: "200", ...(cursor ? { cursor } : {}) });
+    const page = await get(`${of(session, "steps")}?${query}`).catch(() => ({ items: [] }));
+    for (const step of page.items) {
+      const texts = step.messages.flatMap((message) => message.thinking ?? []).map(textOf).filter(Boolean);
+      if (texts.length) found[`${step.turn}/${step.step}`] = texts.join("\n\n");
+    }
+    cursor = page.next;
+  } while (cursor);
   return found;
 }
 
 function textOf(block) {
-  return typeof block === "string" ? block : block?.thinking ?? block?.text ?? block?.summary ?? "";
+  if (block?.type === "reasoning_details") return (block.details ?? []).map((detail) => detail?.text ?? detail?.summary ?? "").join("");
+  return block?.thinking ?? block?.text ?? "";
 }
 
 function Live({ live }) {
@@ -105,10 +111,14 @@ function Files({ parts, session }) {
   return html`<div class="files">${parts.map((part) => {
     const href = of(session, "artifacts", part.artifact);
     const name = part.name || part.artifact;
-    return part.media_type?.startsWith("image/")
-      ? html`<a href=${href}><img src=${href} alt=${name} loading="lazy" width="240" height="160" /></a>`
-      : html`<a href=${href}>${name}</a>`;
+    return html`<a href=${href}><${Picture} src=${href} name=${name} image=${part.media_type?.startsWith("image/")} /></a>`;
   })}</div>`;
+}
+
+/** The image, or its name where it is none. */
+function Picture({ src, name, image }) {
+  const [broken, setBroken] = useState(!image);
+  return broken ? name : html`<img src=${src} alt=${name} loading="lazy" width="240" height="160" onError=${() => setBroken(true)} />`;
 }
 
 function Answer({ block, state, now, session, may, place, thoughts: thinking }) {
