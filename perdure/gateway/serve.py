@@ -48,7 +48,9 @@ def bind(address: str, *, has_tokens: bool) -> socket.socket:
             f"the gateway's address {address} is reached from other machines, and no tokens are configured: everybody "
             "there could run jobs; set PERDURE_GATEWAY_TOKENS_FILE, or listen on 127.0.0.1"
         )
-    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # The protocol is named, or asyncio leaves out TCP_NODELAY, and each answer waits 40 ms for an acknowledgement.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken.bind((host, port))
