@@ -115,7 +115,7 @@ def _names_credential(name: str, text: str) -> bool:
 
 
 def _is_webhook(name: str, text: str) -> bool:
-    return "WEBHOOK" in name.upper() and _SCHEME.match(text) is not None
+    return "WEBHOOK" in name.upper() and _SCHEME.match(text) is not None and not name.upper().startswith(PREFIX)
 
 
 def _passwords_of(name: str, text: str) -> Iterator[str]:

@@ -43,6 +43,7 @@ def test_a_variable_that_names_a_credential_is_secret(name: str) -> None:
         ("TOKEN_CASE", "lowercase"),
         ("PAT_OF", "patient-record"),
         ("WEBHOOK_PORT", "8080808080"),
+        ("PERDURE_WEBHOOK_ALLOW", "http://receiver.internal:8080"),
         ("DSN", "my-data-source-3"),
         ("PASSWORD", "short-7"),
         ("APP_SECRET", "Production"),
