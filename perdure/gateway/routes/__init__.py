@@ -7,7 +7,19 @@ as ``OwnSession``, behind the scope. Those of :data:`OPEN_ROUTERS` stand at the 
 
 from fastapi import APIRouter
 
-from perdure.gateway.routes import agents, contents, events, pages, people, schedules, sessions, turns, ui, webhooks
+from perdure.gateway.routes import (
+    agents,
+    contents,
+    control,
+    events,
+    pages,
+    people,
+    schedules,
+    sessions,
+    turns,
+    ui,
+    webhooks,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     agents.router,
@@ -16,6 +28,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     turns.router,
     people.router,
     contents.router,
+    control.router,
     schedules.router,
     webhooks.router,
     ui.who_router,
