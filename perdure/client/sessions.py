@@ -270,6 +270,7 @@ class Sessions:
                 await self.delete(delegate, histories=histories)
         while await store.erase_slice(erasure):
             pass
+        await store.live.erase(session, erasure.turn)
         runs = await self.runs.delete_histories(session) if histories else 0
         return Erased(session=session, delegates=tuple(delegates), kept_steps=erasure.kept, histories=runs)
 

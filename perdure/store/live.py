@@ -40,6 +40,9 @@ LOOK_EVERY = timedelta(seconds=1)
 KEPT = timedelta(hours=1)
 """What a lost worker has left is swept away after so long."""
 
+LAST_STEP = 2**31 - 1
+"""Above every step."""
+
 SWEEP_EVERY = timedelta(minutes=10)
 
 logger = logging.getLogger("perdure.store")
@@ -130,6 +133,13 @@ class Live:
         kept = [delta for delta in self._kept.pop(session, ()) if delta.place[:2] > (turn, step)]
         if kept:
             self._kept[session] = kept
+
+    async def erase(self, session: str, turn: int) -> None:
+        """Keep nothing of a session's turns up to this one; what cannot be reached now is swept away later."""
+        try:
+            await self.forget(session, turn, LAST_STEP)
+        except (DBAPIError, sqlite3.Error, OSError) as error:
+            logger.info("pieces of answers are left to be swept away: %s", type(error).__name__)
 
     @asynccontextmanager
     async def follow(self, session: str) -> AsyncIterator[Feed]:
@@ -285,6 +295,8 @@ class FileLive(_Attended):
         return [Delta.model_validate_json(body) for (body,) in self._connection.execute(query, (session, *after))]
 
     def _delete(self, session: str, turn: int, step: int, before: datetime | None) -> None:
+        if self._opened is None and not self._path.exists():  # nobody has ever published
+            return
         done = "DELETE FROM live WHERE session = ? AND (turn, step) <= (?, ?)"
         self._connection.execute(done, (session, turn, step))
         if before is not None:

@@ -143,6 +143,8 @@ def write_agents() -> None:
         skills=agent.skills,
         fallback_models=agent.fallback_models,
         cache=agent.cache,
+        stream=agent.stream,
+        stream_thinking=agent.stream_thinking,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from perdure import Agent
 from perdure.activities import litellm_call, provider_http
 from perdure.activities.failures import facts_of
 from perdure.activities.litellm_call import Answer
@@ -18,6 +19,7 @@ from perdure.contracts.tools import ToolDeclaration
 from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
+from tests.memory import Run
 from tests.unit.activities.calls import KEY, NOW, Way, take, warm_up
 
 TEXT = "Hello big wide world, how are you"
@@ -240,3 +242,19 @@ async def test_the_usage_of_a_cut_stream_is_paid(way: Way) -> None:
     assert isinstance(failed, tuple)
     known = way is Way.ANTHROPIC
     assert bool(failed[2].usage.input_tokens) is known  # type: ignore[attr-defined]
+
+
+async def test_a_turn_in_memory_streams_too(run: Run) -> None:
+    """What an agent's author tests without a server is the same: answers, calls and usage."""
+    for model in ("openai/gpt-4o", "anthropic/claude-sonnet-4-5"):
+        results = []
+        for mode in ("off", "always"):
+            agent = Agent(name="tester", model=model, stream=mode)
+            results.append(await run(agent, say(TEXT).after(faults.rate_limited()), after=None))
+        plain, streamed = ({**result, "session": "", "request_id": "", "tip": ""} for result in results)
+        assert (streamed["output"], streamed["usage"], streamed["cost_usd"]) == (
+            plain["output"],
+            plain["usage"],
+            plain["cost_usd"],
+        )
+        assert streamed["output"] == TEXT

@@ -107,6 +107,12 @@ async def test_a_stored_answer_leaves_nothing(writer: Store, reader: Store) -> N
     assert await reader.live.since(SESSION) == ()
 
 
+async def test_an_erased_session_leaves_nothing(writer: Store, reader: Store) -> None:
+    await writer.live.publish([delta(0, "one"), delta(0, "two", step=7)])
+    await reader.live.erase(SESSION, 1)
+    assert await writer.live.since(SESSION) == ()
+
+
 async def test_what_a_lost_worker_left_is_swept_away(
     address: str, writer: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
