@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.turns import CommitTurn, StopReason
 from perdure.store import Store
 from tests.house import WAIT_SECONDS, eventually
+from tests.postgresql import url_of
 from tests.unit.store.given import HELPER, answer, generate, opening
 
 CLIENTS = 4
@@ -95,3 +97,14 @@ async def test_clients_that_share_a_servers_connections_find_none_of_the_others_
         assert ends == [[StopReason.FINISHED] * TURNS] * CLIENTS
         for at, store in enumerate(stores):
             assert len(await store.transcript(f"pooled-{at}")) == 2 * TURNS
+
+
+async def test_a_ring_is_heard_behind_the_pool_only_by_who_listens_beside_it(pooled: str, postgresql: Any) -> None:
+    """S-47: which ``perdure doctor`` tells; behind the pool alone, the look of each second is what is left."""
+    direct = url_of(postgresql)
+    async with await Store.open(pooled, upgrade=True, listen_url=direct) as beside:
+        assert await beside.doorbell.answers()
+    async with await Store.open(pooled) as behind, await Store.open(direct) as writer:
+        await writer.open_turn(opening("go", session="behind", request_id="behind"), HELPER)
+        with behind.doorbell.follow("behind") as bell:
+            assert await bell.wait(0, timedelta(seconds=WAIT_SECONDS))
