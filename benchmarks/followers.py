@@ -1,7 +1,8 @@
 """Many followers on one gateway: how late events are, what they cost the writers, and the gateway's memory.
 
-Prints the delay from an event's time to its arrival (p50, p99, longest), events committed a second with followers and
-without them in the same run, the connections of the database that listen, and the gateway's memory before and after.
+Prints the delay from an event's time to its arrival (p50, p99, longest) with one follower and with many, events
+committed a second with followers and without them in the same run, the connections of the database that listen, and
+the gateway's memory before the many, after them, and after as many again.
 The store is PostgreSQL; the writers write to it as workers do, at a fixed rate. Ends with 1 when an event is missing.
 """
 
@@ -12,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,8 +40,9 @@ WRITER = AgentDefinition(name="writer", model="test/model")
 
 @dataclass
 class Seen:
-    """What one follower saw: the numbers, and how late each event was, in ms."""
+    """What one follower saw of a session: the numbers, and how late each event was, in ms."""
 
+    session: str
     numbers: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
 
@@ -136,50 +138,66 @@ async def measured(given: argparse.Namespace, url: str, folder: Path) -> dict[st
         port = find_free_port()
         async with gateway(environment, port) as pid:
             alone = await written(1_000_000)
-            places = await store.last_seqs(sessions)
-            seen = {number: Seen() for number in range(given.followers)}
-            tasks = []
-            for number in seen:
-                session = sessions[number % len(sessions)]
-                tasks.append(asyncio.create_task(follow(port, session, places[session] - 1, seen[number])))
-            while not all(each.numbers for each in seen.values()):
-                await asyncio.sleep(0.05)
-            before = memory_of(pid)
+            single = await _follow_all(port, store, sessions, 1, lambda: written(2_000_000))
+            memory = [memory_of(pid)]
+            many = await _follow_all(port, store, sessions, given.followers, lambda: written(3_000_000))
+            memory.append(memory_of(pid))
             with engine.connect() as connection:
-                query = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1'")
-                listening = connection.execute(query).scalar_one()
-            watched = await written(2_000_000)
-            last = await store.last_seqs(sessions)
-            missing = followers_behind = 0
-            for _ in range(200):
-                followers_behind = sum(
-                    each.numbers[-1] < last[sessions[number % len(sessions)]] for number, each in seen.items()
-                )
-                if not followers_behind:
-                    break
-                await asyncio.sleep(0.05)
-            after = memory_of(pid)
-            for number, each in seen.items():
-                session = sessions[number % len(sessions)]
-                missing += each.numbers != list(range(places[session], last[session] + 1))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                listening = connection.execute(_LISTENING).scalar_one()
+            many_again = await _follow_all(port, store, sessions, given.followers, lambda: written(4_000_000))
+            memory.append(memory_of(pid))
     engine.dispose()
-    delays = [delay for each in seen.values() for delay in each.delays]
-    cuts = quantiles(delays, n=100)
     return {
         "followers": given.followers,
         "sessions": given.sessions,
-        "channel": CHANNEL,
-        "frames_a_second": round(len(delays) / given.seconds),
-        "delay_ms": {"p50": round(median(delays), 1), "p99": round(cuts[98], 1), "longest": round(max(delays), 1)},
-        "committed_a_second": {"alone": round(alone, 1), "followed": round(watched, 1)},
-        "ratio": round(watched / alone, 3),
+        "frames_a_second": round(len(many.delays) / given.seconds),
+        "delay_ms": {"one": single.summary, "many": many.summary, "again": many_again.summary},
+        "committed_a_second": {"alone": round(alone, 1), "followed": round(many.rate, 1)},
+        "ratio": round(many.rate / alone, 3),
         "listening_connections": listening,
-        "memory_mb": {"before": round(before, 1), "after": round(after, 1)},
-        "followers_with_gaps": missing,
+        "memory_mb": [round(size, 1) for size in memory],
+        "followers_with_gaps": single.missing + many.missing + many_again.missing,
     }
+
+
+_LISTENING = text(f"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN {CHANNEL}%' OR query = 'SELECT 1'")
+
+
+@dataclass
+class Phase:
+    """What some followers saw while the writers wrote: delays in ms, commits a second, followers with a gap."""
+
+    delays: list[float]
+    rate: float
+    missing: int
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """The middle, the last of a hundred and the longest."""
+        cuts = quantiles(self.delays, n=100)
+        return {"p50": round(median(self.delays), 1), "p99": round(cuts[98], 1), "longest": round(max(self.delays), 1)}
+
+
+async def _follow_all(
+    port: int, store: Store, sessions: list[str], count: int, write_all: Callable[[], Awaitable[float]]
+) -> Phase:
+    """Follow while it is written, and until all has arrived."""
+    places = await store.last_seqs(sessions)
+    seen = [Seen(sessions[number % len(sessions)]) for number in range(count)]
+    tasks = [asyncio.create_task(follow(port, each.session, places[each.session] - 1, each)) for each in seen]
+    while not all(each.numbers for each in seen):
+        await asyncio.sleep(0.05)
+    rate = await write_all()
+    last = await store.last_seqs(sessions)
+    for _ in range(200):
+        if all(each.numbers[-1] == last[each.session] for each in seen):
+            break
+        await asyncio.sleep(0.05)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    missing = sum(each.numbers != list(range(places[each.session], last[each.session] + 1)) for each in seen)
+    return Phase([delay for each in seen for delay in each.delays], rate, missing)
 
 
 def main() -> int:

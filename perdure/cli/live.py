@@ -5,12 +5,14 @@ Long, because printing, the live rows, delegates, Ctrl+C and the exit code share
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, get_args
 
@@ -24,12 +26,12 @@ from perdure.cli.render import Line, Tone, clean, table
 from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
+from perdure.client.tree import Tree, TreePlace
 from perdure.client.turn import UNRECORDED
 from perdure.contracts.deltas import Delta
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import (
     AgentEnd,
-    DelegateEnd,
     DelegateStart,
     Envelope,
     Names,
@@ -53,9 +55,6 @@ TICK = timedelta(milliseconds=200)
 
 QUIET = timedelta(seconds=5)
 """Between two looks at what is spent while no step begins: delegates and failed calls spend, too."""
-
-CATCH_UP = timedelta(seconds=3)
-"""How long the end of a delegate is waited for before its caller's next line."""
 
 EXIT_CODES: dict[str, ExitCode] = {
     StopReason.FINISHED: ExitCode.FINISHED,
@@ -334,8 +333,7 @@ async def follow(
     """
     terminal = Terminal(printer.note, lambda: following.cancel(), printer.hide)  # noqa: PLW0108 - made below
     asking = Asking(turn, None if printer.as_json else client, terminal)
-    delegates = Delegates(client, printer) if tree and client is not None else None
-    following = asyncio.create_task(_print_events(turn, printer, asking, delegates))
+    following = asyncio.create_task(_print_events(turn, printer, asking, client if tree else None))
     asking.start()
     watching = asyncio.create_task(_tell_waits(turn.session, printer, client)) if client is not None else None
     presses = _Presses(turn, printer, following, cancels=cancels)
@@ -356,8 +354,6 @@ async def follow(
             asking.stop()
             if watching is not None:
                 watching.cancel()
-            if delegates is not None:
-                delegates.stop()
     if client is not None and not printer.as_json and not printer.types and (page := ui_page(client, turn.session)):
         show(Line(f"in the Temporal UI: {page}", Tone.QUIET))
     if printer.end is not None:
@@ -379,54 +375,48 @@ async def _tell_waits(session: str, printer: Printer, client: Client) -> None:
                 printer.note(text)
 
 
-class Delegates:
-    """The delegates of what is followed, and theirs: their events are printed as they come."""
-
-    def __init__(self, client: Client, printer: Printer) -> None:
-        self._client = client
-        self._printer = printer
-        self._following: dict[str, asyncio.Task[None]] = {}
-
-    async def prepare(self, envelope: Envelope) -> None:
-        """Before a caller's event is printed: a delegate that has ended gets the time to say so itself."""
-        if isinstance(envelope.event, DelegateEnd) and (task := self._following.get(envelope.event.delegate)):
-            await asyncio.wait({task}, timeout=CATCH_UP.total_seconds())
-
-    def follow_start(self, envelope: Envelope) -> None:
-        """Behind a caller's event: follow a delegate that begins."""
-        event = envelope.event
-        if isinstance(event, DelegateStart) and event.delegate not in self._following:
-            self._following[event.delegate] = asyncio.create_task(self._follow(event.delegate))
-
-    async def _follow(self, session: str) -> None:
-        try:
-            turn = await self._client.attach(session)
-            async for envelope in turn.events():
-                await self.prepare(envelope)
-                self._printer.delegate_event(envelope)
-                self.follow_start(envelope)
-        except (ClientError, StoreError) as error:
-            self._printer.note(f"delegate {session} cannot be followed: {error}")
-
-    def stop(self) -> None:
-        """Follow no more."""
-        for task in self._following.values():
-            task.cancel()
+async def _read_source(
+    turn: Followed, printer: Printer, client: Client, session: str, after: int
+) -> AsyncGenerator[Envelope | Delta, None]:
+    """The events of one session of a tree: of what is followed, or of a delegate."""
+    if session == turn.session:
+        async for item in turn.events(heartbeat=printer.heartbeat, deltas=printer.wants_deltas):
+            yield item
+    else:
+        async for envelope in client.events(session, after):
+            yield envelope
 
 
-async def _print_events(turn: Followed, printer: Printer, asking: Asking, delegates: Delegates | None) -> None:
+async def _read_tree(turn: Followed, printer: Printer, client: Client) -> AsyncGenerator[Envelope | Delta, None]:
+    """The events of what is followed, and those of its delegates and theirs as they come."""
+    tree: Tree[Envelope | Delta] = Tree(
+        await client.store(),
+        functools.partial(_read_source, turn, printer, client),
+        lambda item: item if isinstance(item, Envelope) else None,
+    )
+    await tree.begin(turn.session, TreePlace())
+    async with aclosing(tree.merge()) as merged:
+        async for item, _ in merged:
+            yield item
+
+
+async def _print_events(turn: Followed, printer: Printer, asking: Asking, tree_of: Client | None) -> None:
+    """Print what is followed; with ``tree_of``, which reads them, its delegates too."""
     with _print_client_waits(printer):
         try:
-            async for envelope in turn.events(heartbeat=printer.heartbeat, deltas=printer.wants_deltas):
-                if isinstance(envelope, Delta):
-                    printer.delta(envelope)
-                    continue
-                if delegates is not None:
-                    await delegates.prepare(envelope)
-                printer.event(envelope)
-                asking.note(envelope)
-                if delegates is not None:
-                    delegates.follow_start(envelope)
+            items = (
+                turn.events(heartbeat=printer.heartbeat, deltas=printer.wants_deltas)
+                if tree_of is None
+                else _read_tree(turn, printer, tree_of)
+            )
+            async for item in items:
+                if isinstance(item, Delta):
+                    printer.delta(item)
+                elif item.session == turn.session:
+                    printer.event(item)
+                    asking.note(item)
+                else:
+                    printer.delegate_event(item)
         except (StoreUnavailableError, ServerUnreachableError) as error:
             place = "" if printer.after is None else f" --after {printer.after}"
             again = f"'perdure follow {turn.session}{place}' goes on where this ended"

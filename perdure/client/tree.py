@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from perdure.client.errors import RequestRefusedError, TurnClosedError
+from perdure.client.errors import RequestRefusedError, TurnClosedError, UnknownSessionError
 from perdure.client.stream import from_store
 from perdure.contracts.events import DelegateEnd, DelegateStart, Envelope
 from perdure.store import Store
@@ -99,7 +99,7 @@ class Tree(Generic[Item]):
     """The merged stream of a session and its delegates, theirs included.
 
     ``open_source`` gives a session's items after a number, and ``envelope_of`` the event of an item, or None if it is
-    none. Such an item is passed on if it is of the session itself.
+    none. Such an item is passed on, and moves nobody's place.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Tree(Generic[Item]):
         coming, member.coming = member.coming, None
         try:
             item = coming.result()
-        except TurnClosedError:
+        except (TurnClosedError, UnknownSessionError):  # or a delegate was erased
             if member.caller is None:
                 raise
             item = None
@@ -211,8 +211,7 @@ class Tree(Generic[Item]):
             if not self._is_free(held):
                 member.held = held
                 return
-        if envelope is not None or member.caller is None:
-            yield item
+        yield item
         member.read_on()
 
     def _note(self, member: "_Member[Item]", item: Item) -> None:

@@ -1,6 +1,9 @@
 """A session with its delegates as one stream: whoever comes back with the last id gets the rest of each, once."""
 
+import asyncio
+import json
 import random
+import sys
 from collections import defaultdict
 from typing import Any
 
@@ -64,6 +67,9 @@ async def test_a_tree_is_whole_for_whoever_comes_back(house: House) -> None:
             assert stream[-1].event == "end"
             ids = [sent.id for sent in stream[:-1]]
             assert ids[-1] == str(wanted[house.session])  # nobody is left to be named
+        printed = await by_command(house.session)
+        assert numbers(printed) == {name: list(range(1, last + 1)) for name, last in wanted.items()}
+        assert _ends_are_last(printed)
         alone = await whole(door.http, house.session)
         assert set(numbers(alone)) == {house.session}
         path = f"/v1/sessions/{house.session}/events"
@@ -71,6 +77,17 @@ async def test_a_tree_is_whole_for_whoever_comes_back(house: House) -> None:
         wrong = some.rpartition("-")[0] + "-9999"
         refused = await door.http.get(path, params={"tree": 1, "after": wrong})
         assert (refused.status_code, refused.json()["code"]) == (422, "request.invalid")
+
+
+async def by_command(session: str) -> list[Sent]:
+    """What the command prints of a tree."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "perdure.cli", "follow", session, "--json", "--tree", "--after", "0"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    lines = [json.loads(line) for line in output.splitlines()]
+    return [Sent("", line["type"], line) for line in lines]
 
 
 def _ends_are_last(stream: list[Sent]) -> bool:
