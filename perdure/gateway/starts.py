@@ -47,6 +47,7 @@ class Starting:
         body: All that was asked.
         key: The Idempotency-Key.
         new: Whether the session may not exist yet, and is claimed first.
+        named: Whether the caller has chosen its id, which somebody else may have.
     """
 
     action: str
@@ -55,6 +56,7 @@ class Starting:
     key: str | None
     request_id: str | None
     new: bool = False
+    named: bool = False
 
 
 def content_of(prompt: Prompt) -> Content:
@@ -122,15 +124,18 @@ async def _start(
 ) -> TurnTicket:
     session, fresh = starting.session, False
     if starting.new:
-        await _check_unclaimed(gateway, store, caller, session)
+        if starting.named:
+            await _check_unclaimed(gateway, store, caller, session)
         claimed = await store.claim_session(session, caller.tenant)
         if claimed.tenant != caller.tenant:
             raise UnknownSessionError(describe_missing_session(session))
         fresh = claimed.fresh
     try:
-        if request_id and (earlier := await store.turn_by_request(session, request_id)) is not None:
-            return TurnTicket(session=session, turn=earlier.turn, request_id=request_id)
-        before, is_open = await _look(store, session)
+        before, is_open = 0, False
+        if not fresh:
+            if request_id and (earlier := await store.turn_by_request(session, request_id)) is not None:
+                return TurnTicket(session=session, turn=earlier.turn, request_id=request_id)
+            before, is_open = await _look(store, session)
         if not is_open:
             await gateway.limits.check_running(store, caller.tenant, claimed=int(fresh))
         turn = await begin(request_id)
@@ -145,7 +150,7 @@ async def _start(
         raise
     number = turn.turn
     if number is None:
-        opened = await store.turn_by_request(session, turn.request_id)
+        opened = None if fresh else await store.turn_by_request(session, turn.request_id)
         number = opened.turn if opened is not None else before + 1
     return TurnTicket(session=session, turn=number, request_id=turn.request_id)
 

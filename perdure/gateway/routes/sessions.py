@@ -52,7 +52,13 @@ async def start_session(
         return await gateway.client.start(body.agent, content, session=session, **cast("TurnOptions", options))
 
     starting = Starting(
-        action="start", session=session, body=body, key=idempotency_key, request_id=body.request_id, new=True
+        action="start",
+        session=session,
+        body=body,
+        key=idempotency_key,
+        request_id=body.request_id,
+        new=True,
+        named=body.session is not None,
     )
     return await start_once(gateway, caller, starting, begin)
 
@@ -85,7 +91,13 @@ async def fork_session(
         return await gateway.client.fork(session, content, at=body.at, turn=body.turn, into=into, **options)
 
     starting = Starting(
-        action=f"fork {session}", session=into, body=body, key=idempotency_key, request_id=body.request_id, new=True
+        action=f"fork {session}",
+        session=into,
+        body=body,
+        key=idempotency_key,
+        request_id=body.request_id,
+        new=True,
+        named=body.into is not None,
     )
     return await start_once(gateway, caller, starting, begin)
 
