@@ -257,6 +257,40 @@ async def test_of_a_job_of_thousands_of_events_a_window_is_drawn(browser: Browse
     await house.client.cancel(session)
 
 
+async def test_a_job_is_paused_goes_on_and_is_erased(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
+    session = await fresh(house, "question")
+    async with page_of(browser, door, f"/ui/sessions/{session}", "Which river do you mean?") as page:
+        await page.click("Pause")
+        await page.type("Reason", "lunch", within="dialog")
+        await page.press("Enter")
+        await page.shows("Paused since", "by local: lunch")
+        await page.click("Go on")
+        await page.shows("The job goes on where it was paused.")
+        await page.evaluate("document.querySelector('dialog button[type=submit]').click()")
+        await page.shows("Waits for a person since")
+        await page.click("Saône")
+        await page.shows("Finished")
+        await page.click("Erase")
+        await page.type("Type", session, within="dialog")
+        await page.press("Enter")
+        await page.shows("Cancel what runs")
+        await page.lacks(session)
+
+
+async def test_many_are_cancelled_after_a_look_at_which(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
+    await house.client.cancel("approval")
+    sessions = [await fresh(house, "approval"), await fresh(house, "approval")]
+    async with page_of(browser, door, "/ui?agent=approval&state=waiting_for_input", *sessions) as page:
+        await page.click("Cancel what runs")
+        await page.shows("Cancel 2 turns?", "Nothing is cancelled yet", *sessions)
+        await page.picture("page-bulk")
+        await page.type("Reason", "a drill", within="dialog")
+        await page.press("Enter")
+        await page.shows("No job fits")
+
+
 async def test_a_break_of_the_policy_is_noticed(browser: Browser, shown: Shown) -> None:
     """The check that the other tests rely on."""
     _, door, _ = shown

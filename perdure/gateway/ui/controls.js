@@ -18,6 +18,7 @@ export function Controls({ session, turn, may, paused, ask, changed }) {
       <${Verb} text="Compact" why=${may.run || may.idle} onClick=${() => ask(compact(session))} />
       <${Verb} text="Fork" why=${may.run} onClick=${() => ask(placed("fork", session))} />
       <${Verb} text="Export" why="" onClick=${() => ask(exported(session))} />
+      <${Verb} text="Erase" kind="danger" why=${may.admin || may.idle} onClick=${() => ask(erase(session))} />
     </div></section>`;
 }
 
@@ -142,6 +143,24 @@ function exported(session) {
       link.href = `${of(session, "export")}?format=${values.format}`;
       link.download = `${session}.${values.format}.json`;
       link.click();
+    },
+  };
+}
+
+function erase(session) {
+  return {
+    title: "Erase the session",
+    text: "Its conversation, events and files are deleted from the store, those of its delegates too. Nothing brings them back.",
+    fields: [
+      { name: "name", label: `Type ${session} to confirm`, required: true },
+      { name: "histories", label: "Also what Temporal has of it", type: "checkbox" },
+    ],
+    action: "Erase",
+    kind: "danger",
+    submit: async (values) => {
+      if (values.name.trim() !== session) throw new Error(`that is not ${session}`);
+      await post(`${of(session)}?histories=${values.histories}`, {}, "DELETE");
+      location.assign("/ui");
     },
   };
 }

@@ -72,6 +72,8 @@ function useDetail(session, state, light, changed) {
       try {
         const found = await get(of(session), controller.signal);
         const budget = found.state === "ended" ? null : await get(of(session, "budget"), controller.signal).catch(() => null);
+        const status = found.state === "ended" ? null : await get(of(session, "status"), controller.signal).catch(() => null);
+        found.paused = status?.paused ?? null; // also while what runs is still finishing
         setDetail((was) => ({ session: found, budget: budget ?? (found.state === "ended" ? was.budget : null), wrong: null }));
       } catch (error) {
         if (error.name !== "AbortError") setDetail((was) => ({ ...was, wrong: error }));
@@ -127,7 +129,7 @@ export function Job({ session, who }) {
     <nav class="jumps" aria-label="Parts of this page"><a href="#transcript-title">Transcript</a><a href="#controls-title">Controls</a><a href="#log-title">Raw log</a></nav>
     <div class="columns">
       <aside class="side" aria-label="About the job">
-        <${Controls} session=${session} turn=${turn?.number} may=${may} paused=${detail?.waits_for?.cause === "paused"} ask=${ask} changed=${() => setChanged((was) => was + 1)} />
+        <${Controls} session=${session} turn=${turn?.number} may=${may} paused=${Boolean(detail?.paused) || detail?.waits_for?.cause === "paused"} ask=${ask} changed=${() => setChanged((was) => was + 1)} />
         <${Meters} meters=${meters(state, budget, now)} />
         <${Todos} todos=${state.todos} sentence=${open ? state.sentence : ""} />
         <${Delegates} delegates=${state.delegates} session=${session} />
@@ -156,5 +158,5 @@ function Verdict({ said, calm, wrong }) {
 function permissions(who, open) {
   const scopes = new Set(who.scopes);
   const lacks = (scope) => (scopes.has("admin") || scopes.has(scope) ? "" : `your token lacks the scope ${scope}`);
-  return { run: lacks("run"), approve: lacks("approve"), busy: open ? "" : "no turn runs", idle: open ? "a turn runs" : "" };
+  return { run: lacks("run"), approve: lacks("approve"), admin: lacks("admin"), busy: open ? "" : "no turn runs", idle: open ? "a turn runs" : "" };
 }

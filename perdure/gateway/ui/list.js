@@ -1,8 +1,8 @@
 // The list of jobs, with filters in the address, so that a view can be kept as a link.
 
-import { get } from "./api.js";
-import { Code, html, useEffect, useNow, useRef, useState } from "./common.js";
-import { ago, between, duration, line, money, moment } from "./format.js";
+import { get, post } from "./api.js";
+import { Ask, Button, Code, html, useEffect, useNow, useRef, useState } from "./common.js";
+import { ago, between, duration, line, money, moment, plural } from "./format.js";
 
 const RUSH = 3000; // between two looks while something runs
 const CALM = 10_000; // and while nothing does
@@ -93,12 +93,45 @@ export function List({ who }) {
       <label>Delegates <select value=${filters.delegates} onChange=${set("delegates")}><option value="">without</option><option value="true" selected=${filters.delegates === "true"}>with</option></select></label>
       ${who.tenant ? html`<span class="quiet">Tenant: ${who.tenant}</span>` : null}
     </form>
+    <${CancelAll} filters=${filters} who=${who} />
     <p class="wrong" role="alert">${wrong}</p>
     ${found === null && !wrong ? html`<p class="quiet" role="status">Loading…</p>` : null}
     ${found !== null && !items.length ? html`<p class="empty">No job fits. ${FILTERS.some((name) => filters[name]) ? "Clear a filter to see more." : html`Start one: <code>perdure run AGENT PROMPT</code>`}</p>` : null}
     ${items.length ? html`<${Jobs} items=${items} now=${now} />` : null}
     ${next ? html`<button type="button" class="button wide" onClick=${more}>Show older jobs</button>` : null}
   </main>`;
+}
+
+const MOST_NAMES = 10;
+
+/** Cancel the turns that the filters mean: first the gateway says which these are, and nothing is done. */
+function CancelAll({ filters, who }) {
+  const [form, setForm] = useState(null);
+  const [wrong, setWrong] = useState("");
+  let why = "";
+  if (!who.scopes.includes("admin")) why = "your token lacks the scope admin";
+  else if (filters.text || filters.stop_reason) why = "clear the filters text and ended by: they mean no running turns";
+  else if (filters.state === "ended") why = "what has ended cannot be cancelled";
+  const wanted = Object.fromEntries(["agent", "state"].filter((name) => filters[name]).map((name) => [name, filters[name]]));
+  const look = async () => {
+    setWrong("");
+    try {
+      const { items } = await post("/v1/cancel", { ...wanted, dry_run: true });
+      const names = items.slice(0, MOST_NAMES).map((item) => item.session).join(", ");
+      if (!items.length) return setWrong("Nothing runs that these filters mean.");
+      return setForm({ count: items.length, names: items.length > MOST_NAMES ? `${names} …` : names });
+    } catch (error) {
+      return setWrong(error.message);
+    }
+  };
+  const submit = async (values) => {
+    const { items } = await post("/v1/cancel", { ...wanted, dry_run: false, reason: values.reason });
+    const failed = items.filter((item) => item.outcome === "failed");
+    if (failed.length) throw new Error(`${plural(failed.length, "turn")} could not be cancelled: ${failed[0].session}: ${failed[0].error}`);
+  };
+  return html`<p class="row"><${Button} kind="small" why=${why} onClick=${look}>Cancel what runs…<//> <small class="why" role="status">${wrong}</small></p>
+    ${form ? html`<${Ask} title=${`Cancel ${plural(form.count, "turn")}?`} text=${`Nothing is cancelled yet. These are meant: ${form.names}. Messages that wait for them are dropped.`}
+      fields=${[{ name: "reason", label: "Reason", hint: "kept with each turn" }]} action=${`Cancel ${plural(form.count, "turn")}`} kind="danger" submit=${submit} close=${() => setForm(null)} />` : null}`;
 }
 
 const TONES = { finished: "good", error: "bad", cancelled: "quiet" };

@@ -25,6 +25,7 @@ export function verdict(state, detail, now) {
   if (turn === undefined || (turn.end !== null && detail?.state !== "ended" && wait !== null)) return opening(detail, wait, now);
   if (turn.end !== null) return ending(turn);
   if (detail?.state === "ended" && detail.turn === turn.number) return closed(detail);
+  if (detail?.paused) return paused(detail.paused, now);
   if (wait?.cause === "paused") return standing(wait, now);
   const waiting = openRequests(state);
   if (waiting.length) return person(waiting, turn, now);
@@ -42,6 +43,11 @@ function opening(detail, wait, now) {
 function closed(detail) {
   const [tone, head] = ENDINGS[detail.stop_reason] ?? ["bad", "Ended"];
   return { tone, head, text: detail.error ?? "", code: detail.reason_code, next: "send a message to go on" };
+}
+
+function paused(pause, now) {
+  const text = `${pause.by ? `by ${pause.by}` : "by somebody"}${pause.reason ? `: ${pause.reason}` : ""}`;
+  return { tone: "waiting", head: `Paused since ${since(pause.since, now)}`, text, next: "what runs finishes, and nothing begins until somebody lets it go on" };
 }
 
 function standing(wait, now) {
