@@ -1,10 +1,13 @@
 """The group of verbs. A verb's module is loaded when the verb is used, so that ``perdure --help`` is quick."""
 
 import importlib
+import os
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
+from perdure.cli.completion import TYPES, VARIABLE
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 
 VERBS: dict[str, str] = {
@@ -37,6 +40,7 @@ VERBS: dict[str, str] = {
     "setup": "Register the search attributes on a cluster.",
     "doctor": "Check settings, server, worker and store, with fixes.",
     "errors": "The reason codes and what they mean.",
+    "completion": "What a shell needs to complete verbs and names.",
 }
 """Each verb with the short help of the list; :func:`module` says where its command is."""
 
@@ -69,7 +73,16 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = getattr(importlib.import_module(module(cmd_name)), f"{cmd_name}_command")
+        if os.environ.get(VARIABLE):
+            for parameter in command.params:
+                if parameter.type is click.STRING:
+                    parameter.type = TYPES.get(parameter.name or "", parameter.type)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs and options that begin so, without loading a verb's module."""
+        verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without loading them."""
