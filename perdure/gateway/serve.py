@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+from datetime import timedelta
 from types import FrameType
 
 import uvicorn
@@ -12,6 +13,9 @@ from perdure.gateway.access import Gateway
 from perdure.settings import SettingsError
 
 BACKLOG = 2048
+
+SILENCE = timedelta(seconds=90)
+"""A connection whose other end takes nothing for so long is closed by the system, also one that was dropped before."""
 
 
 def read_address(address: str) -> tuple[str, int]:
@@ -52,6 +56,8 @@ def bind(address: str, *, has_tokens: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection has it from here
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE.total_seconds() * 1000))
     try:
         taken.bind((host, port))
     except (OSError, OverflowError) as error:
