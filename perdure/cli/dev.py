@@ -199,11 +199,11 @@ class Dev:
                 return
             file.write(self._addresses())
             stack.push_async_callback(self._stop_worker)
-            if await self._stop.interrupts(self._begin()):
-                return
             if self._gateway is not None:
                 keeping = asyncio.create_task(self._gateway.keep(self._settings, self._say))
                 stack.push_async_callback(self._gateway.stop, keeping, self._stop.insisted)
+            if await self._stop.interrupts(self._begin()):
+                return
             await self._keep_running()
 
     def _addresses(self) -> DevAddresses:
@@ -225,6 +225,8 @@ class Dev:
             is_ready = await self._worker.is_ready(self._settings.metrics_address)
             if not is_ready and self._watched is None:
                 raise CliError(self._death_of(self._worker))
+            if is_ready and self._gateway is not None:
+                await self._gateway.wait_until_ready()
         self._say_where()
 
     async def _load(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from perdure.cli.connection import connect
-from perdure.cli.errors import MistakeError
+from perdure.cli.errors import CliError, MistakeError
 from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
@@ -151,6 +151,13 @@ class GatewayProcess:
             wait = wait_before_start(deaths)
             say(f"✗ the gateway {process.death()}; see {self._log}; another one starts in {wait.total_seconds():.0f} s")
             await asyncio.sleep(wait.total_seconds())
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it answers; one that has died, or takes too long, is told of by who keeps it."""
+        while self._process is None:  # noqa: ASYNC110 - it begins once another process has made the store
+            await asyncio.sleep(POLL.total_seconds())
+        with contextlib.suppress(CliError):
+            await self._process.is_ready(f"127.0.0.1:{self.port}")
 
     async def stop(self, keeping: "asyncio.Task[None]", insisted: asyncio.Event) -> None:
         """Stop it, and the task that keeps it running."""

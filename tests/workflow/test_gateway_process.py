@@ -115,7 +115,12 @@ async def test_dev_starts_a_gateway_and_another_one_when_it_dies(
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-            await eventually(lambda: answers(http))
+            assert process.stdout is not None
+            async with asyncio.timeout(90):
+                said = b""
+                while b"ready; run a job" not in said:
+                    said += await process.stdout.readline()
+            assert await answers(http)  # at once
             assert [agent["name"] for agent in (await http.get("/v1/agents")).json()["items"]] == ["tester"]
             (first,) = children_of(process.pid, "gateway")
             (worker,) = children_of(process.pid, "perdure.worker")
@@ -129,7 +134,7 @@ async def test_dev_starts_a_gateway_and_another_one_when_it_dies(
         if process.returncode is None:
             process.kill()
     assert process.returncode == 0
-    assert f"gateway  http://127.0.0.1:{port}, its page at http://127.0.0.1:{port}/ui" in out.decode()
+    assert f"gateway  http://127.0.0.1:{port}, its page at http://127.0.0.1:{port}/ui" in said.decode()
     assert "the gateway was killed (SIGKILL)" in out.decode()
 
 
