@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-VARIABLE = "_PERDURE_COMPLETE"
-"""The variable by which the shell asks for completions."""
+from perdure.cli.main import VARIABLE
 
 PATIENCE = 1.5
 """Seconds that a person at a prompt waits for names; a store that takes longer is left alone."""

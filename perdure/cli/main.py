@@ -7,8 +7,10 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from perdure.cli.completion import TYPES, VARIABLE
 from perdure.cli.errors import CliError, ExitCode, MistakeError
+
+VARIABLE = "_PERDURE_COMPLETE"
+"""The variable by which a shell asks for completions."""
 
 VERBS: dict[str, str] = {
     "dev": "Embedded server, UI and worker in one command.",
@@ -74,6 +76,9 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(module(cmd_name)), f"{cmd_name}_command")
         if os.environ.get(VARIABLE):
+            # Loaded here: only a shell's prompt needs it.
+            from perdure.cli.completion import TYPES  # noqa: PLC0415
+
             for parameter in command.params:
                 if parameter.type is click.STRING:
                     parameter.type = TYPES.get(parameter.name or "", parameter.type)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from perdure.cli.completion import VARIABLE
-from perdure.cli.main import cli
+from perdure.cli.main import VARIABLE, cli
 from perdure.store import Store
 from tests.unit.store.given import SESSION, open_turn
 
