@@ -182,6 +182,12 @@ async def relay_of(names: dict[str, Any]) -> AsyncIterator[str]:
         yield origin
 
 
+def streams_of(door: Door) -> dict[str, int]:
+    """The open streams by their tenants."""
+    found: dict[str, int] = door.app.state.gateway.limits._open
+    return found
+
+
 async def test_the_page_of_the_page_shows_the_text_as_it_comes_and_the_stored_answer(
     house: House, tmp_path: Path
 ) -> None:
@@ -192,7 +198,6 @@ async def test_the_page_of_the_page_shows_the_text_as_it_comes_and_the_stored_an
         door.holder(os.environ["PERDURE_TOKEN"]) as service,
         relay_of(executed(RELAY)) as origin,
     ):
-        streams = lambda: door.app.state.gateway.limits._open  # noqa: E731
         body = {"agent": "writer", "prompt": "go", "session": "job-1"}
         assert (await service.post("/v1/sessions", json=body)).status_code == 202
         await (await house.client.attach("job-1", 1)).result()
@@ -205,10 +210,10 @@ async def test_the_page_of_the_page_shows_the_text_as_it_comes_and_the_stored_an
             assert "sea" not in await page.text()
             async with browser.page(f"{origin}/?session=job-1") as other:
                 await other.shows("first Rivers 🚣 flow")
-                assert streams() == {"acme": 2}
+                assert streams_of(door) == {"acme": 2}
 
             async def left() -> bool:
-                return bool(streams() == {"acme": 1})
+                return streams_of(door) == {"acme": 1}
 
             await eventually(left)
             await provider.release_streams()
