@@ -1,6 +1,7 @@
 """Problem documents (RFC 9457): each refusal and failure of the gateway, with a code that stays the same."""
 
 import logging
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from http import HTTPStatus
@@ -167,6 +168,18 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
     return problem_response(500, ProblemCode.INTERNAL, detail, request=request)
 
 
+_IS_FIELD = re.compile(r"\w+")
+
+_SAID: Mapping[str, str] = {
+    "extra_forbidden": "there is no such field; leave it out (who asks and for which tenant is the token's to say)",
+    "missing": "is needed",
+    "model_attributes_type": "is no object",
+    "model_type": "is no object",
+    "string_too_short": "is empty",
+}
+"""Pydantic's words for what callers get wrong most, in ours."""
+
+
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     """The first mistake, without the value, which may be a secret."""
     found: list[Mapping[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
@@ -176,8 +189,9 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
             400, ProblemCode.BAD_JSON, "the body is no JSON; send an object, in UTF-8", request=request
         )
     place, *fields = first["loc"] or ("request",)
-    field = ".".join(map(str, fields)) or str(place)
-    said = str(first["msg"]).removeprefix("Value error, ")
+    # Of a union, pydantic names the member that it tried too: prompt.constrained-str
+    field = ".".join(str(part) for part in fields if _IS_FIELD.fullmatch(str(part))) or str(place)
+    said = _SAID.get(str(first["type"])) or str(first["msg"]).removeprefix("Value error, ")
     where = "" if place == "body" else f" ({place})"
     return problem_response(422, ReasonCode.REQUEST_INVALID, f"{field}: {said}{where}", request=request)
 

@@ -47,6 +47,7 @@ async def test_a_running_turn_is_cancelled_and_an_idle_session_stays_as_it_is(ho
         assert (cancelled.status_code, cancelled.json()) == (202, {"session": house.session, "stops": True})
         result = await (await house.client.attach(house.session, 1)).result()
         assert (result.stop_reason, "no longer needed" in str(result.error)) == ("cancelled", True)
+        await house.temporal.get_workflow_handle(house.session).result()  # the result is stored a moment before
         idle = await door.http.post(path)
         assert (idle.status_code, idle.json()["stops"]) == (202, False)
 
@@ -81,6 +82,8 @@ async def test_what_is_wrong_is_a_problem_document(house: House) -> None:
             "utf8": await http.post(sessions, content=b"\xff\xfe", headers=json_type),
             "field": await http.post(sessions, json={"agent": "a", "prompt": "p", "tenant": "other"}),
             "missing": await http.post(sessions, json={"agent": "a"}),
+            "empty": await http.post(sessions, json={"agent": "a", "prompt": ""}),
+            "array": await http.post(sessions, json=[]),
             "huge": await http.post(sessions, json={"agent": "a", "prompt": "x" * 200_000}),
             "chunks": await http.post(sessions, content=chunks(), headers=json_type),
             "session": await http.get("/v1/sessions/none-of-that-name"),
@@ -94,6 +97,8 @@ async def test_what_is_wrong_is_a_problem_document(house: House) -> None:
         "utf8": (400, "request.bad_json"),
         "field": (422, "request.invalid"),
         "missing": (422, "request.invalid"),
+        "empty": (422, "request.invalid"),
+        "array": (422, "request.invalid"),
         "huge": (413, "request.too_large"),
         "chunks": (413, "request.too_large"),
         "session": (404, "request.unknown_session"),
@@ -102,4 +107,10 @@ async def test_what_is_wrong_is_a_problem_document(house: House) -> None:
         "method": (405, "request.method_not_allowed"),
     }
     assert {answer.headers["content-type"] for answer in answers.values()} == {"application/problem+json"}
-    assert "tenant" in answers["field"].json()["detail"]
+    said = {name: answers[name].json()["detail"] for name in ("field", "missing", "empty", "array")}
+    assert said == {
+        "field": "tenant: there is no such field; leave it out (who asks and for which tenant is the token's to say)",
+        "missing": "prompt: is needed",
+        "empty": "prompt: is empty",
+        "array": "body: is no object",
+    }
