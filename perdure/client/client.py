@@ -356,7 +356,7 @@ class Client:
         """
         before = heartbeat_at(session, 0, after or 0)
         plain = self._events(session, after)
-        log = with_deltas(plain, await self.store(), session) if deltas else plain
+        log = with_deltas(plain, await self.store(), session, after or 0) if deltas else plain
         async with aclosing(filter_events(log, types, heartbeat=heartbeat, before=before)) as events:
             async for item in events:
                 yield item

@@ -30,14 +30,18 @@ class DeltaReader:
         place: The place of the last delta given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: int = 0) -> None:
+        """Show no delta before the event of that number, the last that the log had when the reader came."""
         self.place: Place = START
+        self._until = until
         self._newest: tuple[int, int] | None = None
         self._ended = (0, 0)
 
     def note(self, envelope: Envelope) -> None:
         """Take note of an event that was shown."""
         at = (envelope.turn, envelope.step)
+        if envelope.seq >= self._until:
+            self._until = 0
         self._newest = at if self._newest is None else max(self._newest, at)
         kind = envelope.event.type
         if kind == "agent_end":
@@ -51,7 +55,7 @@ class DeltaReader:
         if at <= self._ended:
             self.place = max(self.place, feed.place)
             return ()
-        if feed.place <= self.place or (self._newest is not None and at > self._newest):
+        if self._until or feed.place <= self.place or (self._newest is not None and at > self._newest):
             return ()
         deltas = feed.take(self.place)
         self.place = feed.place
@@ -90,7 +94,7 @@ Item = TypeVar("Item")
 
 
 async def merge_deltas(
-    items: AsyncGenerator[Item, None], feed: Feed, note: Callable[[DeltaReader, Any], None]
+    items: AsyncGenerator[Item, None], feed: Feed, note: Callable[[DeltaReader, Any], None], until: int
 ) -> AsyncGenerator[Item | DeltaBatch, None]:
     """The items, and between them the pieces of the answers that are being written.
 
@@ -98,8 +102,9 @@ async def merge_deltas(
         items: Events, alone or several at once.
         feed: The pieces of their session.
         note: Tells the reader of the events of an item.
+        until: The number of the last event that the log had before; 0 if the items begin after it.
     """
-    reader = DeltaReader()
+    reader = DeltaReader(until)
     coming = asyncio.ensure_future(anext(items, None))
     news = asyncio.ensure_future(feed.wait(feed.version))
     try:
@@ -128,13 +133,15 @@ async def merge_deltas(
 
 
 async def with_deltas(
-    events: AsyncGenerator[Envelope, None], store: Store, session: str
+    events: AsyncGenerator[Envelope, None], store: Store, session: str, after: int
 ) -> AsyncGenerator[Envelope | Delta, None]:
-    """The events of a session, and between them the pieces of the answers that are being written."""
+    """The events of a session after one, and between them the pieces of the answers that are being written."""
+    known = (await from_store(lambda: store.last_seqs([session]))).get(session, 0)
+    until = known if after < known else 0
     async with (
         watch(store, session),
         store.live.follow(session) as feed,
-        aclosing(merge_deltas(events, feed, DeltaReader.note)) as merged,
+        aclosing(merge_deltas(events, feed, DeltaReader.note, until)) as merged,
     ):
         async for item in merged:
             if isinstance(item, DeltaBatch):

@@ -137,7 +137,7 @@ class Turn:
         """
         before = heartbeat_at(self.session, self._turn or 0, after)
         plain = self._events(after)
-        log = with_deltas(plain, await self._open_store(), self.session) if deltas else plain
+        log = with_deltas(plain, await self._open_store(), self.session, after) if deltas else plain
         async with aclosing(filter_events(log, types, heartbeat=heartbeat, before=before)) as events:
             async for item in events:
                 yield item

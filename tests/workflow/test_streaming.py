@@ -129,6 +129,26 @@ async def test_three_followers_see_the_text_as_it_comes_and_end_with_the_stored_
         assert (follower.stored, follower.answer.text, follower.ended) == ([TEXT], "", True)
 
 
+async def test_who_comes_while_a_later_turn_is_answered_gets_what_was_before_first(house: House) -> None:
+    """A piece that came before the stored answers of earlier turns would be wiped out by them."""
+    script = Script(replies=(say("Before."), say(TEXT)))
+    async with ScriptedProvider(script) as provider, house.worker(agent()):
+        house.use(provider)
+        await house.run()
+        provider.hold_streams(after=5)
+        await house.store.watch(house.session)
+        handle = await house.start(prompt="again")
+        await provider.wait_for_held_streams()
+        follower = Follower()
+        following = asyncio.create_task(follower.follow(house))
+        await follower.has("The quick brown fox jumps ")
+        assert (follower.stored, follower.answer.text) == (["Before."], "The quick brown fox jumps ")
+        await provider.release_streams()
+        await handle.result()
+        await following
+    assert follower.stored == ["Before.", TEXT]
+
+
 async def test_a_worker_killed_in_mid_stream_leaves_no_mixed_text(house: House) -> None:
     """S-15, S-17: three followers; the second attempt begins anew on every screen, and each ends with its answer."""
 

@@ -62,21 +62,23 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
     names = _read_types(types)
     if tree and gap_policy == "notify":
         raise RequestRefusedError("gap_policy: a tree is always whole; leave tree=1 or gap_policy=notify out")
-    if await _is_over(gateway, session, place):
+    last = await _read_end(gateway, session, place)
+    if await _is_over(gateway, session, place, last):
         return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
         pieces = gateway.hub.pieces
         feed = await stack.enter_async_context(pieces.follow(session)) if deltas else None
+        until = last if place.after < last else 0
         if tree:
             whole = Tree(await gateway.client.store(), partial(_read_frames, gateway.hub), _envelope_of)
             await whole.begin(session, place)
             note = partial(_note_marked, session)
-            merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note)
+            merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note, until)
             chunks = _encode_tree(merged, names, pieces)
         else:
             news = gateway.hub.follow(session, place.after, gap_policy)
-            following = news if feed is None else merge_deltas(news, feed, _note_news)
+            following = news if feed is None else merge_deltas(news, feed, _note_news, until)
             chunks = _encode(following, names, pieces)
         return EventStream(
             _end(chunks, session, place), place=str(place), stopping=gateway.stopping, closing=stack.pop_all()
@@ -101,13 +103,18 @@ def _read_types(types: str) -> list[str]:
     return names
 
 
-async def _is_over(gateway: Gateway, session: str, place: TreePlace) -> bool:
-    """Whether nothing more comes for a reader; browsers come again for ever unless they are told so."""
+async def _read_end(gateway: Gateway, session: str, place: TreePlace) -> int:
+    """The number of the log's last event, which is not before the reader's place."""
     store = await gateway.client.store()
     last = (await store.last_seqs([session])).get(session, 0)
     if place.after > last:
         msg = f"session {session!r} has {last} events, so that nothing can come after {place.after}"
         raise RequestRefusedError(f"after: {msg}; give the id of one that you have seen")
+    return last
+
+
+async def _is_over(gateway: Gateway, session: str, place: TreePlace, last: int) -> bool:
+    """Whether nothing more comes for a reader; browsers come again for ever unless they are told so."""
     if place.after < last or not last or place.delegates:
         return False
     return not await Runs(gateway.client.temporal).is_running(session)
