@@ -153,7 +153,9 @@ async def send_pause(
         NoWorkerError: No worker took the update.
     """
     try:
-        return await deliver(lambda: send_update(temporal, session, update, request, PauseReceipt))
+        return await deliver(
+            lambda: send_update(temporal, session, update, request, PauseReceipt), again=ANY - {"idle"}
+        )
     except UpdateRefusedError as error:
         raise RequestRefusedError(f"session {session!r} refused to {update}: {error}") from error
     except NotTakenError as error:

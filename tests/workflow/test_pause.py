@@ -1,11 +1,12 @@
 """A session is paused and goes on: what runs finishes, nothing begins, and the time of the pause is nobody's."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from perdure import Agent, Budgets, tool
-from perdure.client import RequestRefusedError, SessionIdleError
+from perdure.client import RequestRefusedError, SessionIdleError, updates
 from perdure.contracts.turns import RunState
 from perdure.contracts.waits import Cause
 from perdure.testing import Script, ScriptedProvider, call, say
@@ -81,18 +82,19 @@ async def test_a_cancel_ends_a_paused_turn_and_the_next_begins_paused(house: Hou
         assert (await second.result()).stop_reason == "finished"
 
 
-async def test_an_idle_session_and_odd_requests_are_refused(house: House) -> None:
+async def test_an_idle_session_and_odd_requests_are_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     body = Body()
     async with ScriptedProvider(HELD) as provider, house.worker(agent(body)):
         house.use(provider)
-        turn = await house.client.start("tester", "go", session=house.session)
+        await house.client.start("tester", "go", session=house.session)
         await happened(body.started)
         assert "reason" in await refusal(house, "pause", reason="two\nlines")
         assert "whatever" in await refusal(house, "pause", whatever=1)
         with pytest.raises(RequestRefusedError):
             await house.client.pause(house.session, "x" * 2000)
         body.released.set()
-        await turn.result()
+        await house.temporal.get_workflow_handle(house.session).result()
+        monkeypatch.setattr(updates, "PAUSE", timedelta(days=1))  # nothing is tried again
         with pytest.raises(SessionIdleError, match="nothing to pause"):
             await house.client.pause(house.session)
         code, _ = await perdure("unpause", house.session, refused=True)
