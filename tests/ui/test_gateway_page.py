@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -64,12 +65,16 @@ async def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> A
                 yield house, door, provider
 
 
+ENDED_MEANWHILE = re.compile(r"409 \(Conflict\) \S+/(status|budget)$")
+"""What a browser says of a question about a turn that has just ended; the page knows the answer."""
+
+
 @pytest.fixture(autouse=True)
 def quiet(browser: Browser) -> Iterator[None]:
     """No page may break its policy, refuse a file of its own or throw."""
     browser.complaints.clear()
     yield
-    assert browser.complaints == []
+    assert [complaint for complaint in browser.complaints if not ENDED_MEANWHILE.search(complaint)] == []
 
 
 @asynccontextmanager
@@ -253,7 +258,11 @@ async def test_of_a_job_of_thousands_of_events_a_window_is_drawn(browser: Browse
         await page.shows("Show 100 earlier of 4,906")
         assert await page.evaluate("document.querySelectorAll('.events > li').length") == 100
     async with page_of(browser, door, f"/ui/sessions/{session}#seq-4000", "answer 3995.") as page:
-        assert await page.evaluate("document.activeElement.id") == "seq-4000"
+
+        async def is_focused() -> bool:
+            return bool(await page.evaluate("document.activeElement.id") == "seq-4000")
+
+        await page.wait(is_focused)
     await house.client.cancel(session)
 
 

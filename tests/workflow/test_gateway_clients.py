@@ -72,7 +72,8 @@ async def test_a_generated_python_client_starts_follows_approves_and_cancels(
         monkeypatch.syspath_prepend(str(tmp_path / "made"))
         made: Any = importlib.import_module("perdure_http")
         try:
-            await drive(made.AuthenticatedClient(base_url=door.url, token=token, timeout=60))
+            async with made.AuthenticatedClient(base_url=door.url, token=token, timeout=60) as client:
+                await drive(client)
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == "perdure_http"]:
                 del sys.modules[name]
