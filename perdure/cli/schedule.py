@@ -22,7 +22,7 @@ def schedule_command() -> None:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
-one = click.argument("schedule", metavar="ID")
+schedule_argument = click.argument("schedule", metavar="ID")
 tenant = click.option("--tenant", default="", metavar="T", help="Of this tenant; by default of none.")
 
 OPTIONS = (
@@ -55,7 +55,7 @@ def options(command: Any) -> Any:  # noqa: ANN401 - click's decorators are untyp
 
 
 @schedule_command.command("add")
-@one
+@schedule_argument
 @click.argument("prompt")
 @options
 @click.option("--paused", is_flag=True, help="It begins paused.")
@@ -68,7 +68,7 @@ def add_command(*, schedule: str, prompt: str, tenant: str, as_json: bool, **giv
 
 
 @schedule_command.command("update")
-@one
+@schedule_argument
 @click.option("--prompt", metavar="TEXT", help="What is said.")
 @options
 @tenant
@@ -111,7 +111,7 @@ def list_command(*, tenant: str, as_json: bool) -> None:
 
 
 @schedule_command.command("show")
-@one
+@schedule_argument
 @tenant
 @as_json
 def show_command(*, schedule: str, tenant: str, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def show_command(*, schedule: str, tenant: str, as_json: bool) -> None:
 
 
 @schedule_command.command("pause")
-@one
+@schedule_argument
 @click.option("--note", default="", metavar="TEXT", help="Why.")
 @tenant
 def pause_command(*, schedule: str, note: str, tenant: str) -> None:
@@ -130,7 +130,7 @@ def pause_command(*, schedule: str, note: str, tenant: str) -> None:
 
 
 @schedule_command.command("unpause")
-@one
+@schedule_argument
 @click.option("--note", default="", metavar="TEXT", help="Why.")
 @tenant
 def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
@@ -140,7 +140,7 @@ def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
 
 
 @schedule_command.command("trigger")
-@one
+@schedule_argument
 @tenant
 def trigger_command(*, schedule: str, tenant: str) -> None:
     """Have it run now, paused or not."""
@@ -149,7 +149,7 @@ def trigger_command(*, schedule: str, tenant: str) -> None:
 
 
 @schedule_command.command("remove")
-@one
+@schedule_argument
 @tenant
 def remove_command(*, schedule: str, tenant: str) -> None:
     """Remove it; turns that it has started go on."""
@@ -158,7 +158,7 @@ def remove_command(*, schedule: str, tenant: str) -> None:
 
 
 @schedule_command.command("runs")
-@one
+@schedule_argument
 @click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
 @tenant
 @as_json

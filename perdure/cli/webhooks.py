@@ -23,7 +23,7 @@ def webhooks_command() -> None:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
-one = click.argument("webhook", metavar="ID")
+webhook_argument = click.argument("webhook", metavar="ID")
 
 
 @webhooks_command.command("add")
@@ -63,7 +63,7 @@ def list_command(*, as_json: bool) -> None:
 
 
 @webhooks_command.command("pause")
-@one
+@webhook_argument
 def pause_command(*, webhook: str) -> None:
     """Tell the webhook nothing for now; what happens meanwhile is not told later."""
     with_client(lambda client: client.webhooks.pause(webhook))
@@ -71,7 +71,7 @@ def pause_command(*, webhook: str) -> None:
 
 
 @webhooks_command.command("unpause")
-@one
+@webhook_argument
 def unpause_command(*, webhook: str) -> None:
     """Tell the webhook what happens from now on."""
     with_client(lambda client: client.webhooks.unpause(webhook))
@@ -79,7 +79,7 @@ def unpause_command(*, webhook: str) -> None:
 
 
 @webhooks_command.command("secret")
-@one
+@webhook_argument
 @click.option(
     "--overlap",
     type=click.FloatRange(min=0),
@@ -96,7 +96,7 @@ def secret_command(*, webhook: str, overlap: float, as_json: bool) -> None:
 
 
 @webhooks_command.command("remove")
-@one
+@webhook_argument
 def remove_command(*, webhook: str) -> None:
     """Forget the webhook; what is being delivered fails at its next attempt."""
     with_client(lambda client: client.webhooks.remove(webhook))
@@ -104,7 +104,7 @@ def remove_command(*, webhook: str) -> None:
 
 
 @webhooks_command.command("test")
-@one
+@webhook_argument
 @as_json
 def test_command(*, webhook: str, as_json: bool) -> None:
     """Send a message of the type webhook.test, once, and say what came of it; exit code 1 if it was not taken."""
@@ -118,7 +118,7 @@ def test_command(*, webhook: str, as_json: bool) -> None:
 
 
 @webhooks_command.command("deliveries")
-@one
+@webhook_argument
 @click.option("--state", type=click.Choice(["delivering", "delivered", "failed"]), help="Only those in this state.")
 @click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
 @as_json
@@ -138,7 +138,7 @@ def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: 
 
 
 @webhooks_command.command("redrive")
-@one
+@webhook_argument
 @click.argument("message", required=False)
 def redrive_command(*, webhook: str, message: str | None) -> None:
     """Send MESSAGE again for another three days, or all messages whose delivery has failed: same id, same bytes."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -27,25 +28,25 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
         yield browser
 
 
-@pytest.fixture(scope="module")
-async def jobs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Jobs]:
-    """The jobs; asked for after the browser, so that nothing is prepared in vain."""
-    options = ServerOptions(port=find_free_port(), ui_port=find_free_port(), dynamic_config=FAST)
+@asynccontextmanager
+async def house_of(name: str, folder: Path, ui_port: int | None) -> AsyncIterator[House]:
+    """A house on a server of its own, for all tests of a module."""
+    options = ServerOptions(port=find_free_port(), ui_port=ui_port, dynamic_config=FAST)
     async with EmbeddedServer(options) as server:
         with pytest.MonkeyPatch.context() as environment:
             become_a_user(environment, server.address)
             temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-            async with (
-                House.built(
-                    name="ui",
-                    server=server,
-                    temporal=temporal,
-                    environment=environment,
-                    folder=tmp_path_factory.mktemp("jobs"),
-                ) as house,
-                prepared(house) as jobs,
-            ):
-                yield jobs
+            async with House.built(
+                name=name, server=server, temporal=temporal, environment=environment, folder=folder
+            ) as house:
+                yield house
+
+
+@pytest.fixture(scope="module")
+async def jobs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Jobs]:
+    """The jobs; asked for after the browser, so that nothing is prepared in vain."""
+    async with house_of("ui", tmp_path_factory.mktemp("jobs"), find_free_port()) as house, prepared(house) as jobs:
+        yield jobs
 
 
 @pytest.fixture(scope="module")

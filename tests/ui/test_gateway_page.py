@@ -7,18 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
-from perdure.client.connect import DATA_CONVERTER
+from perdure.cli.server import find_free_port
 from perdure.contracts.events import GenerationContent, NewEvent
 from perdure.gateway.app import create_app
 from perdure.gateway.serve import GatewayServer, bind
 from perdure.testing import ScriptedProvider
-from tests.conftest import FAST
 from tests.gateway import Door, gateway, token_lines
-from tests.house import House, become_a_user, eventually
+from tests.house import House, eventually
 from tests.ui.browser import Browser, Page
+from tests.ui.conftest import house_of
 from tests.ui.page_jobs import HOSTILE, PROMPT, WRITTEN, prepared
 from tests.workflow.bodies import Body
 
@@ -46,23 +44,12 @@ Shown = tuple[House, Door, ScriptedProvider]
 @pytest.fixture(scope="module")
 async def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shown]:
     """The jobs on a worker, and a gateway; asked for after the browser, so that nothing is prepared in vain."""
-    options = ServerOptions(port=find_free_port(), ui_port=None, dynamic_config=FAST)
-    async with EmbeddedServer(options) as server:
-        with pytest.MonkeyPatch.context() as environment:
-            become_a_user(environment, server.address)
-            temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-            async with (
-                House.built(
-                    name="page",
-                    server=server,
-                    temporal=temporal,
-                    environment=environment,
-                    folder=tmp_path_factory.mktemp("jobs"),
-                ) as house,
-                prepared(house, Body()) as provider,
-                gateway(house) as door,
-            ):
-                yield house, door, provider
+    async with (
+        house_of("page", tmp_path_factory.mktemp("jobs"), None) as house,
+        prepared(house, Body()) as provider,
+        gateway(house) as door,
+    ):
+        yield house, door, provider
 
 
 ENDED_MEANWHILE = re.compile(r"409 \(Conflict\) \S+/(status|budget)$")
