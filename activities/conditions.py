@@ -1,4 +1,4 @@
-"""What stop conditions see in texts: activities look, since they have the whole of them, and the engine decides."""
+"""Searches of texts for stop conditions. Activities search, since they have the whole text; the engine decides."""
 
 import asyncio
 import time
@@ -13,20 +13,20 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.engine.conditions import title_of
 
 SEARCH_SECONDS = 1.0
-"""A regular expression that has not been found or ruled out in a text by then is given up."""
+"""Timeout of one search with a regular expression."""
 
 SEARCHES_SECONDS = 5.0
-"""All searches of one text together may take so long; what is left of them then is given up at once."""
+"""Timeout of all searches of one text together."""
 
 
 class SearchError(Exception):
-    """A search for a stop condition's expression took too long or failed, and the condition does not catch that."""
+    """A stop condition's search took too long or failed, and the condition does not catch that."""
 
 
 async def matches(
     definition: AgentDefinition, tool: str | None, text: str
 ) -> tuple[tuple[int, ...], ErrorDetail | None]:
-    """The conditions that hold for a tool's whole result, or for an answer's text if no tool is named.
+    """Find the conditions that hold for a tool's whole result, or for an answer's text if ``tool`` is None.
 
     Returns:
         Their places among the agent's conditions on texts, and the error that ends the turn if a search failed.
@@ -45,7 +45,7 @@ async def matches(
 
 
 def find_in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int, ...]:
-    """The places of the text conditions that hold for an answer's text; for activities, which have all of it.
+    """The places of the text conditions that hold for an answer's text.
 
     Raises:
         SearchError: A search took too long or failed, and its condition does not catch that.
@@ -54,7 +54,7 @@ def find_in_output(conditions: tuple[AnyCondition, ...], text: str) -> tuple[int
 
 
 def find_in_tool_output(conditions: tuple[AnyCondition, ...], tool: str, text: str) -> tuple[int, ...]:
-    """The places of the text conditions that hold for the whole result of a call; for activities.
+    """The places of the text conditions that hold for the whole result of a call.
 
     Raises:
         SearchError: A search took too long or failed, and its condition does not catch that.
@@ -88,7 +88,7 @@ def _search(condition: Output | ToolOutput, text: str, until: float) -> bool:
     try:
         if seconds <= 0:
             raise TimeoutError  # noqa: TRY301 - it counts as any search that takes too long
-        # What a request brings is not kept: it may be large.
+        # Not cached: a start request may bring any number of large expressions.
         expression = regex.compile(condition.pattern, flags, cache_pattern=False)
         return expression.search(text, timeout=seconds, concurrent=True) is not None
     except Exception as error:  # whatever goes wrong in a search is one failure

@@ -9,7 +9,7 @@ from perdure.llm.openai_format import WireMessage, wire
 from perdure.store import Store
 
 KEPT_CHARACTERS = 200_000_000
-"""Text kept in memory, over all sessions; the session unused for longest is forgotten first."""
+"""Characters kept in memory over all sessions; the session unused for longest is dropped first."""
 
 
 @dataclass
@@ -66,6 +66,6 @@ class Conversations:
 
 
 def _size(messages: list[WireMessage]) -> int:
-    """The text of the messages: what calls are made with and what a model has thought may be longer than any answer."""
+    """Characters of the messages, with arguments and reasoning: these may be longer than any text."""
     parts = (part for message in messages for part in message.values() if part is not None)
     return sum(len(part) if isinstance(part, str) else len(str(part)) for part in parts) + 200 * len(messages)

@@ -1,9 +1,9 @@
-"""How a model call is bounded beside the agent's own settings: an answer in text only, and one that can be paid for.
+"""The cost ceiling of a model call: the longest answer that the rest of the budget pays for.
 
-The cost of a call is bounded before it is made. No token is shorter than a byte, so what the model reads is at most the
-size of the request in bytes, and what the provider adds for its tools. Where it has read the beginning already and
-said how many tokens that was, only the rest is counted so. An image or a PDF counts the most tokens that a provider
-charges for one. What is then left is what the answer may cost.
+The cost of a call is bounded before the call is made. No token is shorter than a byte, so the model reads at most as
+many tokens as the request has bytes, plus what the provider adds for tools. If the provider has already counted the
+beginning of the conversation, its count is used and only the rest is estimated by bytes. An image or a PDF counts the
+most tokens that any provider charges for one. What the budget has left beyond that pays for the answer.
 """
 
 import json
@@ -21,23 +21,23 @@ from perdure.engine.limits import exhausted_error, in_usd
 from perdure.llm.openai_format import WireMessage, openai_tools
 
 SMALLEST_ANSWER = 16
-"""Tokens; a call that can pay for less is not made."""
+"""Tokens of the shortest useful answer; a call that cannot pay for this is not made."""
 
 SHORT_PROMPT = 200
-"""Characters of a prompt that nobody has seen yet."""
+"""Assumed characters of a prompt that is not written yet."""
 
 ADDED = 100
 """Tokens that a provider may add to a request."""
 
 ADDED_FOR_TOOLS = 1_000
-"""Tokens that it may add to explain its tools to the model. Anthropic's page on tools names up to 700."""
+"""Tokens that a provider may add to explain tools to the model. Anthropic's page on tool use names up to 700."""
 
 _READ = ("input_cost_per_token", "cache_creation_input_token_cost")
 _WRITTEN = ("output_cost_per_token", "output_cost_per_reasoning_token")
 
 
 class NotAffordableError(Exception):
-    """The call could cost more than is left."""
+    """The call could cost more than the budget has left."""
 
     def __init__(self, detail: ErrorDetail, paid: Paid | None = None) -> None:
         super().__init__(detail.message)
@@ -66,12 +66,14 @@ def text_only(definition: AgentDefinition) -> AgentDefinition:
 def ceiling(
     definition: AgentDefinition, messages: Sequence[WireMessage], left: Decimal | None, counted: Counted | None = None
 ) -> int | None:
-    """The most tokens that the answer may have, so that the call costs at most what is left.
+    """The most tokens that the answer may have, so that the call costs at most ``left``.
 
-    None where no bound of ours is needed: there is no limit, no price is known, or the longest answer is affordable.
+    tokens = (left - price of a read token x tokens read) / (price of a written token x number of answers), rounded down
+
+    None if no bound is needed: there is no limit, no price is known, or the longest answer is affordable.
 
     Raises:
-        NotAffordableError: Not even the smallest answer is.
+        NotAffordableError: Not even the shortest useful answer is affordable.
     """
     if left is None:
         return None
@@ -94,7 +96,7 @@ def ceiling(
 
 
 def estimate_first_call(definition: AgentDefinition) -> Decimal | None:
-    """What the first call of a turn may cost, with a short prompt and the smallest answer; None if nobody knows."""
+    """US dollars that the first call of a turn costs, with a short prompt and answer; None without known prices."""
     read = _count_most_read(
         definition, [*system_prompt(definition), {"role": "user", "content": "x" * SHORT_PROMPT}], Counted()
     )
@@ -126,7 +128,7 @@ def _bytes(value: object) -> int:
 
 
 def _price(definition: AgentDefinition, names: Sequence[str], read: int) -> Decimal | None:
-    """The dearest price of a token that may apply, in US dollars; None if nobody knows one."""
+    """The highest price of a token that may apply to the call, in US dollars; None if no price is known."""
     own = {name: price for name, price in definition.generate_params.items() if name in names}
     prices: dict[str, object] = {**facts_about(definition.model), **own}
     if prices.get(names[0]) is None:
@@ -143,7 +145,7 @@ def _price(definition: AgentDefinition, names: Sequence[str], read: int) -> Deci
 
 
 def _applies(above: str, tier: JsonValue, read: int) -> bool:
-    """True if a price for prompts above this number of tokens may apply; prices for longer caching are ignored."""
+    """Whether a price for prompts above a number of tokens may apply; prices for longer caching are ignored."""
     if isinstance(tier, str):
         above = above.removesuffix(f"_{tier}")
     if not above:
@@ -153,7 +155,7 @@ def _applies(above: str, tier: JsonValue, read: int) -> bool:
 
 
 def _longest_answer_of(definition: AgentDefinition) -> int | None:
-    """The longest answer that the agent's settings or the model allow; None if nobody knows."""
+    """Tokens of the longest answer that the agent's settings or the model allow; None if neither says."""
     own = (_read_integer(definition, "max_tokens"), _read_integer(definition, "max_completion_tokens"))
     most = facts_about(definition.model).get("max_output_tokens")
     limits = [limit for limit in (*own, most if isinstance(most, int) else None) if limit is not None]
@@ -161,7 +163,7 @@ def _longest_answer_of(definition: AgentDefinition) -> int | None:
 
 
 def _thinking(definition: AgentDefinition) -> int:
-    """Tokens that the model is told to think with, which the longest answer has to exceed."""
+    """Anthropic's ``budget_tokens`` for thinking: the answer's limit has to be above it."""
     thinking = definition.generate_params.get("thinking")
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     return budget if isinstance(budget, int) else 0

@@ -1,6 +1,6 @@
-"""The caller's side of a delegate's turn: its query and its result are those of a call in the caller's ledger.
+"""The caller's side of a delegate's turn: a call in the caller's ledger has the query, and gets the result.
 
-The activity ``collect_delegates`` writes what delegates in the background came to as the result of a call.
+The activity ``collect_delegates`` writes the results of background delegates as the result of a call.
 """
 
 import json
@@ -51,7 +51,7 @@ from perdure.store import Artifact, Committed, NotFoundError, Store
 from perdure.store.records import TurnBefore
 
 PARTIAL_CHARACTERS = 4_000
-"""So much of what a delegate said last is told of one that did not finish."""
+"""Characters of its last text that the caller's model reads of a delegate that did not finish."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Said:
     """What the caller's model reads of a delegate that has ended.
 
     Attributes:
-        error: Why it did not finish, if it did not.
-        matched: The caller's stop conditions on texts that hold for what it said, by their place among them.
-        problem: Why they could not be looked for.
+        error: Why the delegate did not finish; None if it did.
+        matched: Places of the caller's text conditions that hold for the delegate's text.
+        problem: Why that text could not be searched.
     """
 
     text: str
@@ -82,7 +82,7 @@ class Delegations:
         self._definitions = definitions
 
     def with_first_calls(self, definition: AgentDefinition, policy: TurnPolicy) -> TurnPolicy:
-        """The policy, with what the first call of each delegate may cost, as far as its tools are known before."""
+        """The policy with the estimated cost of each delegate's first model call, without tools of its MCP servers."""
         tools = dict(policy.tools)
         for tool in definition.tools:
             cost = (
@@ -101,11 +101,18 @@ class Delegations:
         return agent.definition if agent is not None else None
 
     async def claim_call(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[OpenTurn, AgentDefinition | None]:
-        """Claim the call, and give the opening with its query as the prompt; of a clone also its definition."""
+        """Claim the caller's call for a delegate's turn.
+
+        Returns:
+            The opening with the call's query as its prompt, and the definition of a clone; other openings unchanged.
+
+        Raises:
+            ApplicationError: The call has its result already, is not approved, or its arguments do not fit.
+        """
         delegated = opening.request.delegated
         if delegated is None:
             return opening, None
-        if begun is not None:  # by an earlier attempt, or a run before a reset
+        if begun is not None:  # an earlier attempt, or a run before a reset, has claimed the call
             return opening, await self._definitions.get(begun.definition)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
@@ -144,17 +151,17 @@ class Delegations:
         return replace(opening, request=request), clone
 
     def _without_secrets(self, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """The arguments without the worker's secrets: what a delegate is told stands in its log and its transcript."""
+        """The arguments without the worker's secrets, since they go into the delegate's log and transcript."""
         texts = {name: without_known(text, self._secrets) for name, text in arguments.items() if isinstance(text, str)}
         return {**arguments, **texts}
 
     async def record_result(self, commit: CommitTurn, committed: Committed) -> TurnResult:
-        """Record the result with the caller, and give as much of it as the history is to have."""
+        """Write a delegate's result into the caller's ledger, and return the part of it that histories keep."""
         delegated, result = commit.delegated, committed.result
         if delegated is None or result.report is None:
             return result
         end = call_event(delegated, _end(delegated, result))
-        if delegated.background:  # the result stays here until somebody asks for it
+        if delegated.background:  # the result stays in the delegate's session until a call collects it
             await self._finish(delegated, None, [end])
             return trim_for_caller(result, result.report)
         caller = await self._definitions.get(delegated.definition)
@@ -195,7 +202,7 @@ class Delegations:
         )
 
     async def render_result(self, caller: AgentDefinition, declaration: ToolDeclaration, result: TurnResult) -> Said:
-        """What the caller's model reads of a delegate."""
+        """The text that the caller's model reads of a delegate's result."""
         error, text = failure_of(declaration.name, result), await self._text(declaration, result)
         if error is not None:
             return Said(text, error)
@@ -217,7 +224,7 @@ class Delegations:
 
 
 def with_grants(definition: AgentDefinition, opening: OpenTurn) -> AgentDefinition:
-    """The definition of a delegate's turn: within what its caller granted, and asking people only where it may."""
+    """The definition within its caller's grant: the tighter budgets, and people asked only if the caller allows it."""
     request, delegated = opening.request, opening.request.delegated
     if delegated is None:
         return definition
@@ -238,14 +245,14 @@ def _declaration(caller: AgentDefinition, tool: str) -> ToolDeclaration:
 
 
 def trim_for_caller(result: TurnResult, report: DelegateReport) -> TurnResult:
-    """As much of the result as the caller's history is to have."""
+    """The result, cut to what the caller's history keeps."""
     return replace(result, report=report, output=result.output[:DELEGATE_OUTPUT], value=None, requests=())
 
 
 def trim_for_model(
     call: CallSite, caller: AgentDefinition, truncate: int | None, text: str
 ) -> tuple[str, list[Artifact]]:
-    """The text as it stands in the caller's conversation, and what became an artifact of the caller."""
+    """The text, cut for the caller's conversation; a long one also becomes an artifact of the caller."""
     if truncate is not None:
         return head_and_tail(text, truncate), []
     if len(text) <= OFFLOAD_CHARACTERS:
@@ -271,7 +278,7 @@ def _end(delegated: Delegated, result: TurnResult) -> DelegateEnd:
 
 @dataclass(frozen=True)
 class _Came:
-    """What one delegate came to."""
+    """The end of one delegate, for the caller's model."""
 
     session: str
     tool: str
@@ -279,7 +286,7 @@ class _Came:
 
 
 class CollectActivity:
-    """The calls of one worker's turns that have waited for delegates."""
+    """Collects the results of background delegates, for one worker's turns."""
 
     def __init__(self, *, store: Store, definitions: Definitions, delegations: Delegations) -> None:
         self._store = store
@@ -312,7 +319,7 @@ class CollectActivity:
         )
 
     async def _collect(self, asked: CollectDelegates, claimant: str) -> tuple[ToolMessage, ErrorDetail | None]:
-        """The result of the call, written; and why stop conditions could not be looked for in it."""
+        """Write the result of the call; return it, and why its text could not be searched for stop conditions."""
         caller = await self._definitions.get(asked.definition)
         came = [await self._load_delegate(caller, delegate) for delegate in asked.delegates]
         content, artifacts = trim_for_model(asked, caller, None, _join_texts(came))
@@ -354,7 +361,7 @@ class CollectActivity:
 
 
 def _join_texts(came: list[_Came]) -> str:
-    """The text of one as its own call would have given it; of several one after the other."""
+    """The result text: that of a single delegate as it is, those of several as one JSON list."""
     if len(came) == 1:
         return came[0].said.text
     results: list[JsonValue] = [
@@ -375,13 +382,13 @@ def _join_texts(came: list[_Came]) -> str:
 def _body(said: Said, error: ErrorDetail) -> JsonValue:
     try:
         body: JsonValue = json.loads(said.text)["error"]
-    except ValueError:  # of a lost one, which has said nothing
+    except ValueError:  # a lost delegate has no JSON, only the error
         return {"code": error.code, "message": error.message}
     return body
 
 
 def _error(asked: CollectDelegates, came: list[_Came]) -> ErrorDetail | None:
-    """The call has failed if every delegate that it waited for has."""
+    """The error of the call: it fails only if every delegate that it waited for has failed."""
     errors = [delegate.said.error for delegate in came if delegate.said.error is not None]
     if len(errors) < len(came):
         return None

@@ -1,6 +1,6 @@
-"""The pieces of an answer on their way to those who follow: masked, gathered for a moment, published.
+"""Publishes the pieces of an answer to its followers: masked, and gathered for a moment.
 
-Nothing here can fail a call or hold it up: what cannot be published is left out, and the stored answer shows it all.
+Nothing here fails or delays a call. Pieces that cannot be published are left out; the stored answer is whole.
 """
 
 import asyncio
@@ -18,35 +18,35 @@ from perdure.security.held_text import HeldText
 from perdure.store.live import Live
 
 FLUSH_SECONDS = 0.1
-"""Between two publications of one answer; its first piece is published at once."""
+"""Time between two publications of one answer. The first piece is published at once."""
 
 SLOWEST_FLUSH_SECONDS = 0.25
-"""Likewise in a worker with many streams."""
+"""The same in a worker with more than ``MANY_STREAMS``."""
 
 MANY_STREAMS = 50
 """Streams of a worker above which each publishes less often."""
 
 FLUSH_CHARACTERS = 1_500
-"""So many characters do not wait."""
+"""Characters that are published at once."""
 
 LAST_FLUSH_SECONDS = 2.0
-"""How long an answer that has come waits for its last pieces to be published."""
+"""Longest time that a finished answer waits until its last pieces are published."""
 
 _CALL_MARK = re.compile(r"[<{\[`]")
-"""What a tool call in text may begin with. From there on a text is not shown: arguments may hold secrets."""
+"""Characters that may begin a tool call in text. From there on the text is not shown: arguments may hold secrets."""
 
 logger = logging.getLogger("perdure.worker")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """Whose answer it is, and what of it may be shown.
+    """The answer that is shown, and what of it may be shown.
 
     Attributes:
         attempt: See :class:`~perdure.contracts.deltas.Delta`.
-        tools: Names that are shown; a model may write anything in the place of one.
+        tools: Names of tools that are shown. Others are hidden: a model may write anything in their place.
         thinking: Whether reasoning is shown.
-        secrets: What no text may show.
+        secrets: Texts that are masked.
     """
 
     session: str
@@ -60,7 +60,7 @@ class Shows:
 
 @dataclass
 class _Text:
-    """A text of one kind: what may be shown of it and is not published yet, and how much is."""
+    """One kind of text: ``shown`` may be published and is not yet, ``offset`` counts the published characters."""
 
     held: HeldText
     shown: str = ""
@@ -93,7 +93,7 @@ class DeltaPublisher:
     """Publishes one answer while it is written, from a task of its own; entered around the model call.
 
     Attributes:
-        has_shown: Whether a piece of the answer has come that may have been shown.
+        has_shown: Whether a piece has come, so that followers may have seen part of the answer.
     """
 
     _running = 0
@@ -119,7 +119,7 @@ class DeltaPublisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the rest of an answer; of a failed call nothing more."""
+        """Publish the rest of an answer; after a failed call, nothing more."""
         DeltaPublisher._running -= 1
         assert self._task is not None, "it was entered"  # noqa: S101 - narrows the type
         if error is None:
@@ -133,12 +133,12 @@ class DeltaPublisher:
         await asyncio.wait([self._task])
 
     def begin(self, *, has_calls_in_text: bool) -> None:
-        """A request is about to be sent."""
+        """Start over: a request is about to be sent."""
         self._written = self._begin_anew()
         self._written.has_calls_in_text = has_calls_in_text
 
     def text(self, piece: str) -> None:
-        """A piece of the answer's text; calls in it are shown by their size only."""
+        """Take a piece of the answer's text. Tool calls in it are shown by their size only."""
         written, shown = self._written, piece
         if written.has_calls_in_text and not written.is_silent and (mark := _CALL_MARK.search(piece)):
             written.is_silent, shown = True, piece[: mark.start()]
@@ -150,12 +150,12 @@ class DeltaPublisher:
             self.tool_call(0, "", len(piece) - len(shown))
 
     def thinking(self, piece: str) -> None:
-        """A piece of the model's reasoning."""
+        """Take a piece of the model's reasoning."""
         if self._shows.thinking:
             self._add("thinking", piece)
 
     def tool_call(self, index: int, name: str, characters: int) -> None:
-        """A piece of a tool call."""
+        """Take a piece of a tool call: its place in the answer, the tool's name or none, characters of arguments."""
         call = self._written.calls.setdefault(index, _Call())
         call.tool = call.tool or (name if name in self._shows.tools else "")
         call.characters += characters

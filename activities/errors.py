@@ -14,17 +14,17 @@ MAX_MESSAGE = 2_000
 
 
 def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
-    """A failure that no retry can help; ``more`` is for the workflow beside the detail."""
+    """A non-retryable failure; ``more`` are further details for the workflow."""
     return ApplicationError(detail.message[:MAX_MESSAGE], detail, *more, type=detail.code, non_retryable=True)
 
 
 def refusal(error: ApplicationError, more: object) -> ApplicationError:
-    """The same failure with more for the workflow."""
+    """The same non-retryable failure with a further detail for the workflow."""
     return ApplicationError(error.message, *error.details, more, type=error.type, non_retryable=True)
 
 
 def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool = False) -> ApplicationError:
-    """A failure after which Temporal runs the activity again, after the delay; ``more`` says why it waits."""
+    """A failure after which Temporal runs the activity again, after ``delay``; ``more`` are further details."""
     return ApplicationError(
         detail.message[:MAX_MESSAGE],
         detail,
@@ -36,10 +36,10 @@ def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool
 
 
 def cause_of(detail: ErrorDetail, error: BaseException) -> ApplicationError:
-    """The exception behind a failure as history and log may show it: its class, its redacted text, where it was raised.
+    """The cause of a failure as history and log may show it: class, redacted text, and where it was raised.
 
-    The exception itself would put its own text there, and that of everything it was raised from. A stack trace shows
-    lines of source: one that has a key in it is left out.
+    The exception itself would bring its raw text, and that of its whole cause chain. Its stack trace shows lines of
+    source, and is left out if one of them holds a key.
     """
     shown = "".join(traceback.format_tb(error.__traceback__))
     trace = error.__traceback__ if redact_text(shown) == shown else None
@@ -52,7 +52,7 @@ def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
 
 
 def error_of_missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationError:
-    """A worker of another version leaves the call to one that has what the turn began with."""
+    """The failure that leaves a call to another worker, because this one lacks what the turn began with."""
     message = (
         f"this worker has no {missing}; start a worker of the version the turn began with until its turns have ended"
     )
@@ -60,7 +60,7 @@ def error_of_missing_version(missing: MissingVersion, delay: timedelta) -> Appli
 
 
 def error_of_shutdown() -> ApplicationError:
-    """This worker shuts down and could not finish in its grace: another one goes on at once."""
+    """The failure of a call that a worker could not finish before its shutdown: another worker takes it at once."""
     detail = runtime_error(
         ReasonCode.RUNTIME_WORKER_SHUTDOWN, "the worker shut down and handed this call over to another worker"
     )

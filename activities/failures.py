@@ -1,9 +1,9 @@
-"""Facts about a failed model call: status, headers, class, cause chain, text. The decision is the engine's.
+"""Facts about a failed model call: status, headers, class, cause chain, text. ``perdure.llm.failures`` judges them.
 
-Works by names and attributes: no vendor library is imported, and none of their objects leaves this module. Request
-objects down the chain hold the key, so only texts are read, and those are redacted. litellm wraps a provider's reply in
-exceptions of its own choice, with a status that it picks by the words of the message; the reply itself lies at the
-bottom of their chain.
+The facts are read by names and attributes: no vendor library is imported, and none of its objects leaves this module.
+Request objects in the cause chain hold the key, so only texts are read, and those are redacted. litellm wraps a
+provider's reply in exceptions of its own, and picks their class and status by the words of the message. So the reply is
+taken from the bottom of the cause chain.
 """
 
 import ast
@@ -27,7 +27,7 @@ LONGEST_BODY = 200_000
 """A longer body is not read as JSON."""
 
 _CUT_MESSAGE = re.compile(r'"message"\s*:\s*("(?:[^"\\]|\\.){1,5000}")')
-"""The message in an error object that was cut off."""
+"""The message in the JSON of an error object that was cut off, so that it cannot be parsed."""
 
 _EMPTY = frozenset({"", "{}", "[]", "null", '""'})
 
@@ -42,7 +42,7 @@ class ErrorReply:
     address: str
 
     def text(self) -> str:
-        """The provider's words, or what the body is where it has none."""
+        """The provider's message, or else the body; a sentence if that is empty."""
         body = self.body.strip()
         if body in _EMPTY:
             return f"the reply has an empty body, from {self.address}"
@@ -51,12 +51,12 @@ class ErrorReply:
 
 @dataclass(frozen=True)
 class ErrorObject:
-    """What an error object says.
+    """A provider's error object, as most of them wrap it in ``error``.
 
     Attributes:
-        message: The provider's words.
-        names: Its codes and types for the failure, the most precise first.
-        status: A status that it gives as its code.
+        message: The provider's message.
+        names: The provider's codes and types for the failure, the most precise first.
+        status: The HTTP status, if the code is one.
     """
 
     message: str = ""
@@ -73,7 +73,7 @@ NOTHING_SAID = ErrorObject()
 
 
 def reply_of(chain: Sequence[BaseException]) -> ErrorReply | None:
-    """The reply at the bottom of the chain; the exceptions above it wear one that litellm made up."""
+    """The provider's reply, from the bottom of the cause chain: the exceptions above it carry one that litellm made."""
     for link in reversed(chain):
         response = cast("Any", getattr(link, "response", None))
         if response is None or "HTTPStatusError" not in {base.__name__ for base in type(link).__mro__}:
@@ -89,7 +89,7 @@ def reply_of(chain: Sequence[BaseException]) -> ErrorReply | None:
 
 
 def error_object(text: str) -> ErrorObject:
-    """The error object that is the whole text: a reply's body, or one out of a 200 as Python writes it."""
+    """The error object in a text: the body of a reply, or an error inside a reply of status 200 as Python prints it."""
     if not text.startswith(("{", "[")):
         return NOTHING_SAID
     value = _value_of(text)
@@ -102,7 +102,7 @@ def error_object(text: str) -> ErrorObject:
 
 
 def _value_of(text: str) -> JsonValue:
-    """The value that the text writes in JSON or in Python; None if it is too long, or none."""
+    """The value that the text holds as JSON or as a Python literal; None if it is neither, or too long."""
     if len(text) > LONGEST_BODY:
         return None
     with contextlib.suppress(ValueError, RecursionError):
@@ -126,7 +126,9 @@ def _read(body: Mapping[str, JsonValue]) -> ErrorObject:
         said = body
     message = _text(said.get("message")) or _text(said.get("detail"))
     metadata = said.get("metadata")
-    raw = _text(metadata.get("raw")) if isinstance(metadata, dict) else ""  # OpenRouter: the words of the one behind it
+    raw = (
+        _text(metadata.get("raw")) if isinstance(metadata, dict) else ""
+    )  # OpenRouter: the upstream provider's message
     behind = error_object(raw)
     message = f"{message}: {behind.message or raw}" if raw else message
     names = (*(str(name) for name in _names(said)), *behind.names)
@@ -157,7 +159,7 @@ MAX_TEXT = 1_500
 """Longest text of a failure; its head and its tail are kept, as what to do often stands at the end."""
 
 LONGEST_RAW_TEXT = 50_000
-"""More of a failure's text is not even looked at."""
+"""Characters of a failure's text that are read at all."""
 
 MAX_CAUSES = 12
 """Longest cause chain that is followed."""
@@ -176,10 +178,10 @@ _BY_WORDS = frozenset({"ContextWindowExceededError", "ContentPolicyViolationErro
 """Classes that litellm raises by the words of a message, whatever the reply's status."""
 
 _BAD_REQUEST = frozenset({None, 200, 400, 413, 422, 500})
-"""Statuses behind which such words may mean that."""
+"""Statuses of replies for which litellm's class is believed."""
 
 _SAYS_NOTHING = frozenset({"", "Connection error.", "Request timed out."})
-"""What the openai SDK says of a connection, whatever became of it."""
+"""The openai SDK's messages about a connection; they do not say what happened to it."""
 
 _NO_JSON = re.compile(r"\AUnable to get json response - .*?, Original Response: (?P<body>.*)\Z", re.DOTALL)
 _OBJECT = re.compile(r"\s*(?:ssl:)?<[\w.]+ object at 0x[0-9a-f]+>")
@@ -189,9 +191,10 @@ _PLACE = re.compile(r"(?:File )?\"?/[^\s\"']*/site-packages/[^\s\"']*\"?(?:, lin
 
 
 def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ()) -> FailureFacts:
-    """What is known about a failed model call; ``now`` is what an HTTP date in retry-after is compared with.
+    """The facts about a failed model call.
 
-    A reply's own Date header takes its place: both are the provider's clock then.
+    An HTTP date in ``retry-after`` is compared with the reply's ``Date`` header, so that both are by the provider's
+    clock; ``now`` is used if that header is missing.
     """
     chain = (error, *cause_chain(error))
     reply = reply_of(chain)
@@ -221,10 +224,10 @@ def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_
 
 
 def _status_of(chain: Sequence[BaseException], reply: ErrorReply | None) -> int | None:
-    """The reply's own status, from the bottom of the chain: litellm gives its exceptions one by the message's words.
+    """The status of the provider's reply; None without a reply.
 
-    Without a reply litellm makes one up: a refused connection wears 500. An error that came in a 200 has the provider's
-    name for it in place of a status, or a status as its code.
+    litellm's own status is not used: it is picked by the words of the message, and a refused connection gets 500. An
+    error inside a reply of status 200 has a status only if its code is one.
     """
     if reply is not None:
         return reply.status
@@ -248,7 +251,7 @@ def _provider_names(chain: Sequence[BaseException], reply: ErrorReply | None) ->
 
 
 def _headers(error: BaseException) -> Mapping[str, str]:
-    """Litellm keeps the provider's headers beside the response it makes up; later releases in the response too."""
+    """The provider's headers. litellm keeps them beside the response that it makes up; later releases also in it."""
     for headers in (
         getattr(error, "litellm_response_headers", None),
         getattr(getattr(error, "response", None), "headers", None),
@@ -259,18 +262,18 @@ def _headers(error: BaseException) -> Mapping[str, str]:
 
 
 def _own_code_of(error: BaseException) -> str | None:
-    """The code that an agent's own provider gave its exception; litellm wraps that in one of its own."""
+    """The reason code that the author of a custom provider gave the exception, if it has one."""
     code = getattr(error, "reason_code", None)
     return str(code) if isinstance(code, str) and CUSTOM_CODE.fullmatch(code) else None
 
 
 def names(error: BaseException) -> tuple[str, ...]:
-    """The class and its bases, the most derived first; those that say nothing are left out."""
+    """Names of the exception's class and its bases, the most derived first, without those of every exception."""
     return tuple(base.__name__ for base in type(error).__mro__ if base not in {object, BaseException, Exception})
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """What an exception was raised from, down to the first of the chain."""
+    """The exception and, one after the other, the exceptions that it was raised from."""
     seen = {id(error)}
     cause = error.__cause__ or error.__context__
     while cause is not None and id(cause) not in seen and len(seen) < MAX_CAUSES:
@@ -280,9 +283,9 @@ def cause_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _words_of(said: BaseException, chain: Sequence[BaseException], reply: ErrorReply | None) -> str:
-    """The provider's words, with its own code for the failure behind them; without any, what became of the call.
+    """The provider's message with its code for the failure; without a message, what happened to the call.
 
-    litellm puts classes before them and sometimes a traceback behind, or gives the whole body of the reply.
+    litellm puts class names before the message and sometimes a traceback after it, or gives the reply's whole body.
     """
     if reply is not None:
         return reply.text()
@@ -303,7 +306,7 @@ def _words_of(said: BaseException, chain: Sequence[BaseException], reply: ErrorR
 
 
 def _without_wrapping(text: str) -> str:
-    """The text without what litellm and Python put around it: classes, a traceback, objects, places in files."""
+    """The text without what litellm and Python add: class names, a traceback, object addresses, places in files."""
     text = text[:LONGEST_RAW_TEXT].partition("Traceback (most recent call last)")[0]
     text = _SUFFIX.sub("", _PREFIX.sub("", text.rstrip())).strip()
     return _PLACE.sub("", _SHOWN_ERROR.sub(r"\2", _OBJECT.sub("", text))).strip()

@@ -1,10 +1,10 @@
 """The activity ``generate``: read the conversation, call the model, record its answer as a step, return what is new.
 
-A call that fails is judged: it is sent again after a wait, told to the model, or ends the turn.
+A failed call is judged: it is sent again after a wait, told to the model, or ends the turn.
 
-Safe to run twice: the answer is stored under the key of its input before it is returned, and a second attempt that
-finds it there neither calls the model nor pays again. So it is with a failure that ends the call: it is recorded
-before Temporal has it, and a further attempt of the same activity raises it again.
+Safe to run twice: the answer is stored under the key of its input before it is returned. A second attempt that finds it
+there does not call the model again. Likewise a failure that ends the call is recorded before it is raised, and a second
+attempt raises it again.
 """
 
 import logging
@@ -23,8 +23,7 @@ from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling
 from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.litellm_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
-from perdure.activities.metrics import Metrics
-from perdure.activities.model_attempt import Attempts, CallFailedError
+from perdure.activities.model_attempt import Attempts, CallFailedError, paid_for
 from perdure.activities.record_answer import (
     CONTENT_CHARACTERS,
     answer_in,
@@ -37,7 +36,7 @@ from perdure.activities.record_answer import (
     start_events,
     step_of,
 )
-from perdure.activities.store_access import store_failures, write_until_stored
+from perdure.activities.store_access import store_failures, write_answer, write_until_stored
 from perdure.agents.agent import Agent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
@@ -52,7 +51,7 @@ from perdure.schema_checks import run_off_the_loop
 from perdure.store import LedgerCall, StepRecord, Store
 
 LARGE_ANSWER = 100_000
-"""Masking the arguments and checking the text of a longer answer takes longer than a blink."""
+"""Characters of an answer whose masking and checking would block the event loop, and is done on a thread."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -65,10 +64,10 @@ class Given:
 
     Attributes:
         request: What the workflow asks for.
-        definition: The agent as the turn froze it, with the model that goes on.
-        conversation: What the model has read and written before, up to the step's parent.
-        new: What it reads now: results of calls, and messages.
-        is_watched: Whether somebody follows the session piece by piece.
+        definition: The agent as the turn froze it, with the fallback's model if one is at work.
+        conversation: The messages up to the step's parent, which the model has seen before.
+        new: The messages since then: results of calls, and messages of users and hooks.
+        is_watched: Whether somebody follows the session's deltas.
     """
 
     request: Generate
@@ -81,7 +80,7 @@ class Given:
 class GenerateActivity:
     """The generations of one worker."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
+    def __init__(
         self,
         *,
         store: Store,
@@ -89,7 +88,6 @@ class GenerateActivity:
         definitions: Definitions,
         conversations: Conversations,
         attempts: Attempts,
-        metrics: Metrics,
         secrets: Collection[str],
     ) -> None:
         self._store = store
@@ -97,7 +95,6 @@ class GenerateActivity:
         self._definitions = definitions
         self._conversations = conversations
         self._attempts = attempts
-        self._metrics = metrics
         self._secrets = secrets
 
     @activity.defn(name=Activity.GENERATE)
@@ -130,7 +127,7 @@ class GenerateActivity:
             return await self._return(given, step, rejected)
 
     async def _read(self, request: Generate) -> tuple[Given, StepRecord | None]:
-        """What the model is to read; and the step that an earlier attempt has stored, if one has."""
+        """What the model is to read, and the step that an earlier attempt stored, if one did."""
         async with store_failures():
             await self._store.require(request.store)
         definition = (await self._definitions.get(request.definition)).using(request.fallback)
@@ -161,28 +158,29 @@ class GenerateActivity:
         return answer, seconds, shown is not None
 
     async def _streams(self, given: Given) -> bool:
-        """Whether the answer is asked for as a stream."""
+        """Whether the model is asked for a stream."""
         mode = given.definition.stream
         wanted = mode == "always" or (mode == "watched" and given.is_watched)
         return wanted and await self._attempts.may_stream(given.request)
 
     async def _forget_deltas(self, request: Generate) -> None:
-        """Keep no pieces of an answer that is stored. What is left is swept away later."""
+        """Delete the deltas of an answer that is stored. What a failure leaves behind is swept later."""
         try:
             await self._store.live.forget(request.session, request.turn, request.step)
         except Exception as error:  # noqa: BLE001 - whatever the database says, the answer is stored
             logger.info("the pieces of an answer are left where they are: %s", type(error).__name__)
 
     async def _judge(self, given: Given, error: CallFailedError) -> Generation:
-        """Record the failure as an event, then end the attempt: to be sent again after a wait, or for good.
+        """Record the failure as an event, and raise it: retryable with a wait, or final.
 
-        Under ``on_retry: tell_model`` the failure becomes a step of its own instead. A context that is too long is no
-        end yet: the workflow has the conversation compacted, once for each step.
+        Under ``on_retry: tell_model`` a retryable failure becomes a step instead, which is returned. A context that is
+        too long is not recorded as the end of the call: the workflow first compacts the conversation, once per step.
         """
         request, definition = given.request, given.definition
         tells = definition.retry.on_retry == "tell_model"
         failure = await self._attempts.classify_failure(request, definition, error, request.failures if tells else None)
         if failure.detail.code == ReasonCode.LLM_CONTEXT_OVERFLOW and not request.compacted:
+            self._attempts.count_lost(definition, error.paid)
             raise permanent(failure.detail) from None
         if failure.retry is not None and tells:
             return await self._record_failure(given, failure.retry)
@@ -194,7 +192,12 @@ class GenerateActivity:
     async def _record(
         self, given: Given, answer: Answer, seconds: float
     ) -> tuple[StepRecord, ErrorDetail | None, bool]:
-        """Store the answer: the step, what the output schema says of it, and whether no other attempt was first."""
+        """Store the answer.
+
+        Returns:
+            The stored step, the error of an answer that does not fit the output schema, and False if another attempt
+            stored its answer first: the step is that one's then.
+        """
         request, definition = given.request, given.definition
 
         def make() -> tuple[StepRecord, list[LedgerCall], ErrorDetail | None]:
@@ -204,15 +207,16 @@ class GenerateActivity:
 
         step, ledger, rejected = await _run_off_the_loop_if_slow(definition, answer, make)
         events = end_events(request, definition, step, seconds, rejected, recorded=answer.recorded)
-        stored = await write_until_stored(lambda: self._store.finish_generation(step, ledger, events))
+        stored, at_once = await write_answer(lambda: self._store.finish_generation(step, ledger, events))
         if stored is not step:
+            if at_once:
+                self._attempts.count_lost(definition, paid_for(answer))
             return stored, None, False
         self._conversations.extend(request.session, request.parent, stored.id, stored.messages)
-        self._metrics.steps.labels(definition.name).inc()
         return stored, rejected, True
 
     async def _record_failure(self, given: Given, retry: GenerationRetry) -> Generation:
-        """Store the failure as the step's last message: the model reads it with its next call."""
+        """Store the failure as the last message of a step: the model reads it with its next call."""
         request = given.request
         step = StepRecord(
             id=request.step_id(),
@@ -236,10 +240,12 @@ class GenerateActivity:
         return failure_told(stored, retry.wait_seconds)
 
     async def _explain_refusal(self, given: Given, answer: Answer, error: ApplicationError) -> ApplicationError:
-        """The failure with the step and the model it is of, and with what was paid; any other one as it is."""
+        """The error of an answer that the store refused, with step, model and cost; any other error unchanged."""
+        request, bought = given.request, paid_for(answer)
         if error.type != ReasonCode.RUNTIME_STORE_REFUSED:
+            self._attempts.count_lost(given.definition, bought)
             return error
-        request = given.request
+        self._attempts.count_refused(given.definition, bought)
         paid = (await self._attempts.load_paid(request)).plus(answer.usage, answer.cost_usd)
         advice = REASONS[ReasonCode.RUNTIME_STORE_REFUSED].advice.replace("SESSION", request.session)
         place = f"step {request.step}, {given.definition.model}"
@@ -247,7 +253,7 @@ class GenerateActivity:
         return permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, message), paid)
 
     async def _return_stored(self, given: Given, step: StepRecord) -> Generation:
-        """The answer that an earlier attempt has stored, or the failure that the model is told."""
+        """What the workflow needs of a step that another attempt stored: an answer, or a failure told to the model."""
         request, definition = given.request, given.definition
         if is_answer(step):
             _, rejected = await run_off_the_loop(
@@ -258,7 +264,7 @@ class GenerateActivity:
         return failure_told(step, retries[-1].wait_seconds if retries else 0.0)
 
     async def _return(self, given: Given, step: StepRecord, rejected: ErrorDetail | None) -> Generation:
-        """The answer as the workflow knows it, with what stop conditions look for in it."""
+        """What the workflow needs of an answer, with the stop conditions that hold for its text."""
         request, conditions = given.request, given.definition.conditions
         matched, problem = await matches(given.definition, None, answer_in(step).content) if conditions else ((), None)
         if problem is not None:
@@ -270,7 +276,7 @@ class GenerateActivity:
         return generation_of(step, rejected, matched=matched, retries=retries, failed=paid)
 
     def _output_type(self, definition: AgentDefinition) -> TypeAdapter[Any] | None:
-        """The type of the agent's output schema; None if this worker has none, or not the one that the turn goes by."""
+        """The type of the turn's output schema; None if this worker's agent lacks it, or has another schema by now."""
         agent = self._agents.get(definition.name) if definition.output_schema is not None else None
         if agent is None or agent.output_schema != definition.output_schema:
             return None
@@ -278,7 +284,10 @@ class GenerateActivity:
 
 
 def _read_counted(request: Generate, parent: StepRecord | None, before: int) -> Counted:
-    """What the provider has counted at the step before: all but its answer and what followed. Another model has not."""
+    """Messages and tokens of the parent step's prompt, as the provider counted them.
+
+    Nothing after a model fallback, after a compaction, or for the first step of a turn: that prompt was another one.
+    """
     if parent is None or parent.turn != request.turn or request.fallback or parent.summarised is not None:
         return Counted()
     if not is_answer(parent) or not parent.usage.input_tokens:
@@ -288,7 +297,7 @@ def _read_counted(request: Generate, parent: StepRecord | None, before: int) -> 
 
 
 async def _run_off_the_loop_if_slow(definition: AgentDefinition, answer: Answer, work: Callable[[], T]) -> T:
-    """The result of the work; on a thread if schemas are asked or the answer is long, which would hold up the beats."""
+    """The result of the work. It runs on a thread if it may block the event loop: for long answers, or with schemas."""
     is_long = len(answer.text) + sum(len(call.arguments) for call in answer.calls) > LARGE_ANSWER
     is_governed = definition.approvals.rules or any(
         tool.interactive or tool.requires_approval or tool.delegate for tool in definition.tools

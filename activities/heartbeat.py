@@ -16,11 +16,15 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from temporalio import activity
+from temporalio.api.common.v1 import Payload
 from temporalio.bridge.proto import ActivityHeartbeat
+from temporalio.converter import PayloadCodec
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from perdure.activities.errors import error_of_shutdown, permanent, runtime_error
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.names import Activity
 
 BEAT_SECONDS = 1.0
 """Seconds between two beats of a call. Temporal hands a cancel over with the answer to a beat."""
@@ -37,7 +41,7 @@ STUCK_SECONDS = 60.0
 MOST_LOST = 5
 """Attempts in a row that begin and are lost with their workers before the call is taken for what ends them.
 
-One that never began, as a frozen worker had taken it from the queue, says nothing about the call.
+One that never began says nothing about the call: a frozen worker had taken it from the queue, or it still waited.
 """
 
 logger = logging.getLogger("perdure.worker")
@@ -58,10 +62,13 @@ class _Beat:
         self.due = 0.0
         self.last_delta_at: datetime | None = None
         self.lost = _count_lost(info.heartbeat_details)
+        self.was_held = _was_held(info.heartbeat_details)
+        self.held = self.was_held
+        self.waits = False
         self._attempt = info.attempt
         self._token = info.task_token
         self._converter = activity.payload_converter()
-        self._worker = _worker()
+        self._worker, self._codec = _worker()
 
     def begin(self) -> None:
         """Leave word that a further attempt has begun, in case that it is lost before its first beat is due."""
@@ -72,10 +79,13 @@ class _Beat:
         """Beat; from any thread, as the SDK's own function needs the event loop."""
         if self._worker is None:
             return
-        state: dict[str, object] = {"lost_attempts": self.lost, "running_attempt": self._attempt if running else 0}
+        runs = running and not self.waits
+        state: dict[str, object] = {"lost_attempts": self.lost, "running_attempt": self._attempt if runs else 0}
+        if self.held:
+            state["held"] = True
         if self.last_delta_at is not None:
             state["last_delta_at"] = self.last_delta_at.isoformat(timespec="seconds")
-        payloads = self._converter.to_payloads([*filter(None, [self.note]), state])
+        payloads = _encode(self._codec, self._converter.to_payloads([*filter(None, [self.note]), state]))
         self._worker().record_activity_heartbeat(ActivityHeartbeat(task_token=self._token, details=payloads))
 
     def end(self) -> None:
@@ -90,13 +100,36 @@ def _count_lost(details: Sequence[Any]) -> int:
     return told[0]["lost_attempts"] + bool(told[0]["running_attempt"]) if told else 0
 
 
-def _worker() -> Callable[[], Any] | None:
-    """The SDK's worker that runs this activity, behind its interceptors; none in the SDK's test environment."""
+def _was_held(details: Sequence[Any]) -> bool:
+    """Whether an earlier attempt said that it held its call."""
+    return any(cast("dict[str, object]", part).get("held") is True for part in details if isinstance(part, dict))
+
+
+def _encode(codec: PayloadCodec | None, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    """Encrypt what a beat says, on any thread: our codec waits for nothing, so its first step is its last."""
+    if codec is None:
+        return payloads
+    encoding = codec.encode(payloads)
+    try:
+        encoding.send(None)
+    except StopIteration as done:
+        encoded: Sequence[Payload] = done.value
+        return encoded
+    encoding.close()
+    msg = "a codec that waits cannot encode a heartbeat"
+    raise RuntimeError(msg)
+
+
+def _worker() -> tuple[Callable[[], Any] | None, PayloadCodec | None]:
+    """The SDK's worker of this activity, behind its interceptors, and its codec; none in the SDK's test environment."""
     context: Any = vars(activity)["_Context"]  # private: what the SDK offers beats on the event loop only
     link: Any = getattr(context.current().heartbeat, "__self__", None)
     while link is not None and not hasattr(link, "_worker"):
         link = getattr(link, "next", None)
-    return None if link is None else cast("Callable[[], Any]", link._worker._bridge_worker)  # noqa: SLF001
+    if link is None:
+        return None, None
+    worker = cast("dict[str, Any]", vars(link._worker))  # noqa: SLF001
+    return cast("Callable[[], Any]", worker["_bridge_worker"]), worker["_data_converter"].payload_codec
 
 
 class _Pulse:
@@ -123,6 +156,11 @@ class _Pulse:
         """Beat for it no more: none is under way when this returns."""
         with self._changed:
             self._beats.discard(beat)
+
+    def beat_now(self, beat: _Beat) -> None:
+        """Beat for it at once, as there is news."""
+        with self._changed:
+            self._send(beat)
 
     def _run(self) -> None:
         while True:
@@ -202,6 +240,44 @@ async def keep_beating(*, is_bounded: bool = True, on_lost: Failed | None = None
         _pulse.remove(beat)
 
 
+_KINDS: dict[str, str] = {Activity.GENERATE: "generation", Activity.COMPACT: "compaction", Activity.RUN_HOOKS: "hooks"}
+
+
+class LostAttempts(Interceptor):
+    """Tells of each attempt that goes on after one that was lost with its worker, by that one's last beat.
+
+    A lost call of a tool is told of by the ledger, which knows more of it.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """``tell`` takes what was lost: ``generation``, ``compaction``, ``hooks`` or the name of another activity."""
+        self._tell = tell
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - its name in the SDK
+        """Look at each attempt before it begins."""
+        return _LooksForLost(next, self._tell)
+
+
+class _LooksForLost(ActivityInboundInterceptor):
+    def __init__(self, inner: ActivityInboundInterceptor, tell: Callable[[str], None]) -> None:
+        super().__init__(inner)
+        self._tell = tell
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - as the SDK has it
+        info = activity.info()
+        if info.attempt > 1 and info.activity_type in _OURS and _was_running(info):
+            self._tell(_KINDS.get(info.activity_type, info.activity_type))
+        return await super().execute_activity(input)
+
+
+_OURS = frozenset(Activity)
+
+
+def _was_running(info: activity.Info) -> bool:
+    told = [cast("dict[str, int]", part) for part in info.heartbeat_details if isinstance(part, dict)]
+    return bool(told and told[0].get("running_attempt"))
+
+
 def _error_of_lost(lost: int) -> ErrorDetail:
     return runtime_error(
         ReasonCode.RUNTIME_WORKER_LOST,
@@ -227,6 +303,28 @@ def note_delta() -> None:
         beat.last_delta_at = datetime.now(UTC)
 
 
+def note_held() -> bool:
+    """Let the beats say that this attempt holds its call; whether an earlier attempt's beats have said so.
+
+    A store that lost its last moments may have lost a claim: the server still knows of it.
+    """
+    beat = _running.get()
+    beat.held = True
+    return beat.was_held
+
+
 def note(text: str) -> None:
     """Let the beats say this: it stands at the pending activity in the Temporal UI, until the text is empty again."""
     _running.get().note = text
+
+
+def note_wait(text: str) -> None:
+    """Let the beats say what the call waits for before it begins; empty again, that it has begun.
+
+    A worker that is lost meanwhile was not lost to the call.
+    """
+    beat = _running.get()
+    beat.note = text
+    if beat.waits != bool(text):
+        beat.waits = bool(text)
+        _pulse.beat_now(beat)

@@ -1,8 +1,7 @@
-"""The activity ``run_hooks``: call hooks written in Python with the events of a step, and return what they want.
+"""The activity ``run_hooks``: call hooks written in Python with the events of a step, and return their reactions.
 
-Each call is recorded in the event log as it ends. So a second attempt calls no hook again that has ended; only the one
-that ran when its worker was lost may run twice. The events are those of the log, and results that only the workflow
-knows.
+Each call is recorded in the event log when it ends. So a second attempt repeats only the call that ran when its worker
+was lost. The events are those of the log, and the results of calls that only the workflow knows.
 """
 
 import asyncio
@@ -62,14 +61,14 @@ from perdure.store import StepRecord, Store
 
 @dataclass(frozen=True)
 class Hooked:
-    """An event, and its number in the log; 0 if it is not there."""
+    """An event that hooks receive, and its sequence number; 0 if the log does not have it."""
 
     event: HookedEvent
     seq: int = 0
 
     @property
     def call_id(self) -> str:
-        """The tool call's id, if the event is of one: an input request has the id of its call."""
+        """Id of the tool call that the event is about, or an empty text; an input request has the id of its call."""
         of = "request_id" if isinstance(self.event, UserInputReceived) else "call_id"
         return str(getattr(self.event, of, ""))
 
@@ -80,9 +79,10 @@ class Hooked:
 
 
 def hooked_events_of(request: RunHooks, envelopes: Iterable[Envelope], step: StepRecord | None) -> list[Hooked]:
-    """The events that hooks can be on at a boundary, in order.
+    """The events that hooks can receive at a boundary, in order.
 
-    Each call of a step has one ``tool_end``, and a ``tool_error`` too if it failed, also where the log has one of them.
+    Each call of a step has a ``tool_end``, and each failed one a ``tool_error`` too, even if the log has only one of
+    the two.
     """
     kinds = EVENTS_AT[request.boundary]
     logged = [
@@ -103,16 +103,16 @@ def hooked_events_of(request: RunHooks, envelopes: Iterable[Envelope], step: Ste
 
 
 def _is_left(request: RunHooks, envelope: Envelope) -> bool:
-    """Whether it is told at the end of the turn, because no step came in which it could have been."""
+    """Whether hooks receive the event at the turn's end, because no later step came in which they could have."""
     if request.boundary != "end":
         return False
     if isinstance(envelope.event, DelegateStart | DelegateEnd):
         return envelope.event.call_id in request.ended
-    return any(envelope.event.type == left.event.type for left in request.decided)  # others are not among them
+    return any(envelope.event.type == left.event.type for left in request.decided)  # only those were read from the log
 
 
 def _is_early(request: RunHooks, hooked: Hooked, step: StepRecord | None) -> bool:
-    """Whether it is about a delegate in the background of whose end the turn does not know yet."""
+    """Whether the event is about a background delegate whose end the workflow has not heard of yet."""
     if not isinstance(hooked.event, DelegateStart | DelegateEnd) or step is None or hooked.call_id in request.ended:
         return False
     return any(call.background and call.call_id == hooked.call_id for call in step.calls)
@@ -148,7 +148,7 @@ def _unrecorded_results_of(request: RunHooks, logged: Sequence[Hooked], step: St
 
 
 PAGE = 200
-"""Events that are read at once, from the end of the log."""
+"""Events that are read at once, backwards from the end of the log."""
 
 DECISIONS: frozenset[str] = frozenset(event_type.model_fields["type"].default for event_type in get_args(DecidedEvent))
 """The types of events that the workflow decides."""
@@ -157,13 +157,13 @@ TOLD = DECISIONS - {"stop_condition_met"}
 """Decision events that hooks receive by key; ``stop_condition_met`` is excluded, because it ends the turn."""
 
 LATE = DECISIONS | OF_DELEGATES
-"""The types of events that may be written in a later step than the one they are of."""
+"""Types of events that hooks may receive in a later step than that of the event."""
 
 MISSING_HOOK_RETRY = timedelta(seconds=5)
-"""Wait before another worker is asked for a hook this one lacks."""
+"""Wait before the activity is retried because this worker lacks the hook."""
 
 MISSING_AT_THE_END_RETRY = timedelta(seconds=1)
-"""The same of a hook for the end of a turn, whose result waits for a few attempts at it."""
+"""The same at the end of a turn, whose result waits for the hooks."""
 
 ERROR_CHARACTERS = 1_500
 """Longest text of a hook's exception."""
@@ -212,7 +212,7 @@ class HooksActivity:
                 await self._store.require(request.store)
             definition = await self._definitions.get(request.definition)
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
-            if request.decided and request.boundary != "end":  # where they are in the log
+            if request.decided and request.boundary != "end":  # at the end the commit has written them
                 decided = to_events(request.turn, request.decided)
                 await write_until_stored(lambda: self._store.append_events(request.session, decided))
             envelopes = await self._events(request)
@@ -228,7 +228,7 @@ class HooksActivity:
     async def _call_hooks(
         self, request: RunHooks, calls: list[tuple[Hook, Hooked]], ended: dict[_Key, HookEnd], *, fails: bool
     ) -> HookResults:
-        """Make the calls that no earlier attempt has made, and say what all of them have come to."""
+        """Make the calls that no earlier attempt has made, and return the results of all."""
         refused: str | None = None
         done: list[HookEnd] = []
         for hook, hooked_event in calls:
@@ -245,7 +245,7 @@ class HooksActivity:
         return HookResults(reactions=tuple(wanted), calls=len(done), refused=refused)
 
     def _hook(self, definition: AgentDefinition, name: str, at: Boundary) -> Hook:
-        """The hook of that name; a worker of another version leaves it to one that has it."""
+        """The hook of that name. A worker that lacks it raises, and leaves the call to one that has it."""
         agent = self._agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
         if hook is None:
@@ -254,7 +254,7 @@ class HooksActivity:
         return hook
 
     async def _events(self, request: RunHooks) -> list[Envelope]:
-        """The events that hooks receive now, in order: those of the step, and late ones."""
+        """The events that hooks receive now, in order: those of the step, and ``LATE`` ones of earlier steps."""
         async with store_failures():
             keys = _late_keys_of(request)
             late = await self._store.events_by_key(request.session, keys) if keys else ()
@@ -264,7 +264,7 @@ class HooksActivity:
         )
 
     async def _load_step(self, request: RunHooks) -> list[Envelope]:
-        """The events of the step so far, which stand at the end of the log, but for decisions: they are named."""
+        """The events of the step so far, from the end of the log. Decisions are left out: they are read by key."""
         found: list[Envelope] = []
         step, before = (request.turn, request.step), (await self._store.session(request.session)).last_seq
         while before > 0:
@@ -285,7 +285,7 @@ class HooksActivity:
         return found
 
     async def _call_hook(self, request: RunHooks, hook: Hook, called_with: Hooked) -> HookEnd:
-        """What a call of the hook came to."""
+        """Call the hook; return the event that records the call."""
         began, event = time.monotonic(), called_with.event
         reaction, error = await self._outcome(request, hook, event)
         return HookEnd(
@@ -315,7 +315,7 @@ class HooksActivity:
             return None, detail
 
     async def _run(self, request: RunHooks, hook: Hook, event: HookedEvent) -> object:
-        """Run the function within its time."""
+        """Run the function within its timeout."""
         context = await self._context(request)
         limit = hook.declaration.timeout.total_seconds()
         body = self._bodies.start_function(hook.function, hook.arguments(event, context))
@@ -348,7 +348,7 @@ class HooksActivity:
         )
 
     def _reaction(self, hook: Hook, returned: object) -> AnyReaction | None:
-        """What the hook wants, without the secrets that the worker knows; what is no reaction is nothing."""
+        """The hook's reaction, without the worker's secrets; None if it returned something else."""
         if isinstance(returned, Reaction):
             texts = {name: self._clean(value) for name, value in returned if name != "type"}
             return cast("AnyReaction", returned.model_copy(update=texts))
@@ -363,7 +363,7 @@ class HooksActivity:
         return without_known(str(value), frozenset(self._secrets))
 
     async def _record(self, request: RunHooks, end: HookEnd) -> HookEnd:
-        """Write what a call came to; what an attempt that was given up has written meanwhile counts instead."""
+        """Write the event that records a call; if a lost attempt has written its own meanwhile, that one counts."""
         key = _event_key_of(request, _key_of(end))
         event = NewEvent(key=key, turn=request.turn, step=request.step, event=end)
         await write_until_stored(lambda: self._store.append_events(request.session, [event]))
@@ -374,9 +374,9 @@ class HooksActivity:
     async def _load_ended_calls(
         self, request: RunHooks, envelopes: list[Envelope], calls: list[tuple[Hook, Hooked]]
     ) -> dict[_Key, HookEnd]:
-        """The calls of hooks at this boundary that have ended, and wherever else they were called with late events.
+        """The recorded calls of hooks at this boundary, and at any boundary those with ``LATE`` events.
 
-        A turn that an operator resets may hear of those in another step, or at its end.
+        After an operator's reset a turn may receive a late event in another step than before, or at its end.
         """
         late = [_event_key_of(request, _key(hook.name, event)) for hook, event in calls if event.event.type in LATE]
         async with store_failures():
@@ -389,7 +389,7 @@ class HooksActivity:
     async def _call_end_hooks(
         self, request: RunHooks, calls: list[tuple[Hook, Hooked]], ended: dict[_Key, HookEnd]
     ) -> HookResults:
-        """Call hooks with the end of a turn. Nothing can be recorded any more, and no reaction counts."""
+        """Call hooks with the end of a turn. Its log is closed: calls are not recorded, and no reaction counts."""
         for hook, hooked_event in calls:
             if _key(hook.name, hooked_event) in ended:
                 continue
@@ -416,7 +416,7 @@ def _key_of(end: HookEnd) -> _Key:
 
 
 def _event_key_of(request: RunHooks, key: _Key) -> str:
-    """The key of the event that records a call: one about a late event has the same wherever it is heard."""
+    """The key of the event that records a call; for a late event it does not depend on the step or boundary."""
     _, event, _, _ = key
     place = ("late", "hook") if event in LATE else (request.step, "hook", request.boundary)
     return "/".join(map(str, (request.turn, *place, *key)))

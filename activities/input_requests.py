@@ -1,4 +1,4 @@
-"""The activity ``ask`` writes what a turn is about to wait for, and what was decided. Waiting needs no activity."""
+"""The activity ``ask``: write a turn's input requests, and people's decisions, into the event log."""
 
 from temporalio import activity
 
@@ -27,7 +27,7 @@ class PeopleActivity:
     async def ask(self, asking: AskPeople) -> RecordedDecisions | None:
         """Write each request and decision into the event log, for those who follow the turn. Safe to run twice.
 
-        In a replay, give what was decided: nobody is asked.
+        In a replay nobody is asked: return the recorded decisions.
         """
         told: list[UserInputRequired | UserInputReceived] = [
             *(UserInputRequired(**dict(request)) for request in asking.requests),

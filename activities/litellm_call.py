@@ -1,9 +1,9 @@
 """The one place that knows litellm: a quiet import, one call, one whole answer.
 
-litellm takes seconds to import and does much behind one's back; the variables below must be set before. Importing this
-module is therefore the worker's business, once, before it polls.
+litellm takes seconds to import and does much unasked, so ``perdure.activities`` sets its environment variables first.
+A worker imports this module once, before it polls.
 
-Long, because what is peculiar to litellm stands in one place, from its environment variables to the answers it makes.
+Long, because what is peculiar to litellm stands in one place, from its settings to the answers it makes.
 """
 
 import asyncio
@@ -57,15 +57,15 @@ PRICES = frozenset(CustomPricingLiteLLMParams.model_fields)
 """Names of litellm's price settings, which an agent may give in its generate_params."""
 
 SILENCE_SECONDS = 600.0
-"""litellm's time-out, which bounds a silence. Constant: every other value would make another HTTP client."""
+"""litellm's timeout, which bounds a silence. Constant, because litellm makes an HTTP client for each value."""
 
 
 def quiet() -> None:
     """Stop litellm from printing, from handling its own log records, and from sending a call a second time.
 
-    Its handler repeats a request whose connection was reset before the reply, whatever the retry settings say; the
-    provider may have done the work, and would be paid twice. A test counts the requests, so a release that renames the
-    method is noticed.
+    Whatever the retry settings say, its handler repeats a request whose connection was reset before the reply. The
+    provider may have done the work, and would be paid twice. A test counts the requests, so a release of litellm that
+    renames the method is noticed.
     """
     AsyncHTTPHandler.single_connection_post_request = _refuse_repeat  # type: ignore[method-assign]
     for module in (gpt_transformation, convert_dict_to_response):
@@ -80,7 +80,7 @@ def quiet() -> None:
 
 
 async def _refuse_repeat(*_: object, **__: object) -> NoReturn:
-    """In place of the hidden repeat: raise the connection error that is being handled."""
+    """Raise the connection error that is being handled, in place of litellm's hidden repeat."""
     raise sys.exception() or ConnectionError("the connection was lost before the reply")
 
 
@@ -88,7 +88,7 @@ _litellms_unpacked_calls = cast("Callable[[Any], Any]", convert_dict_to_response
 
 
 def _unpack_calls(tool_calls: Any) -> Any:  # noqa: ANN401
-    """Calls packed into one, unpacked as litellm does it; as they are where it fails over their arguments."""
+    """Unpack parallel calls that a model packed into one, as litellm does; unchanged if litellm fails at them."""
     try:
         return _litellms_unpacked_calls(tool_calls)
     except Exception:  # noqa: BLE001 - whatever is wrong with arguments is for the model to read
@@ -99,7 +99,7 @@ quiet()
 
 
 IN_TEXT: ToolMode = "json-in-xml"
-"""The tool mode of ``auto`` where the provider's own calls cannot be had."""
+"""What tool mode ``auto`` becomes for a model without tool calls of its own."""
 
 
 class EmptyAnswerError(UnusableAnswerError):
@@ -164,10 +164,10 @@ class PromptAssemblyError(Exception):
 
 @contextlib.contextmanager
 def guard_assembly() -> Iterator[None]:
-    """Have whatever goes wrong while a request is put together fail as that.
+    """Turn whatever is raised while a request is put together into one error.
 
     Raises:
-        PromptAssemblyError: It names what went wrong, and what to correct.
+        PromptAssemblyError: Says what went wrong, and what to correct.
     """
     try:
         yield
@@ -183,12 +183,12 @@ _ASSEMBLY_ADVICE = REASONS[ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR].advice
 
 
 class MissingKeyError(Exception):
-    """Variables that the call needs are not in the worker's environment; its text names them. Nothing is sent."""
+    """The worker's environment lacks variables that the call needs; the text names them. Nothing is sent."""
 
 
 @functools.cache
 def _find_missing_keys(model: str) -> tuple[str, ...]:
-    """The variables that litellm wants for a model and does not find. The environment of a worker does not change."""
+    """The variables that litellm wants for a model and does not find. A worker's environment does not change."""
     found = cast("dict[str, Any]", litellm.validate_environment(model=model))
     return () if found["keys_in_environment"] else tuple(found["missing_keys"])
 
@@ -200,7 +200,7 @@ _OWN_ACCESS = frozenset(
         *("azure_ad_token", "client_secret", "vertex_credentials", "vertex_project"),
     }
 )
-"""Arguments with which a call needs no variable of its provider's."""
+"""Arguments that give a call its key or address, so that it needs no variable of its provider."""
 
 
 async def _response(
@@ -250,13 +250,16 @@ _CALLBACKS = (
 
 
 def _is_listened_to() -> bool:
-    """Whether an agent's module has given litellm callbacks, such as a tracer."""
+    """Whether an agent's module has registered litellm callbacks, such as a tracer's."""
     return any(getattr(litellm, name) for name in _CALLBACKS)
 
 
 @functools.cache
 def facts_about(model: str) -> dict[str, Any]:
-    """What litellm's map says of a model; its own functions may ask the provider, and block the event loop."""
+    """The entry of a model in litellm's map of prices and context windows; empty if it has none.
+
+    Read directly, because litellm's own functions may ask the provider, which blocks the event loop.
+    """
     provider, _, name = model.partition("/")
     costs = cast("dict[str, dict[str, Any]]", litellm.model_cost)
     entry = costs.get(model) or costs.get(name) or {}
@@ -264,16 +267,16 @@ def facts_about(model: str) -> dict[str, Any]:
 
 
 def context_window(model: str) -> int | None:
-    """Tokens that a model reads at most, as far as litellm's map knows."""
+    """Longest prompt of a model in tokens, by litellm's map; None if the map does not have it."""
     window = facts_about(model).get("max_input_tokens")
     return window if isinstance(window, int) else None
 
 
 def mode_of(definition: AgentDefinition) -> ToolMode:
-    """The agent's tool mode, and what ``auto`` is for its model.
+    """The agent's tool mode, with ``auto`` resolved for its model.
 
-    A model that litellm's map has, without saying that it has calls, is taken to have none: text works with every
-    model. One that is not in the map is new or somebody's own, and most of these have them.
+    A model that litellm's map has without tool calls gets tools in text, which works with every model. A model that the
+    map does not have is new or self-hosted: most of these have tool calls.
     """
     if definition.tool_mode != "auto":
         return definition.tool_mode
@@ -290,10 +293,10 @@ def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
 
 
 def _is_constrained(definition: AgentDefinition) -> bool:
-    """Whether the provider holds the model to the agent's output schema, and lets it use its tools all the same.
+    """Whether the provider enforces the agent's output schema (OpenAI's ``response_format``) beside its tools.
 
-    For models without a format of their own litellm makes the schema a tool that must be called at once (Claude 4), or
-    sends what the provider refuses beside tools (Gemini): for those the schema stands in the system prompt.
+    For other models litellm makes the schema a tool that must be called at once (Claude 4), or sends what the provider
+    refuses beside tools (Gemini). Those get the schema in the system prompt.
     """
     schema, known = definition.output_schema, facts_about(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
@@ -306,7 +309,7 @@ def _is_constrained(definition: AgentDefinition) -> bool:
 
 
 def output_instructions(definition: AgentDefinition) -> str:
-    """What the system prompt says of the agent's output schema to a model that its provider does not hold to it."""
+    """The part of the system prompt about the output schema; empty if the provider enforces the schema."""
     if definition.output_schema is None or _is_constrained(definition):
         return ""
     schema = json.dumps(definition.output_schema, ensure_ascii=False)
@@ -322,22 +325,21 @@ def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
 
 
 class ToolLimits:
-    """The least number of tools that each model has refused, by the address it is asked at.
+    """The least number of tools that each model has refused, by model and address.
 
-    A refusal costs nothing but its round trip, and a worker that has not met it meets it again. So it stands in no
-    store: a turn that goes on with another worker is none the worse for it.
+    Kept in memory only: a refusal costs no more than its round trip, so another worker may meet it again.
     """
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str], int] = {}
 
     def are_exceeded(self, definition: AgentDefinition) -> bool:
-        """Whether the agent's model is known to refuse as many tools as it has."""
+        """Whether the agent has as many tools as its model is known to refuse."""
         refused = self._refused.get(_destination_of(definition))
         return refused is not None and len(definition.tools) >= refused
 
     def learn(self, definition: AgentDefinition, error: BaseException) -> bool:
-        """Whether the call failed because the agent has too many tools, which is then remembered."""
+        """Remember a call that failed because the agent has too many tools; False if it failed otherwise."""
         if classify(facts_of(error, datetime.now(UTC))) != ReasonCode.LLM_TOO_MANY_TOOLS:
             return False
         place, count = _destination_of(definition), len(definition.tools)
@@ -353,7 +355,7 @@ def _destination_of(definition: AgentDefinition) -> tuple[str, str]:
 _TOOL_LIMITS = ToolLimits()
 
 _WHOLE_ONLY: set[tuple[str, str]] = set()
-"""Models, by the address they are asked at, whose streams end in good order and never say what was counted."""
+"""Models, with their addresses, whose streams end in good order but without usage: they are not streamed any more."""
 
 
 async def complete(
@@ -363,12 +365,12 @@ async def complete(
     may_be_cut: bool = False,
     shown: Shown | None = None,
 ) -> Answer:
-    """Call the model once. Temporal is the only layer that retries: every other one is told not to.
+    """Call the model once. Temporal is the only layer that retries, so litellm and the SDKs are told not to.
 
-    With ``may_be_cut``, an answer that was cut off at its longest allowed length is one all the same. With ``shown``,
-    the provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come.
-    Only a provider that refuses so many tools is asked again at once, with the tools in the system prompt; so is every
-    later call of this worker, at first.
+    With ``may_be_cut``, an answer that was cut off at its longest allowed length is accepted. With ``shown``, the
+    provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come. If the
+    provider refuses the number of tools, the call is made again at once with the tools in the system prompt; later
+    calls of this worker begin with that.
 
     Raises:
         MissingKeyError: No key is set for the provider.
@@ -456,15 +458,15 @@ def _arguments(definition: AgentDefinition, mode: ToolMode, messages: list[WireM
 
 
 _UNREAD = frozenset({"APIConnectionError", "APIError", "InternalServerError"})
-"""Classes that litellm gives what it did not expect in a reply."""
+"""Classes that litellm raises for a reply that it did not expect."""
 
 
 def _error_of_unusable(error: Exception, usage: Usage | None, definition: AgentDefinition) -> UnusableReplyError | None:
-    """What a reply was that is no answer, out of what litellm made of it; None if the call failed otherwise.
+    """The error of a reply that is no answer, out of litellm's exception; None if the call failed otherwise.
 
     Args:
-        error: What litellm raised.
-        usage: What the provider counted, of a reply that seemed to be an answer.
+        error: The exception that litellm raised.
+        usage: The provider's usage, if the reply passed for an answer before litellm read it.
         definition: The agent whose call it is.
     """
     chain = (error, *cause_chain(error))
@@ -490,7 +492,7 @@ def _redirect_advice(origin: str, definition: AgentDefinition) -> str:
 
 
 def _price(definition: AgentDefinition, usage: Usage) -> Decimal | None:
-    """US dollars of a reply that litellm could not read, by the same map."""
+    """US dollars of a reply that litellm could not read, by the agent's prices or litellm's map."""
     prices: dict[str, Any] = {**facts_about(definition.model), **definition.generate_params}
     read, written = prices.get("input_cost_per_token"), prices.get("output_cost_per_token")
     if not isinstance(read, int | float) or not isinstance(written, int | float):
@@ -499,7 +501,7 @@ def _price(definition: AgentDefinition, usage: Usage) -> Decimal | None:
 
 
 def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ...]) -> Answer:
-    """The answer with the calls in its text as calls; then it ends like any other that asks for tools."""
+    """The answer with the tool calls parsed out of its text, and the finish reason of an answer with calls."""
     text, found = calls_in(mode, answer.text, tools)
     if not found:
         return answer
@@ -556,16 +558,16 @@ def _usage(usage: Any) -> Usage:  # noqa: ANN401
 
 
 def _count(tokens: Any) -> int:  # noqa: ANN401
-    """A count of tokens within what a counter of ours holds, whatever the provider says."""
+    """A provider's count of tokens, kept between 0 and ``MOST_TOKENS``."""
     return min(max(int(tokens or 0), 0), MOST_TOKENS)
 
 
 def _cost(response: Any, definition: AgentDefinition) -> Decimal | None:  # noqa: ANN401
-    """US dollars by the agent's own prices, or by litellm's map; None if nobody knows the price, which is not free."""
+    """US dollars of an answer by the agent's prices or litellm's map; None without a price, which is not free."""
     own = {name: price for name, price in definition.generate_params.items() if name in PRICES}
     cost = getattr(response, "_hidden_params", {}).get("response_cost")
     if own:
-        with contextlib.suppress(Exception):  # litellm raises plain ones where a price is missing
+        with contextlib.suppress(Exception):  # litellm raises plain exceptions if a price is missing
             cost = litellm.completion_cost(
                 completion_response=response,
                 model=definition.model,
@@ -578,13 +580,13 @@ def _cost(response: Any, definition: AgentDefinition) -> Decimal | None:  # noqa
 
 
 def _without_prices(params: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The settings without prices: litellm would charge every other agent with this model by them as well."""
+    """The settings without prices: litellm would apply them to every agent with this model."""
     return {name: value for name, value in params.items() if name not in PRICES}
 
 
 @functools.cache
 def _name_of_prices(model: str, own: str) -> str:
-    """The name under which litellm's map has the model with these prices, and no other agent's call looks."""
+    """Register the model with an agent's prices in litellm's map, under a name of its own; returns the name."""
     name = f"perdure:{model}:{own}"
     entry = {"litellm_provider": model.partition("/")[0], **facts_about(model), **json.loads(own)}
     litellm.register_model({name: entry}, persist_across_reloads=False)

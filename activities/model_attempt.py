@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -20,8 +20,9 @@ from perdure.activities.cost_ceiling import with_ceiling
 from perdure.activities.deltas import DeltaPublisher, Shows
 from perdure.activities.errors import permanent, transient
 from perdure.activities.failures import facts_of
-from perdure.activities.heartbeat import note
+from perdure.activities.heartbeat import note_wait
 from perdure.activities.litellm_call import Answer, complete, facts_about
+from perdure.activities.log_counters import count_paid
 from perdure.activities.metrics import Metrics
 from perdure.activities.pace import TELL_SECONDS, Gate, Gates, Waiting, wait_for
 from perdure.activities.provider_messages import Contents, without_places
@@ -29,9 +30,10 @@ from perdure.activities.provider_replies import UnusableAnswerError
 from perdure.activities.record_answer import NOTHING_PAID, event_of, key_of
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import values_of
-from perdure.activities.store_access import store_failures
+from perdure.activities.store_access import store_failures, write_until_stored
+from perdure.activities.traces import Traces, note_answer
 from perdure.contracts.agents import AgentDefinition, names_of_call
-from perdure.contracts.budgets import Paid, Usage
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AnyEvent, Event, GenerationError, GenerationRetry, GenerationWait
 from perdure.contracts.generations import Compact, StepRequest
@@ -43,6 +45,8 @@ from perdure.llm.pace import REFUSALS, Sent
 from perdure.llm.retries import MAX_MESSAGE, Chain, compose_final_text, decide, failure_text, rule_of_end, wait_before
 from perdure.security.redaction import without_known
 from perdure.store import Store
+
+T = TypeVar("T")
 
 MAX_CALLS = 500
 """Most tool calls of one answer: a server takes 2,000 running activities of a workflow, and 2 MB from one activity."""
@@ -120,12 +124,13 @@ class Failure:
     paid: Paid = NOTHING_PAID
     last: Paid = NOTHING_PAID
     next_retry: ProviderRetry | None = None
+    model: str = ""
 
 
 class Attempts:
     """The model calls of one worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
         self,
         *,
         store: Store,
@@ -133,9 +138,11 @@ class Attempts:
         recordings: Recordings,
         gates: Gates,
         secrets: Collection[str],
+        traces: Traces,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._monotonic = monotonic
+        self._traces = traces
         self._store = store
         self._metrics = metrics
         self._gates = gates
@@ -162,31 +169,37 @@ class Attempts:
         gate, entered, replays = self._gates.gate_of(definition), self._monotonic(), self._recordings.mode == "replay"
         filled, sent = messages, None
         if not replays:
-            filled = await self._contents.with_bytes(request.session, facts_about(definition.model), messages)
+            facts = facts_about(definition.model)
+            filled = await self._contents.with_bytes(request.session, facts, messages, definition.retention)
             sent = await self._wait_for_turn(gate, request, definition)
         began = self._monotonic()
         waited = began - entered
-        try:
-            if definition.recording or replays:
-                asked = without_places(messages)
-                answer = await self._recordings.answer(
-                    definition, asked, lambda: _call_model(definition, filled, ceiling, shown)
-                )
-            else:
-                answer = await _call_model(definition, filled, ceiling, shown)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
-            failure = self.describe_failure(definition, error, self._monotonic() - began, waited=waited)
-            failure.was_shown = shown is not None and shown.has_shown
-            if sent is not None:
-                _show(gate, sent, failure.facts, served=isinstance(error, UnusableAnswerError))
-            # The chain holds unredacted texts, and would stand in the history.
-            raise failure from None
+        with self._traces.model_call(request, definition, streams=shown is not None) as span:
+            try:
+                if definition.recording or replays:
+                    asked = without_places(messages)
+                    answer = await self._recordings.answer(
+                        definition, asked, lambda: _call_model(definition, filled, ceiling, shown)
+                    )
+                else:
+                    answer = await _call_model(definition, filled, ceiling, shown)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever a provider library raises becomes a reason code
+                failure = self.describe_failure(definition, error, self._monotonic() - began, waited=waited)
+                failure.was_shown = shown is not None and shown.has_shown
+                span.fail(classify(failure.facts))
+                span.end()
+                if sent is not None:
+                    is_served = isinstance(error, UnusableAnswerError)
+                    if _show(gate, sent, failure.facts, served=is_served):
+                        await self._gates.tell(gate)
+                # The chain holds unredacted texts, and would stand in the history.
+                raise failure from None
+            note_answer(span, answer.usage, answer.cost_usd, answer.finish_reason, recorded=answer.recorded)
         seconds = self._monotonic() - began
         if sent is not None:
             gate.serve(sent)
         if not answer.recorded:  # then nobody was asked, or paid
-            self._metrics.generation_seconds.labels(definition.model).observe(seconds)
-            self._count_paid(definition, answer.usage, answer.cost_usd)
+            self._metrics.generation_seconds.labels(self._metrics.model(definition.model)).observe(seconds)
         # A model may repeat a key that it found somewhere.
         secrets = self._secrets_of(definition)
         thinking = tuple(_without_secrets(block, secrets) for block in answer.thinking)
@@ -195,11 +208,12 @@ class Attempts:
 
     async def _wait_for_turn(self, gate: Gate, request: StepRequest, definition: AgentDefinition) -> Sent:
         """Wait until the call may be sent; where people look for the job, it says that it waits."""
-        told = False
+        told, ahead, began, entered = False, 0, datetime.now(UTC), self._monotonic()
 
         async def tell(waiting: Waiting) -> None:
-            nonlocal told
-            note(str(waiting))
+            nonlocal told, ahead
+            ahead = max(ahead, waiting.ahead)
+            note_wait(str(waiting))
             if not told and waiting.seconds >= TELL_SECONDS:
                 told = True
                 pace = None if waiting.rate is None else round(waiting.rate, 3)
@@ -207,18 +221,19 @@ class Attempts:
                 await self.record(request, f"{'compaction/' if isinstance(request, Compact) else ''}wait", event)
 
         try:
-            return await wait_for(gate, request.session, tell)
+            await self._gates.hear()
+            return await wait_for(gate, request.session, tell, self._gates.hear)
         finally:
-            note("")
+            note_wait("")
+            self._traces.wait_for_limit(request, gate.provider, began, self._monotonic() - entered, ahead)
 
     def describe_failure(
         self, definition: AgentDefinition, error: Exception, seconds: float = 0.0, *, waited: float = 0.0
     ) -> CallFailedError:
-        """Describe a call that failed, after ``seconds`` and a wait; count its cost."""
+        """Describe a call that failed, after ``seconds`` and a wait."""
         # Temporal's clock, the start of the attempt plus what has passed since: a worker's own may be wrong.
         failed_at = activity.info().started_time + timedelta(seconds=waited + seconds)
         paid = error.paid if isinstance(error, UnusableAnswerError) else Paid()
-        self._count_paid(definition, paid.usage, paid.cost_usd)
         return CallFailedError(
             facts_of(error, failed_at, self._secrets_of(definition)), failed_at, paid, seconds=seconds
         )
@@ -245,14 +260,6 @@ class Attempts:
         names = names_of_call(definition.generate_params, secrets=True)
         return self._secrets | values_of(names, os.environ) if names else self._secrets
 
-    def _count_paid(self, definition: AgentDefinition, usage: Usage, cost_usd: Decimal | None) -> None:
-        """Count what a call has cost as soon as it is known, whatever becomes of the answer."""
-        metrics, model = self._metrics, definition.model
-        metrics.tokens.labels(model, "input").inc(usage.input_tokens)
-        metrics.tokens.labels(model, "output").inc(usage.output_tokens)
-        metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
-        metrics.cost_usd.labels(model).inc(float(cost_usd or 0))
-
     async def classify_failure(
         self, request: StepRequest, definition: AgentDefinition, error: CallFailedError, failures: int | None = None
     ) -> Failure:
@@ -263,7 +270,7 @@ class Attempts:
         model is told.
         """
         facts, policy = error.facts, definition.retry
-        before = await self.load_retries(request)
+        before = await self.load_retries(request, error.paid)
         counted = before[-1].counted_seconds + before[-1].wait_seconds + error.seconds if before else 0.0
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
@@ -299,8 +306,7 @@ class Attempts:
             if failures is not None and not choice and reason.transient and attempt > policy.max_retries:
                 text = f"more than {policy.max_retries} failures in a row: {text}"
             paid = paid_of_retries(before).plus(error.paid.usage, error.paid.cost_usd)
-            return Failure(_detail(facts, code, text), None, paid, last=error.paid)
-        self._metrics.generation_retries.labels(definition.model, code).inc()
+            return Failure(_detail(facts, code, text), None, paid, last=error.paid, model=definition.model)
         retry = GenerationRetry(
             attempt=attempt,
             max_attempts=policy.max_retries,
@@ -312,6 +318,7 @@ class Attempts:
             counted_seconds=round(counted, 3),
             compaction=isinstance(request, Compact),
             fallback=request.fallback,
+            model=definition.model,
             usage=error.paid.usage,
             cost_usd=error.paid.cost_usd,
         )
@@ -325,10 +332,11 @@ class Attempts:
         detail, retry = failure.detail, failure.retry
         if retry is None:
             last = failure.last
-            error = GenerationError(error=detail, usage=last.usage, cost_usd=last.cost_usd)
-            await self.record(request, own_key(ENDED), error)
+            error = GenerationError(error=detail, model=failure.model, usage=last.usage, cost_usd=last.cost_usd)
+            await self.record(request, own_key(ENDED), error, last)
             return permanent(detail, failure.paid)
-        await self.record(request, f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}", retry)
+        key = f"{'compaction/' if retry.compaction else ''}retry/{retry.attempt}"
+        await self.record(request, key, retry, Paid(usage=retry.usage, cost_usd=retry.cost_usd))
         next_try = f"; retry {retry.attempt} of {retry.max_attempts} in {retry.wait_seconds:.1f} s"
         message = detail.message + next_try
         detail, wait = replace(detail, message=message), timedelta(seconds=retry.wait_seconds)
@@ -349,9 +357,10 @@ class Attempts:
             found = await self._store.events_by_key(request.session, [key_of(request, own_key(key))])
         return found[0].event if found else None
 
-    async def load_retries(self, request: StepRequest) -> list[GenerationRetry]:
+    async def load_retries(self, request: StepRequest, keeping: Paid = NOTHING_PAID) -> list[GenerationRetry]:
         """The recorded retries of this call, in order, and not those of the step's summary or of another model."""
-        return [retry for retry in await self._load_step_retries(request) if retry.fallback == request.fallback]
+        loaded = await self._load_step_retries(request, keeping)
+        return [retry for retry in loaded if retry.fallback == request.fallback]
 
     async def count_retries(self, request: StepRequest) -> int:
         """Number of failed calls that were sent again for this step, of all models."""
@@ -381,16 +390,35 @@ class Attempts:
         """What tries of this call have cost that failed."""
         return paid_of_retries(await self.load_retries(request))
 
-    async def _load_step_retries(self, request: StepRequest) -> list[GenerationRetry]:
-        async with store_failures():
-            recorded = await self._store.retries(request.session, request.turn, request.step)
+    async def _load_step_retries(self, request: StepRequest, keeping: Paid = NOTHING_PAID) -> list[GenerationRetry]:
+        recorded = await _ask(lambda: self._store.retries(request.session, request.turn, request.step), keeping)
         retries = [line.event for line in recorded if isinstance(line.event, GenerationRetry)]
         return [retry for retry in retries if retry.compaction == isinstance(request, Compact)]
 
-    async def record(self, request: StepRequest, key: str, event: Event) -> None:
-        """Write an event of the step, once for each key."""
+    async def record(self, request: StepRequest, key: str, event: Event, keeping: Paid = NOTHING_PAID) -> None:
+        """Write an event of the step, once for each key; one that tells of a cost waits for a store that is away."""
+        await _ask(lambda: self._store.append_events(request.session, [event_of(request, key, event)]), keeping)
+
+    def count_lost(self, definition: AgentDefinition, paid: Paid) -> None:
+        """Count what was paid for an answer that is in no turn: another attempt was first, or the turn had ended."""
+        count_paid(self._metrics, definition.model, "lost", paid, agent=definition.name, tenant="")
+
+    def count_refused(self, definition: AgentDefinition, paid: Paid) -> None:
+        """Count what was paid for an answer that the store refused: its turn knows of it, the log cannot."""
+        count_paid(self._metrics, definition.model, "failed", paid, agent=definition.name, tenant="")
+
+
+async def _ask(work: Callable[[], Awaitable[T]], keeping: Paid) -> T:
+    """Ask the store; while it is away, an attempt that has paid for what it holds waits, and any other one fails."""
+    if keeping == NOTHING_PAID:
         async with store_failures():
-            await self._store.append_events(request.session, [event_of(request, key, event)])
+            return await work()
+    return await write_until_stored(work)
+
+
+def paid_for(answer: Answer) -> Paid:
+    """What was paid for an answer; for one of a recording nobody was."""
+    return NOTHING_PAID if answer.recorded else Paid().plus(answer.usage, answer.cost_usd)
 
 
 def own_key(key: str) -> str:
@@ -416,12 +444,17 @@ def paid_of_retries(retries: Iterable[GenerationRetry]) -> Paid:
     return paid
 
 
-def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> None:
-    """Let the gate learn from a failed call: a refusal slows all calls of the key, an answer of no use was served."""
+def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> bool:
+    """Let the gate learn from a failed call: a refusal slows all calls of the key, an answer of no use was served.
+
+    Returns:
+        Whether the other workers of the fleet are to learn of it too.
+    """
     if served:
         gate.serve(sent)
     elif facts.status in REFUSALS and reason_of(facts).transient:
-        gate.refuse(sent, facts.retry_after_seconds)
+        return gate.refuse(sent, facts.status, facts.retry_after_seconds)
+    return False
 
 
 async def _call_model(

@@ -1,7 +1,7 @@
-"""Who is told that a turn has ended or waits: one workflow ``Notify`` for each subscription that wants to know.
+"""Starts the deliveries to webhooks when a turn ends or waits: a workflow ``Notify`` for each webhook that wants it.
 
-The activity that writes the event starts them before it returns. Lost in between, it runs again and starts those that
-are missing: a workflow's id names subscription and message, so none is started twice.
+The activity that writes the event starts them before it returns. If it is lost in between, it runs again and starts the
+missing ones. A workflow's id names webhook and message, so none is started twice.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from temporalio import activity
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import AutoUpgradeVersioningOverride, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -23,18 +23,18 @@ from perdure.contracts.webhooks import Notify, Webhook, WebhookEvent, message_bo
 from perdure.store import Store
 
 START_RETRY = timedelta(seconds=2)
-"""Wait before an activity tries again what the Temporal server did not take."""
+"""Wait before the activity is retried because the Temporal server did not take a start."""
 
 _REFUSALS = frozenset({RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.INVALID_ARGUMENT})
-"""What no further attempt changes: the turn must not wait for it."""
+"""Errors that no retry helps: the delivery is given up, so that the turn does not wait for it."""
 
 
 class Notifications:
-    """What one worker tells of its turns.
+    """The notifications of one worker's turns.
 
     Args:
-        store: Where subscriptions and events are.
-        on: Whether anything is told; nothing is in a replay of recordings.
+        store: Where webhooks and events are.
+        on: Whether anything is sent; off in a replay of recordings.
     """
 
     def __init__(self, store: Store, *, on: bool = True) -> None:
@@ -42,13 +42,16 @@ class Notifications:
         self._on = on
 
     async def tell_ended(self, session: str, turn: int | None) -> None:
-        """Tell that a turn has ended, after the store has its end; None is no turn. Safe to run twice."""
+        """Notify webhooks that a turn has ended, once the store has its end. Safe to run twice.
+
+        ``turn`` is None if no turn was ended: then nothing happens.
+        """
         if turn is None:
             return
         await self._tell(WebhookEvent.ENDED, session, turn, (f"{turn}/agent_end",))
 
     async def tell_waiting(self, session: str, turn: int, requests: Sequence[str]) -> None:
-        """Tell that a turn waits for a person, after its questions are in the log. Safe to run twice."""
+        """Notify webhooks that a turn waits for people, once its input requests are in the log. Safe to run twice."""
         keys = tuple(f"{turn}/{request}/user_input_required" for request in requests)
         await self._tell(WebhookEvent.WAITING, session, turn, keys)
 
@@ -63,7 +66,7 @@ class Notifications:
         if event is WebhookEvent.ENDED and start.delegated_by is not None:
             return
         message = f"{session}:{turn}:{event}"
-        if event is WebhookEvent.WAITING:  # a turn may do so again
+        if event is WebhookEvent.WAITING:  # a turn may wait more than once
             message += f":{events[-1].seq}"
         body = _body(event, start.agent, events)
         for webhook in webhooks:
@@ -72,7 +75,7 @@ class Notifications:
 
 
 def _body(event: WebhookEvent, agent: str, events: Sequence[Envelope]) -> str:
-    """What is told: where to look, and nothing that was said. Made of the log alone, so it is the same each time."""
+    """The message: where to look, without any content. Made of the log alone, so that it is the same each time."""
     last = events[-1]
     data: dict[str, JsonValue] = {"session": last.session, "turn": last.turn, "agent": agent, "seq": last.seq}
     if isinstance(last.event, AgentEnd):
@@ -97,8 +100,9 @@ async def _start(webhook: Webhook, notify: Notify) -> None:
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"{notify.message} to {urlsplit(webhook.url).hostname}"[:120],
+            versioning_override=AutoUpgradeVersioningOverride(),  # up to three days: no version must drain for it
         )
-    except WorkflowAlreadyStartedError:  # by an attempt that was lost
+    except WorkflowAlreadyStartedError:  # a lost attempt has started it
         return
     except RPCError as error:
         if error.status in _REFUSALS:

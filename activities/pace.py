@@ -8,14 +8,17 @@ wait in Temporal, and come back in time with their place.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import math
 import os
 import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
@@ -27,9 +30,14 @@ from perdure.contracts.agents import REFERENCE, AgentDefinition, destination_of
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.waits import WAITS_FOR_ITS_TURN
 from perdure.llm.pace import Pace, Sent
+from perdure.store import Store, StoreError
+from perdure.store.refusals import Refusal
 
 TELL_SECONDS = 3.0
 """A call that waits for longer says so."""
+
+HEAR_SECONDS = 1.0
+"""What other workers were refused is asked of the store at most so often, and only while calls are made."""
 
 LONGEST_STAY = 600.0
 """Seconds that a call waits in the worker: the server gives its attempt up after ``workflows.options.GRACE``."""
@@ -85,9 +93,10 @@ class Waiting:
 class Gate:
     """The gate of one key in this worker."""
 
-    def __init__(self, provider: str, most: Callable[[], int], changed: Callable[[], None]) -> None:
+    def __init__(self, provider: str, most: Callable[[], int], changed: Callable[[], None], key: str = "") -> None:
         """``most`` calls wait here, the rest in Temporal; ``changed`` is called when pace or line have changed."""
         self.provider = provider
+        self.key = key
         self._most = most
         self._changed = changed
         self._pace = Pace()
@@ -138,9 +147,25 @@ class Gate:
         self._pace.serve(sent, _now())
         self._open()
 
-    def refuse(self, sent: Sent, retry_after: float | None) -> None:
-        """The provider has refused the call, as it gets too many."""
-        self._pace.refuse(sent, _now(), retry_after, random.random())  # noqa: S311 - jitter needs no secrecy
+    def refuse(self, sent: Sent, status: int, retry_after: float | None) -> bool:
+        """The provider has refused the call, as it gets too many; whether that is news for other workers."""
+        jitter = random.random()  # noqa: S311 - jitter needs no secrecy
+        is_news = self._pace.refuse(sent, _now(), status, retry_after, jitter)
+        self._open()
+        return is_news
+
+    def describe_refusal(self, worker: str) -> Refusal:
+        """What other workers of the fleet are to know of a call that has just been refused."""
+        at = datetime.now(UTC)
+        closed = timedelta(seconds=self._pace.close_of(_now()))
+        return Refusal(self.key, worker, at, at + closed, self.rate or 1.0)
+
+    def hear(self, refusal: Refusal) -> None:
+        """Another worker was refused: the calls here wait as its own do."""
+        now, wall = _now(), datetime.now(UTC)
+        at = now - (wall - refusal.at).total_seconds()
+        until = now + (refusal.closed_until - wall).total_seconds()
+        self._pace.hear(at, until, refusal.rate, now, random.random())  # noqa: S311 - jitter needs no secrecy
         self._open()
 
     def _join(self, owner: str) -> "tuple[_Place, asyncio.Future[Sent]]":
@@ -171,7 +196,7 @@ class Gate:
             self._timer = None
         for place in [place for place in self._line if place.turn is not None]:
             now = _now()
-            alone = len(self._line) == 1 and place.owner == self._last
+            alone = len(self._line) == 1 and place.owner == self._last and not self._pace.is_closed_for_all(now)
             opens = now if alone else self._pace.compute_opening(now, self.waiting)
             if opens > now:
                 self._timer = asyncio.get_running_loop().call_later(opens - now, self._open)
@@ -190,8 +215,12 @@ class Gate:
 class Gates:
     """The gates of one worker."""
 
-    def __init__(self, metrics: Metrics, room: int) -> None:
-        """``room`` is the number of calls that may wait in this worker, at all gates together."""
+    def __init__(self, metrics: Metrics, room: int, store: Store | None = None) -> None:
+        """``room`` calls may wait in this worker, at all gates together; the store tells what others were refused."""
+        self._store = store
+        self._worker = uuid.uuid4().hex
+        self._refusals: dict[str, list[Refusal]] = {}
+        self._heard_at = -math.inf
         self._metrics = metrics
         self._room = room
         self._gates: dict[str, Gate] = {}
@@ -204,8 +233,29 @@ class Gates:
         if gate is None:
             if len(self._gates) >= MOST_GATES:
                 self._gates = {key: gate for key, gate in self._gates.items() if gate.rate is not None or gate.waiting}
-            gate = self._gates[key] = Gate(provider, self._share, lambda: self._show(provider))
+            gate = self._gates[key] = Gate(provider, self._share, lambda: self._show(provider), key)
+            for refusal in self._refusals.get(key, ()):
+                gate.hear(refusal)
         return gate
+
+    async def tell(self, gate: Gate) -> None:
+        """Tell the other workers that a call at the gate was refused; without the store each finds out by itself."""
+        if self._store is not None:
+            with contextlib.suppress(StoreError):
+                await self._store.note_refusal(gate.describe_refusal(self._worker))
+
+    async def hear(self) -> None:
+        """Hear what other workers were refused, at most once a second."""
+        if self._store is None or _now() < self._heard_at + HEAR_SECONDS:
+            return
+        self._heard_at = _now()
+        with contextlib.suppress(StoreError):
+            refusals = await self._store.read_refusals(self._worker)
+            self._refusals = {}
+            for refusal in sorted(refusals, key=lambda refusal: refusal.at):
+                self._refusals.setdefault(refusal.key, []).append(refusal)
+                if (gate := self._gates.get(refusal.key)) is not None:
+                    gate.hear(refusal)
 
     def _share(self) -> int:
         """Calls that may wait here for each of the limited keys."""
@@ -219,7 +269,9 @@ class Gates:
         self._metrics.show_pace(provider, min(rates, default=None), sum(gate.waiting for gate in gates))
 
 
-async def wait_for(gate: Gate, owner: str, tell: Callable[[Waiting], Awaitable[None]]) -> Sent:
+async def wait_for(
+    gate: Gate, owner: str, tell: Callable[[Waiting], Awaitable[None]], hear: Callable[[], Awaitable[None]]
+) -> Sent:
     """Wait for the owner's turn, and tell how it stands, at once and every few seconds.
 
     Raises:
@@ -230,15 +282,18 @@ async def wait_for(gate: Gate, owner: str, tell: Callable[[Waiting], Awaitable[N
             return turn.result()
         stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
         either: list[asyncio.Future[Any]] = [turn, stopping]
-        began = _now()
+        began, told = _now(), -math.inf
         try:
             while not turn.done():
                 if stopping.done():
                     raise error_of_shutdown()
                 if _now() - began > LONGEST_STAY:
                     raise gate.put_off(turn)
-                await tell(replace(gate.state(turn), seconds=_now() - began))
-                await asyncio.wait(either, timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if _now() - told >= TELL_SECONDS:
+                    told = _now()
+                    await tell(replace(gate.state(turn), seconds=told - began))
+                await asyncio.wait(either, timeout=HEAR_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await hear()
             return turn.result()
         finally:
             stopping.cancel()

@@ -1,12 +1,12 @@
-"""Guards the way between litellm and the network: what of a provider's reply litellm gets to see.
+"""Guards HTTP between litellm and providers: bounds, checks and repairs replies before litellm reads them.
 
-litellm follows redirects with the conversation and sometimes the key, masks an error's text for a second a megabyte on
-the event loop, and unpacks a reply however large it becomes. :func:`install` puts its HTTP transports behind this
-module: aiohttp's, and httpx's for an operator who has switched the other off. Only calls within :func:`guard_exchanges`
-are touched; what an agent's own code does with litellm is its own business.
+On its own litellm follows redirects with the conversation and sometimes the key, masks an error's text on the event
+loop (a second for each megabyte), and unpacks replies of any size. :func:`install` replaces its HTTP transports: that
+of aiohttp, and that of httpx for operators who have switched aiohttp off. Only calls within :func:`guard_exchanges` are
+guarded, not those that an agent's own code makes with litellm.
 
-What a whole reply says is checked by ``perdure.activities.provider_replies``; a streamed one passes as it comes, within
-the same bounds, and ``perdure.activities.provider_streams`` looks on.
+``perdure.activities.provider_replies`` checks whole replies. A streamed reply passes as it comes, within the same
+bounds, and ``perdure.activities.provider_streams`` reads along.
 """
 
 import asyncio
@@ -41,27 +41,27 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.values import JsonValue
 
 LARGEST_ERROR = 64 * 1024
-"""Bytes of a reply that is no answer. litellm needs a second of the event loop for each megabyte of it."""
+"""Largest reply with an error, in bytes. litellm blocks the event loop for a second for each megabyte."""
 
 LARGEST_REPLY = 32_000_000
-"""Bytes of an answer, unpacked. A longest answer of today's models has less than a hundredth."""
+"""Largest answer in bytes, decompressed. The longest answers of today's models have less than a hundredth."""
 
 _ENCODINGS = "gzip, deflate"
-"""Encodings that are unpacked here, within bounds; a provider is asked for no other."""
+"""Encodings that are decompressed here, within bounds. Providers are asked for no other."""
 
 _UNPACKED = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers that say how the body came, and nothing any more of the one that litellm gets."""
+"""Headers about the body's encoding. They are removed, because litellm gets the decompressed body."""
 
 
 class Exchange:
-    """What is known of the exchanges of one call: ``usage`` once a whole answer has come, ``headers`` of what is none.
-
-    litellm keeps no header of an error in a good reply, such as how long to wait.
+    """What is known of the HTTP exchanges of one call.
 
     Attributes:
+        usage: The usage in a whole answer, once it has come.
+        headers: Headers of a reply of status 200 that holds an error; litellm drops them, also ``retry-after``.
         streams: Whether a stream is asked for.
-        stream: What has been seen of it, once its reply has begun.
-        open_reply: The reply that it is, to be closed when nobody reads on.
+        stream: The record of the stream, once its reply has begun.
+        open_reply: The streamed reply, to be closed when nobody reads on.
     """
 
     usage: Usage | None = None
@@ -79,11 +79,12 @@ Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 @dataclass(frozen=True)
 class StandIn:
-    """Who answers in place of all providers. No key is needed then, and nothing leaves the process.
+    """Answers in place of all providers. No key is needed then, and nothing leaves the process.
 
     Attributes:
-        answer: A chat completion, in OpenAI's form, for the arguments of litellm's call; None leaves it to litellm.
-        send: The reply to an HTTP request that litellm then makes.
+        answer: Returns a chat completion in OpenAI's format for the arguments of litellm's call, or None to let litellm
+            make an HTTP request.
+        send: Returns the reply to that HTTP request.
     """
 
     answer: Callable[[AgentDefinition, Mapping[str, Any]], Awaitable[dict[str, JsonValue] | None]]
@@ -91,7 +92,7 @@ class StandIn:
 
 
 stand_in: ContextVar[StandIn | None] = ContextVar("perdure_stand_in", default=None)
-"""Who answers the model calls of this task and of the tasks that it starts."""
+"""The stand-in for the model calls of this task and of the tasks that it starts."""
 
 
 @contextmanager
@@ -114,23 +115,23 @@ class _AiohttpTransport(aiohttp_transport.LiteLLMAiohttpTransport):
 
 
 class _HttpxTransport(httpx.AsyncHTTPTransport):
-    """The transport of an operator who has switched aiohttp off, guarded."""
+    """litellm's transport where an operator has switched aiohttp off, guarded."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         return await _exchange(super().handle_async_request, request)
 
 
 class _Connection(ResponseHandler):
-    """A connection that is kept for the next request only while its provider has left it open.
+    """A connection that is reused only if the provider has not closed it.
 
-    The event loop may not have seen yet that the provider has closed it. The request would be lost, and would use up a
-    try although nobody has read it. httpcore and urllib3 look at their sockets in the same way.
+    The event loop may not have seen the close yet. A request on such a connection would be lost, and use up a try that
+    nobody has read. httpcore and urllib3 check their sockets in the same way.
     """
 
     def is_connected(self) -> bool:
-        """Whether a request may be sent; a connection that waits for one has nothing to read, here or in its socket.
+        """Whether a request may be sent: an idle connection must have nothing to read, here or in its socket.
 
-        What follows a reply must not be taken for the reply to the next request (RFC 9112, section 6.3).
+        Bytes after a reply must not be taken for the reply to the next request (RFC 9112, section 6.3).
         """
         is_idle = super().is_connected() and not self.should_close
         return is_idle and self.transport is not None and not _is_readable(self.transport)
@@ -146,7 +147,7 @@ def _is_readable(transport: asyncio.BaseTransport) -> bool:
 
 
 class Connector(TCPConnector):
-    """aiohttp's connections, looked at before they are used again."""
+    """aiohttp's connector, whose connections are checked before they are reused."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)
@@ -157,7 +158,7 @@ _litellms_transport = cast("Callable[..., Any]", http_handler.AsyncHTTPHandler.c
 
 
 def install() -> None:
-    """Have litellm make guarded transports from now on; clients that it has made before keep theirs."""
+    """Have litellm make guarded transports from now on. Clients that it has made before keep theirs."""
     ours = ((aiohttp_transport, _AiohttpTransport), (http_handler, _HttpxTransport), (http_handler, Connector))
     for module, guarded_class in ours:
         setattr(module, guarded_class.__bases__[0].__name__, guarded_class)
@@ -169,7 +170,7 @@ def _transport(
     ssl_verify: bool | None = None,
     shared_session: Any = None,  # noqa: ANN401
 ) -> httpx.AsyncBaseTransport:
-    """What litellm makes; where it makes none and leaves that to httpx, one like httpx's."""
+    """The transport that litellm makes; a guarded one like httpx's default if litellm makes none."""
     made: httpx.AsyncBaseTransport | None = _litellms_transport(
         ssl_context=ssl_context, ssl_verify=ssl_verify, shared_session=shared_session
     )
@@ -183,7 +184,7 @@ def _transport(
 
 
 async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
-    """The reply to a request, whole, bounded and checked."""
+    """Send a request; the reply is bounded and checked, and a whole one is read to its end."""
     exchange = _running.get()
     if exchange is None:
         return await send(request)
@@ -214,7 +215,7 @@ async def _exchange(send: Send, request: httpx.Request) -> httpx.Response:
         exchange.headers = dict(response.headers)
         said = error_object(body.decode("utf-8", "replace"))
         status = said.status or status  # OpenRouter's
-        if exchange.streams and said.message:  # litellm would look for events in it, and find none
+        if exchange.streams and said.message:  # litellm would look for events in a whole reply, and find none
             raise BrokenOffReplyError(said.words(), Usage(), said.status)
     elif exchange.streams and exchange.usage is not None:
         msg = "the provider was asked for a stream and sent none"
@@ -231,11 +232,11 @@ def _is_stream(response: httpx.Response) -> bool:
 
 
 STALLED_SECONDS = 60.0
-"""A stream that has begun and sends no byte for so long, not even a ping, is given up."""
+"""A stream that has begun is given up if it sends no byte for this time, not even a ping."""
 
 
 class _GuardedStream(httpx.AsyncByteStream):
-    """A streamed reply as it passes to litellm: unpacked, bounded in size and in silence, and looked at."""
+    """A streamed reply on its way to litellm: decompressed, bounded in size and silence, and recorded."""
 
     def __init__(self, response: httpx.Response, record: StreamRecord) -> None:
         self._response = response
@@ -265,7 +266,7 @@ class _GuardedStream(httpx.AsyncByteStream):
 
 
 def _origin(asked: httpx.URL, location: str) -> str:
-    """The origin that a redirect names: all that may be shown of it, as its path may hold a key."""
+    """The origin of a redirect's target. The rest may not be shown: its path may hold a key."""
     try:
         target = asked.join(location)
     except httpx.InvalidURL:
@@ -275,7 +276,7 @@ def _origin(asked: httpx.URL, location: str) -> str:
 
 
 async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
-    """The body, unpacked; above ``most`` bytes it is cut, or refused."""
+    """The body, decompressed. Above ``most`` bytes it is cut, or refused without ``cut``."""
     body = bytearray()
     async with aclosing(_unpack(response, most + 1)) as pieces:
         async for piece in pieces:
@@ -290,14 +291,14 @@ async def _read(response: httpx.Response, most: int, *, cut: bool = False) -> by
 
 
 async def _unpack(response: httpx.Response, most: int) -> AsyncGenerator[bytes]:
-    """The body in pieces of a bounded number of bytes, also where it is packed."""
+    """The body in pieces, decompressed to at most ``most`` bytes at a time."""
     raw = cast("httpx.AsyncByteStream", response.stream)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         async for packed in raw:
             yield packed
         return
-    unpacker: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out by itself whether it is gzip or zlib
+    unpacker: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip and zlib
     is_first = encoding == "deflate"
     async for packed in raw:
         left = packed

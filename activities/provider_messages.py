@@ -1,46 +1,49 @@
 """The messages as a provider takes them: images and files, cache marks, and its model's reasoning.
 
 *Images and files* are loaded from the store. A model that does not take them, by litellm's map, reads a line in their
-place; one that the map does not know is sent them. Anthropic's wire takes images in the result of a tool. The others
-take text there, so the images follow in a user message.
+place. A model that the map does not have is sent them. Anthropic's API takes images in tool results. The others take
+only text there, so the images follow in a user message.
 
-*Marks*: a provider that is asked to keeps the beginning of a prompt, and the next call then costs less. The last system
-message is marked, and with it the tools before it; so are the last two messages that are no answers. The next step
-finds the conversation up to there. Source: Dreadnode's cache mode ``latest``.
+*Cache marks* (Anthropic's ``cache_control``): the provider caches a prompt up to a mark, and the next call costs less.
+Marked are the last system message, and with it the tools before it, and the last two messages that are no answers. So
+the next step finds the conversation up to there in the cache. Source: Dreadnode's cache mode ``latest``.
 
-*Reasoning*: an answer's reasoning is kept as blocks, each with the ``model`` that it is of. Those of type ``thinking``
-and ``redacted_thinking`` are Anthropic's; the other types are perdure's:
+*Reasoning*: an answer's reasoning is kept as blocks, each with its ``model``. The types ``thinking`` and
+``redacted_thinking`` are Anthropic's; the others are perdure's:
 
-- ``reasoning_content``: a text beside the content. DeepSeek, Moonshot and Z.ai refuse a conversation with tool calls
-  that lacks it, or answer worse.
-- ``reasoning_details``: OpenRouter's list, which it hands to the provider behind it as it is.
-- ``thought_signature``: Gemini's proof of what it thought before a call, by the call's place; -1 is the text's.
+- ``reasoning_content``: a text beside the content. Without it DeepSeek, Moonshot and Z.ai refuse a conversation with
+  tool calls, or answer worse.
+- ``reasoning_details``: OpenRouter's list, which it passes on to the upstream provider unchanged.
+- ``thought_signature``: Gemini's signature of its thoughts before a call, by the call's place; -1 is the text's.
 
-Nothing else is sent back: a field that a provider does not know makes it refuse the whole conversation. All this is
-done to what is sent, and to nothing that is stored or recorded.
+Nothing else is sent back, because a provider refuses a whole conversation for a field that it does not know. All this
+changes only what is sent, and nothing that is stored or recorded.
 """
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, cast
 
 from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
+from perdure.contracts.retention import Retention
 from perdure.contracts.values import JsonValue, replace_surrogates
 from perdure.llm.openai_format import WireMessage
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
 
 MARKED_MESSAGES = 2
-"""With the system message these are three of the four marks that Anthropic takes."""
+"""Messages with a cache mark. With the system message that makes three of the four marks that Anthropic takes."""
 
 _MARK: JsonValue = {"type": "ephemeral"}
 
 
 def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
-    """The messages as they are sent, with marks if the agent wants them and its provider takes them."""
+    """The messages as they are sent, with cache marks if the agent wants them and its provider takes them."""
     if definition.cache == "off" or not _takes_marks(definition.model):
         return messages
     system = [at for at, message in enumerate(messages) if message.get("role") == "system"]
@@ -50,7 +53,7 @@ def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) ->
 
 
 def _takes_marks(model: str) -> bool:
-    """Whether it is one of Anthropic's models; others keep what they can by themselves, or refuse the mark."""
+    """Whether the model is Anthropic's. Other providers cache without marks, or refuse them."""
     provider, _, name = model.partition("/")
     return provider == "anthropic" or (provider in {"bedrock", "openrouter", "vertex_ai"} and "claude" in name)
 
@@ -67,7 +70,7 @@ def _with_mark(message: WireMessage) -> WireMessage:
 
 
 def _with_last_marked(blocks: list[JsonValue]) -> JsonValue:
-    """The blocks with the mark on the last text that has any: not every provider takes one on a file."""
+    """The blocks with a mark on the last text that is not empty: not every provider takes a mark on a file."""
     for place in reversed(range(len(blocks))):
         block = blocks[place]
         if isinstance(block, dict) and block.get("type") == "text" and str(block.get("text")).strip():
@@ -76,13 +79,13 @@ def _with_last_marked(blocks: list[JsonValue]) -> JsonValue:
 
 
 MOST_BYTES = 1_000_000
-"""Reasoning of one answer, as JSON. The longest answers of today's models are half of that; more is not kept at all,
-because no provider takes a part of it."""
+"""Largest reasoning of one answer in bytes of JSON, twice the longest of today's models. Longer reasoning is dropped as
+a whole, because no provider takes a part of it."""
 
 _OF_THINKING = ("type", "thinking", "signature", "data")
 
 _OF_CLAUDE = frozenset({"azure_ai", "bedrock", "vertex_ai"})
-"""Providers of Claude beside Anthropic; litellm sends them its blocks, and a signature holds on each of them."""
+"""Providers of Claude beside Anthropic. litellm sends them Anthropic's blocks, whose signatures are valid there too."""
 
 _OF_GEMINI = frozenset({"gemini", "vertex_ai"})
 
@@ -92,7 +95,7 @@ Mistral refuses the field; OpenAI, Groq and xAI keep the reasoning of a chat com
 
 
 def kinds_for(model: str) -> frozenset[str]:
-    """The kinds of blocks that a model's provider wants back."""
+    """The types of reasoning blocks that a model's provider wants back."""
     provider, _, name = model.partition("/")
     if provider == "anthropic" or (provider in _OF_CLAUDE and "claude" in name):
         return frozenset({"thinking", "redacted_thinking"})
@@ -104,12 +107,12 @@ def kinds_for(model: str) -> frozenset[str]:
 
 
 def reasoning_of(model: str, message: object, calls: Sequence[object]) -> tuple[JsonValue, ...]:
-    """What the model's provider wants back of an answer, as texts of whole characters; nothing if it is too long.
+    """The reasoning blocks of an answer that its provider wants back; none if they are over ``MOST_BYTES`` together.
 
     Args:
-        model: In the form ``provider/model``.
-        message: The answer as litellm gives it.
-        calls: Its tool calls, likewise.
+        model: The model, as ``provider/model``.
+        message: The answer as litellm returns it.
+        calls: The answer's tool calls as litellm returns them.
     """
     wanted = kinds_for(model)
     kept = tuple({**block, "model": model} for block in _blocks(message, calls) if block["type"] in wanted)
@@ -130,7 +133,7 @@ def _blocks(message: object, calls: Sequence[object]) -> Iterator[dict[str, Json
         yield {"type": "reasoning_details", "details": _replace_surrogates(cast("JsonValue", details))}
     signatures = [_fields(getattr(call, "provider_specific_fields", None)).get("thought_signature") for call in calls]
     of_text = next(iter(_list(extra.get("thought_signatures"))), None)
-    if of_text not in signatures:  # a call has it already, and a second copy is paid for
+    if of_text not in signatures:  # otherwise a call has the same one, and a second copy would cost tokens
         signatures.append(of_text)
     for place, signature in enumerate(signatures):
         if isinstance(signature, str) and signature:
@@ -139,9 +142,9 @@ def _blocks(message: object, calls: Sequence[object]) -> Iterator[dict[str, Json
 
 
 def with_reasoning(model: str, messages: list[WireMessage]) -> list[WireMessage]:
-    """The messages with the reasoning that the model's provider wants back in its own fields, and no other's.
+    """The messages with reasoning in the fields of the model's provider.
 
-    Reasoning of another vendor's model, which answered before this one, is left out: it is signed for that one alone.
+    Reasoning of another vendor's model, which answered before a fallback, is left out: its signature is not valid here.
     """
     return [_to_sent(model, message) if "reasoning" in message else message for message in messages]
 
@@ -165,7 +168,7 @@ def _to_sent(model: str, message: WireMessage) -> WireMessage:
 
 
 def _sign(sent: WireMessage, block: Mapping[str, object]) -> None:
-    """Put a signature of Gemini's where litellm looks for it: at its call, or at the message."""
+    """Put a signature of Gemini where litellm expects it: at its call, or at the message."""
     at, signature = block.get("call"), cast("JsonValue", block.get("signature"))
     calls = _list(sent.get("tool_calls"))
     if at == -1:
@@ -176,7 +179,7 @@ def _sign(sent: WireMessage, block: Mapping[str, object]) -> None:
 
 
 def _vendor(model: str) -> str:
-    """The vendor whose reasoning it is: Claude's signatures hold wherever Claude runs, others at their maker only."""
+    """The vendor of a model's reasoning. Claude's signatures are valid at every provider of Claude."""
     provider, _, name = model.partition("/")
     if provider == "openrouter":
         return f"{provider}/{name.partition('/')[0]}"
@@ -203,20 +206,23 @@ def _list(value: object) -> list[object]:
 
 
 KEPT_CHARACTERS = 100_000_000
-"""Files kept in memory, as text or base64; the one unused for longest is forgotten first."""
+"""Characters of files kept in memory, as text or base64; the file unused for longest is dropped first."""
+
+KEPT_FOR = timedelta(hours=1)
+"""Age at which a kept file is read again: a retention may have deleted it, and then no model may see it any more."""
 
 MOST_IMAGE_TOKENS = 50_000
-"""Tokens of one image. The dearest known: gpt-4o-mini counts 2,833 tokens and 5,667 for each of at most eight tiles
-(OpenAI's page on images and vision); Claude counts at most 4,784, Gemini 2,240."""
+"""Most tokens of one image. The most known is gpt-4o-mini's: 2,833, and 5,667 for each of at most eight tiles
+(OpenAI's page on images and vision). Claude counts at most 4,784, Gemini 2,240."""
 
 MOST_PAGE_TOKENS = 8_000
-"""Tokens of one page of a PDF: up to 3,000 of text and those of an image of it (Anthropic's page on PDF support)."""
+"""Most tokens of one PDF page: up to 3,000 of text, and those of the page's image (Anthropic's page on PDF support)."""
 
 MOST_PAGES = 100
-"""Pages of a PDF: Anthropic refuses more."""
+"""Most pages of a PDF. Anthropic refuses more."""
 
 LEAST_PAGE_BYTES = 100
-"""No page of a PDF is described with less."""
+"""Least bytes of a PDF's file for each of its pages."""
 
 _SEES: Mapping[str, str] = {"image": "supports_vision", PDF: "supports_pdf_input"}
 
@@ -224,14 +230,14 @@ _TAKES_IMAGES_IN_RESULTS = frozenset({"azure_ai", "bedrock", "vertex_ai"})
 
 
 def takes(facts: Mapping[str, Any], media_type: str) -> bool:
-    """Whether a model takes what is of that type, by what litellm's map says of it; without facts, it is tried."""
+    """Whether a model takes files of this media type, by its entry in litellm's map; True without an entry."""
     if media_type == TEXT or not facts:
         return True
     return facts.get(_SEES["image" if is_image(media_type) else PDF]) is True
 
 
 def count_most_tokens(messages: Sequence[WireMessage]) -> int:
-    """The most tokens that a provider may count for the images and files of the messages."""
+    """The most tokens that any provider counts for the images and files of the messages."""
     return sum(_count_most(part) for message in messages for part in _parts_of(message))
 
 
@@ -244,7 +250,7 @@ def _count_most(part: FilePart) -> int:
 
 
 def without_places(messages: list[WireMessage]) -> list[WireMessage]:
-    """The messages as they are recorded: parts are the same in another session if their bytes are."""
+    """The messages as they are recorded: files without session and handle, so that equal bytes are equal parts."""
     if not any("parts" in message for message in messages):
         return messages
     return [
@@ -256,17 +262,26 @@ def without_places(messages: list[WireMessage]) -> list[WireMessage]:
 
 
 class Contents:
-    """The images and files of the sessions that a worker serves."""
+    """The images and files of the sessions that a worker serves, cached in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[tuple[str, str], Artifact] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[Artifact, float]] = OrderedDict()
         self._characters = 0
 
     async def with_bytes(
-        self, session: str, facts: Mapping[str, Any], messages: list[WireMessage]
+        self,
+        session: str,
+        facts: Mapping[str, Any],
+        messages: list[WireMessage],
+        retention: Retention | None = None,
     ) -> list[WireMessage]:
-        """The messages with the bytes of those parts that the model takes; the latest, if there are too many."""
+        """The messages with the bytes of the files that the model takes; of too many, only the latest.
+
+        In place of a file that the store does not have any more, the model reads a line that says why, by the agent's
+        ``retention``.
+        """
+        gone = _why_gone(retention)
         if not any("parts" in message for message in messages):
             return messages
         shown: set[int] = set()
@@ -281,7 +296,8 @@ class Contents:
             {
                 **message,
                 "parts": [
-                    await self._loaded(session, part, facts, next(numbers) in shown) for part in _parts_of(message)
+                    await self._loaded(session, part, facts, "" if next(numbers) in shown else _TOO_MANY, gone)
+                    for part in _parts_of(message)
                 ],
             }
             if "parts" in message
@@ -289,41 +305,63 @@ class Contents:
             for message in messages
         ]
 
-    async def _loaded(self, session: str, part: FilePart, facts: Mapping[str, Any], shown: bool) -> JsonValue:
+    async def _loaded(
+        self, session: str, part: FilePart, facts: Mapping[str, Any], left_out: str, gone: str
+    ) -> JsonValue:
         described = part.model_dump(mode="json")
         if not takes(facts, part.media_type):
             return {**described, "left_out": "not shown: this model does not take it"}
-        if not shown:
-            return {**described, "left_out": "not shown any more: too many came after it"}
+        if left_out:
+            return {**described, "left_out": left_out}
         found = await self._find(session, part.artifact)
         if found is None:
-            return {**described, "left_out": "not shown: it is not there any more"}
+            return {**described, "gone": gone}
         return {**described, "data": found.text}
 
     async def _find(self, session: str, artifact: str) -> Artifact | None:
-        key = (session, artifact)  # what one session was given, no other one reads
+        key = (session, artifact)  # one session's files are never shown to another
+        now = time.monotonic()
+        if key in self._kept and now - self._kept[key][1] > KEPT_FOR.total_seconds():
+            self._characters -= len(self._kept.pop(key)[0].text)
         if key not in self._kept:
             async with store_failures():
                 try:
                     found = await self._store.artifact(artifact, session=session)
                 except NotFoundError:
                     return None
-            self._kept[key] = found
+            self._kept[key] = found, now
             self._characters += len(found.text)
             while self._characters > KEPT_CHARACTERS and len(self._kept) > 1:
-                self._characters -= len(self._kept.popitem(last=False)[1].text)
+                self._characters -= len(self._kept.popitem(last=False)[1][0].text)
         self._kept.move_to_end(key)
-        return self._kept[key]
+        return self._kept[key][0]
+
+
+_TOO_MANY = "not shown any more: too many came after it"
+
+
+def _why_gone(retention: Retention | None) -> str:
+    """Why the store does not have a file any more, for the model."""
+    if retention is not None and retention.artifacts is not None:
+        return f"deleted after {_format_age(retention.artifacts)} by retention"
+    if retention is not None and retention.keep_latest:
+        return "deleted by retention"
+    return "not shown: it is not there any more"
+
+
+def _format_age(age: timedelta) -> str:
+    number, unit = (age.days, "day") if age >= timedelta(days=1) else (int(age / timedelta(hours=1)), "hour")
+    return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
 def with_content(model: str, messages: list[WireMessage]) -> list[WireMessage]:
-    """The messages with their images and files in the form in which the model's provider takes them."""
+    """The messages with images and files in the format of the model's provider."""
     if not any("parts" in message for message in messages):
         return messages
     provider, _, name = model.partition("/")
     in_results = provider == "anthropic" or (provider in _TAKES_IMAGES_IN_RESULTS and "claude" in name)
     sent: list[WireMessage] = []
-    waiting: list[JsonValue] = []  # images of results, until the last result is told
+    waiting: list[JsonValue] = []  # images of results, until the message after the last result
     for message in messages:
         plain = {name: value for name, value in message.items() if name != "parts"}
         is_result = message.get("role") == "tool"
@@ -348,7 +386,7 @@ def _message_of_images(images: list[JsonValue]) -> WireMessage:
 
 
 def _join_blocks(blocks: list[JsonValue]) -> JsonValue:
-    """One text if there is nothing but texts, which every provider takes."""
+    """The blocks as one text if all are texts, since every provider takes that."""
     texts = [block["text"] for block in blocks if isinstance(block, dict) and block["type"] == "text"]
     return "\n\n".join(map(str, texts)) if len(texts) == len(blocks) else blocks
 
@@ -358,31 +396,37 @@ def _text(message: WireMessage) -> JsonValue:
 
 
 def _images(message: WireMessage) -> list[JsonValue]:
-    """The images of a result that are shown; of any other its text has a line."""
-    return [block for block in _blocks_of(message) if isinstance(block, dict) and block["type"] == "image_url"]
+    """The images of a tool result, with lines for missing ones. Other files have a line in the result's text."""
+    told = [fields for fields in _dicts(message) if "data" in fields or "gone" in fields]
+    return [block for fields in told if (block := _block_of(fields))["type"] == "image_url" or "gone" in fields]
 
 
 def _blocks_of(message: WireMessage) -> Iterator[JsonValue]:
-    for fields in _dicts(message):
-        part, data = _to_part(fields), fields.get("data")
-        if not isinstance(data, str):
-            why = str(fields.get("left_out") or "not shown")
-            yield {"type": "text", "text": f"{part.line[:-1]}: {why}]"}
-        elif part.media_type == TEXT:
-            yield {"type": "text", "text": f'<file name="{part.name}">\n{data}\n</file>'}
-        elif part.media_type == PDF:
-            file: JsonValue = {"filename": part.name or "file.pdf", "file_data": f"data:{PDF};base64,{data}"}
-            yield {"type": "file", "file": file}
-        else:
-            yield {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
+    yield from map(_block_of, _dicts(message))
+
+
+def _block_of(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    part, data = _to_part(fields), fields.get("data")
+    if not isinstance(data, str):
+        why = str(fields.get("left_out") or fields.get("gone") or "not shown")
+        return {"type": "text", "text": f"{part.line[:-1]}: {why}]"}
+    if part.media_type == TEXT:
+        return {"type": "text", "text": f'<file name="{part.name}">\n{data}\n</file>'}
+    if part.media_type == PDF:
+        file: JsonValue = {"filename": part.name or "file.pdf", "file_data": f"data:{PDF};base64,{data}"}
+        return {"type": "file", "file": file}
+    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
 
 
 def _parts_of(message: WireMessage) -> list[FilePart]:
     return [_to_part(fields) for fields in _dicts(message)]
 
 
+_ADDED = frozenset({"data", "left_out", "gone"})
+
+
 def _to_part(fields: Mapping[str, JsonValue]) -> FilePart:
-    return FilePart.model_validate({name: value for name, value in fields.items() if name not in {"data", "left_out"}})
+    return FilePart.model_validate({name: value for name, value in fields.items() if name not in _ADDED})
 
 
 def _dicts(message: WireMessage) -> list[dict[str, JsonValue]]:

@@ -1,9 +1,8 @@
-"""What a provider's reply says, before litellm reads it: whole answers of two wires are repaired, checked or refused.
+"""Checks a provider's replies of status 200 before litellm reads them: repairs them, or refuses them.
 
-A reply of status 200 is repaired where that changes nothing, else refused. litellm makes a traceback of what it does
-not expect, or a success, and what is wrong is then hard to say. So the two wires that most providers speak, OpenAI's
-chat completions and Anthropic's messages, are checked here, where the reply's own words are still there. Replies of
-other wires pass as they are.
+litellm turns a reply that it does not expect into a traceback, or into a success, and then it is hard to say what was
+wrong. So replies of the two APIs that most providers speak, OpenAI's chat completions and Anthropic's messages, are
+checked here. A reply is repaired if that does not change its meaning. Replies of other APIs pass unchanged.
 """
 
 import json
@@ -16,19 +15,19 @@ from perdure.contracts.values import JsonValue
 Object = dict[str, JsonValue]
 
 MOST_TOKENS = 10**12
-"""A provider's count is kept within 0 and this: what is more can be no search attribute, what is less lifts budgets."""
+"""Counts of tokens are clamped to 0 … this. A larger one is no search attribute, a negative one would raise budgets."""
 
 DEEPEST = 200
-"""Levels of a reply; Python's reader ends at about a thousand, and more than a dozen nobody needs."""
+"""Levels of nesting in a reply. Python's JSON parser fails at about a thousand; a dozen is enough for any reply."""
 
 LONGEST_NUMBER = 4_000
-"""Digits of an integer; Python reads 4,300."""
+"""Digits of an integer in a reply. Python parses up to 4,300."""
 
 UNREADABLE = "arguments with numbers too long or values nested too deep to be read"
-"""In place of the arguments of a call: the model then reads that they are no object."""
+"""Put in place of a call's arguments that cannot be read: the model then reads that they are no JSON object."""
 
 _MARK = "\0unreadable\0"
-"""In place of such a value until it is known whose it is."""
+"""Put in place of an unreadable value until it is known which field holds it."""
 
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
@@ -40,13 +39,13 @@ _ENDED = frozenset(
         *("content_filter", "content_filtered", "safety", "sensitive", "refusal"),
     }
 )
-"""Reasons, in lower case, with which an answer has ended, was cut off or filtered; litellm knows which."""
+"""Finish reasons, in lower case, of answers that ended, were cut off or filtered, and that litellm maps."""
 
 _CUT_OFF = frozenset({"model_context_window_exceeded", "model_length"})
-"""Reasons of Anthropic and of Mistral for an answer that was cut off, which litellm takes for a success."""
+"""Finish reasons of Anthropic and Mistral for answers that were cut off; litellm takes them for a success."""
 
 _FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
-"""Reasons with which OpenRouter, Zhipu, DeepSeek and vLLM say that they broke the answer off."""
+"""Finish reasons with which OpenRouter, Zhipu, DeepSeek and vLLM say that they broke the answer off."""
 
 
 class UnusableAnswerError(Exception):
@@ -56,7 +55,7 @@ class UnusableAnswerError(Exception):
 
 
 class UnusableReplyError(UnusableAnswerError):
-    """A reply that is no answer; ``usage`` is what the provider counted for it all the same."""
+    """A reply that is no answer; ``usage`` is what the provider counted for it."""
 
     def __init__(self, text: str, usage: Usage | None = None) -> None:
         super().__init__(text)
@@ -64,14 +63,14 @@ class UnusableReplyError(UnusableAnswerError):
 
 
 class InvalidReplyError(UnusableReplyError):
-    """A reply that does not have the shape of an answer; the next one may."""
+    """A reply that does not have the shape of an answer. A retry may help."""
 
 
 class StreamCutError(UnusableReplyError):
     """A stream that ended, or went silent, before the answer did.
 
     Attributes:
-        has_ended_well: Whether it ended in good order all the same, so that the next one would end like it.
+        has_ended_well: Whether it ended in good order, without usage: another stream would end in the same way.
     """
 
     def __init__(self, text: str, usage: Usage | None = None, *, has_ended_well: bool = False) -> None:
@@ -80,11 +79,11 @@ class StreamCutError(UnusableReplyError):
 
 
 class RedirectedError(UnusableReplyError):
-    """The provider's address sends its requests elsewhere; the text names the origin."""
+    """The provider's address redirects requests; the text names the target's origin."""
 
 
 class BrokenOffReplyError(UnusableReplyError):
-    """The provider failed while the model wrote, and said so inside its answer, with a status of its own or none."""
+    """The provider failed while the model wrote, and said so inside its answer, perhaps with a status."""
 
     def __init__(self, text: str, usage: Usage, status: int | None) -> None:
         super().__init__(text, usage)
@@ -92,13 +91,14 @@ class BrokenOffReplyError(UnusableReplyError):
 
 
 def check_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Usage | None]:
-    """The body of a reply of status 200 as litellm can read it, and what was counted for the answer in it.
+    """Check the body of a reply of status 200, and repair it for litellm.
 
-    What is no answer has no count, and is cut to ``largest_error``.
+    Returns:
+        The body and the answer's usage. A body that holds an error has no usage, and is cut to ``largest_error`` bytes.
 
     Raises:
-        InvalidReplyError: No answer can be made of it.
-        BrokenOffReplyError: It says that the answer was broken off.
+        InvalidReplyError: The body holds neither an answer nor an error.
+        BrokenOffReplyError: The provider says that it broke the answer off.
     """
     reply, is_as_sent = _parse_body(body)
     if not isinstance(reply, dict):
@@ -114,19 +114,19 @@ def check_reply(path: str, body: bytes, largest_error: int) -> tuple[bytes, Usag
 
 
 def usage_of_stream(record: StreamRecord) -> Usage:
-    """What was counted as far as a stream has come."""
+    """The usage that a stream has reported so far."""
     reply: Object = {"usage": {**record.begun_usage, **(record.usage or {})}}
     _replace_counts(reply)
     return usage_of(reply)
 
 
 def check_stream(record: StreamRecord) -> bool:
-    """Whether the answer of a stream was cut off at its longest length in a word that litellm does not know.
+    """Check a stream that has ended. True if its answer was cut off, for a finish reason that litellm does not map.
 
     Raises:
         BrokenOffReplyError: The provider said in the stream that it failed.
-        StreamCutError: The stream ended before the answer did: its usage or the reason of its end is missing.
-        InvalidReplyError: The answer ends for a reason that nobody knows.
+        StreamCutError: The stream ended before the answer did: usage or finish reason is missing.
+        InvalidReplyError: The finish reason is unknown.
     """
     usage = usage_of_stream(record)
     if record.error is not None:
@@ -164,7 +164,7 @@ def _parse_body(body: bytes) -> tuple[JsonValue, bool]:
 
 
 def _without_depths(text: str) -> str:
-    """The text with a mark for each value that lies too deep."""
+    """The JSON text with a mark in place of each value that is nested too deep."""
     parts: list[str] = []
     depth, since = 0, 0
     for token in _TOKEN.finditer(text):
@@ -181,7 +181,7 @@ def _without_depths(text: str) -> str:
 
 
 def _cut_error(reply: Object, largest: int) -> bytes:
-    """An error with as much of its message as litellm can mask in the time of a blink."""
+    """The body of an error, with its message cut so that litellm can mask it quickly."""
     error = reply["error"]
     parts: Object = error if isinstance(error, dict) else {"message": str(error)}
     short = {name: parts[name] for name in ("code", "type", "status", "message") if name in parts}
@@ -191,7 +191,7 @@ def _cut_error(reply: Object, largest: int) -> bytes:
 
 
 def _clamp(value: JsonValue) -> JsonValue:
-    """Counts within what a counter of ours holds; they may stand in groups."""
+    """Counts of tokens, clamped to 0 … ``MOST_TOKENS``; they may be nested in groups."""
     if isinstance(value, dict):
         return {name: _clamp(part) for name, part in value.items()}
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -200,7 +200,7 @@ def _clamp(value: JsonValue) -> JsonValue:
 
 
 def _replace_counts(reply: Object) -> bool:
-    """Clamp the counts of tokens; whether that changed any."""
+    """Clamp the reply's counts of tokens in place; True if that changed any."""
     if not isinstance(reply.get("usage"), dict):
         return False
     usage = _clamp(before := reply["usage"])
@@ -209,7 +209,7 @@ def _replace_counts(reply: Object) -> bool:
 
 
 def usage_of(reply: Object) -> Usage:
-    """What the provider counted, in the words of either wire."""
+    """The usage in a reply, by the field names of either API."""
     usage = reply.get("usage")
     counts = usage if isinstance(usage, dict) else {}
 
@@ -224,7 +224,7 @@ def usage_of(reply: Object) -> Usage:
 
 
 def _check_completion(reply: Object) -> bool:
-    """Repair and check a chat completion; whether it was changed. One without any choice is an empty answer."""
+    """Repair and check a chat completion; True if it was changed. One without any choice is an empty answer."""
     choices = reply.get("choices")
     if not isinstance(choices, list):
         raise _missing_field("choices", reply)
@@ -248,7 +248,7 @@ def _check_completion(reply: Object) -> bool:
 
 
 def _check_calls(calls: JsonValue, reply: Object) -> bool:
-    """Make a text of arguments that are none: they are the model's mistake, and it is to read of it."""
+    """Turn arguments that are not a text into one: they are the model's mistake, which it should read."""
     if calls is not None and not isinstance(calls, list):
         raise _missing_field("tool_calls", reply)
     changed = False
@@ -263,7 +263,7 @@ def _check_calls(calls: JsonValue, reply: Object) -> bool:
 
 
 def _check_message(reply: Object) -> bool:
-    """Repair and check a message of Anthropic's wire; whether it was changed."""
+    """Repair and check a message of Anthropic's API; True if it was changed."""
     for name, kind in (("content", list), ("usage", dict)):
         if not isinstance(reply.get(name), kind):
             raise _missing_field(name, reply)
@@ -280,14 +280,14 @@ def _check_message(reply: Object) -> bool:
             if not isinstance(block.get("name"), str):
                 raise _missing_field("name", reply)
             if not isinstance(block.get("id"), str):
-                block["id"], changed = "", True  # each call gets one of ours
+                block["id"], changed = "", True  # unused: each call gets an id of perdure's
             if "input" not in block or _has_mark(block["input"]):
                 block["input"], changed = (UNREADABLE if "input" in block else {}), True
     return changed
 
 
 def _check_end(place: Object, name: str, reply: Object) -> bool:
-    """Refuse an answer that was broken off; True if its reason was replaced by one that litellm knows."""
+    """Refuse an answer that was broken off; True if its finish reason was replaced by one that litellm maps."""
     reason = place.get(name)
     if not reason:
         return False
@@ -317,7 +317,7 @@ def _missing_field(name: str, reply: Object) -> InvalidReplyError:
 
 
 def _join_texts(content: JsonValue) -> JsonValue:
-    """A content that is a list of texts as the one text it is."""
+    """The content as one text if it is a list of texts; otherwise unchanged."""
     if not isinstance(content, list) or not content:
         return content
     texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]

@@ -1,8 +1,8 @@
-"""What a provider's stream says of itself on the wire: why the answer ends, what was counted, and what went wrong.
+"""Records the finish reason, the usage and the errors of a provider's stream as its events pass.
 
-litellm makes up a reason for the end of a stream that has none, so that half an answer looks like a whole one. The
-events are therefore read here too, as they pass, with whatever providers of these wires put into them: chunks of chat
-completions, events of Anthropic's messages, and Gemini's. Nothing of the answer is kept.
+litellm makes up a finish reason if the stream has none, so that half an answer looks like a whole one. The record is
+therefore made from the provider's own events: chunks of chat completions, events of Anthropic's messages, and Gemini's.
+Nothing of the answer is kept.
 """
 
 import json
@@ -15,21 +15,21 @@ from perdure.contracts.values import JsonValue
 EVENT_STREAM = "text/event-stream"
 
 LONGEST_LINE = 4_000_000
-"""Bytes of one event. A longer one is not read: it may hold an image."""
+"""Largest event that is read, in bytes. A larger one may hold an image."""
 
 
 class StreamRecord:
-    """What has been seen of one stream.
+    """What one stream has said so far.
 
     Attributes:
-        reason: Why the answer ends, in the provider's own word; None until it is said.
-        reason_field: The name under which the provider says it.
-        usage: What was counted; None until it is said at the answer's end.
-        begun_usage: What was counted before the answer: Anthropic says it first.
-        refusal: The model's refusal beside the content, of which litellm makes nothing.
-        error: An error that came in place of the rest.
+        reason: The provider's finish reason; None until it has come.
+        reason_field: The name of its field.
+        usage: The usage at the answer's end; None until it has come.
+        begun_usage: The usage of the prompt, which Anthropic sends first.
+        refusal: The model's refusal beside the content, which litellm drops.
+        error: An error in place of the rest of the stream.
         size: Bytes that have come.
-        last_byte: When the last ones came, by this process's monotonic clock; pings count.
+        last_byte: When the last bytes came, by the monotonic clock; pings count.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class StreamRecord:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the wire has said both that the answer ends and what was counted for it."""
+        """Whether both finish reason and usage have come, and no error."""
         return self.reason is not None and self.usage is not None and self.error is None
 
     @property
@@ -55,7 +55,7 @@ class StreamRecord:
         return " and without ".join(lacks)
 
     def read(self, piece: bytes) -> None:
-        """Look at the next bytes."""
+        """Read the next bytes."""
         self.size += len(piece)
         self.last_byte = time.monotonic()
         *lines, self._rest = (self._rest + piece).split(b"\n")
@@ -65,7 +65,7 @@ class StreamRecord:
             self._rest = b""
 
     def end(self) -> None:
-        """Look at what came after the last line's end."""
+        """Read the rest after the last line's end: the stream is over."""
         self._read_line(self._rest)
         self._rest = b""
 
@@ -92,7 +92,7 @@ class StreamRecord:
 
 
 def _reasons_in(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The reason why the answer ends and the name of its field, if this event says it."""
+    """The name of the field and the finish reason in it, if this event has one."""
     places = [event.get("delta"), *_objects(event.get("choices")), *_objects(event.get("candidates"))]
     for place in map(_object, places):
         names = ("finish_reason", "stop_reason", "finishReason")

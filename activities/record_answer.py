@@ -1,4 +1,4 @@
-"""What becomes of a model's answer: a step, rows of the ledger, events, and what the workflow is told of it."""
+"""Turns a model's answer into a step, rows of the ledger, events, and the workflow's ``Generation``."""
 
 import json
 import re
@@ -38,10 +38,10 @@ from perdure.security.redaction import MASK, mask_arguments, redact_text, withou
 from perdure.store import LedgerCall, StepRecord
 
 NOTHING_PAID = Paid()
-"""By calls that failed."""
+"""The cost of failed calls if there were none."""
 
 PREVIEW_CHARACTERS = 1_000
-"""Longest text of an answer in the history; all of it stands in the store."""
+"""Longest text of an answer in the history. The store has the whole text."""
 
 ARGUMENTS_CHARACTERS = 400
 """Longest arguments of a call in the history and in events."""
@@ -50,10 +50,10 @@ CONTENT_CHARACTERS = 30_000
 """Longest text of an answer in an event."""
 
 BROKEN_CHARACTERS = 30_000
-"""Longest arguments that are no JSON in the conversation; the tool's error tells the model what is wrong with them."""
+"""Longest arguments that are not JSON in the conversation. The call's error tells the model what is wrong with them."""
 
 KNOWN_CHARACTERS = 1_000
-"""Longest list of an agent's tools in the error of a call of another one."""
+"""Longest list of the agent's tools in the error of a call to an unknown tool."""
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -64,17 +64,17 @@ def event_of(request: StepRequest, key: str, event: Event) -> NewEvent:
 
 
 def key_of(request: StepRequest, key: str) -> str:
-    """The key of an event of this step; a fallback's events are not those of the model before it."""
+    """The key of an event of this step. It names a fallback, whose events are not those of the model before it."""
     model = f"fallback{request.fallback}/" if request.fallback else ""
     return f"{request.turn}/{request.step}/{model}{key}"
 
 
 def start_events(request: Generate, definition: AgentDefinition, known: int) -> list[NewEvent]:
-    """What is written before the call: the messages that were steered in, and that the generation starts."""
+    """The events written before the call: for each steered message one, and the start of the generation."""
     said = len(request.said) + len(request.steered)
     count = known + len(request.call_ids) + said + bool(definition.instructions)
     start = GenerationStart(model=definition.model, messages=count)
-    own = replace(request, fallback=0)  # what was steered in was so before the first model failed
+    own = replace(request, fallback=0)  # steered messages are of the step, whichever model reads them
     return [
         *to_events(request.turn, request.decided),
         *(event_of(own, f"said/{place}", UserMessageReceived(content=text)) for place, text in enumerate(request.said)),
@@ -97,7 +97,7 @@ def step_of(
     answer: Answer,
     secrets: Collection[str],
 ) -> tuple[StepRecord, list[LedgerCall]]:
-    """The answer as a step, and its calls as rows of the ledger; call ids are ours, unique in the session."""
+    """The answer as a step, and its calls as rows of the ledger. Call ids are perdure's own, unique in the session."""
     step_id = request.step_id()
     tool_calls: list[ToolCall] = []
     planned: list[PlannedCall] = []
@@ -143,9 +143,9 @@ def step_of(
 
 
 def _name(called: str, definition: AgentDefinition, secrets: Collection[str]) -> str:
-    """The name of a tool, known or not, as every provider takes it."""
+    """The name that the model called, made of characters that every provider takes, without secrets."""
     name = _UNSAFE.sub("_", called)[:64]
-    if definition.tool(name) is None:  # anything may stand there
+    if definition.tool(name) is None:  # the model may have written anything, also a secret
         name = _UNSAFE.sub("_", without_known(called, secrets))[:64]
     return name or "unnamed"
 
@@ -153,15 +153,16 @@ def _name(called: str, definition: AgentDefinition, secrets: Collection[str]) ->
 def check_output(
     request: Generate, definition: AgentDefinition, step: StepRecord, output_type: TypeAdapter[Any] | None = None
 ) -> tuple[StepRecord, ErrorDetail | None]:
-    """The step with its answer's JSON, or with what the model reads of an answer that the output schema rules out.
-
-    The same for a step that is stored already, whose message for the model is there.
+    """Check an answer against the agent's output schema. A step that is stored already gets the same result.
 
     Args:
         request: What the model was asked.
         definition: The agent, with the output schema.
         step: The step that holds the answer.
-        output_type: The type whose schema that is, if this worker has it: its validators have their say too.
+        output_type: The type of that schema, if this worker has it: its validators check the answer too.
+
+    Returns:
+        The step with the answer's JSON value, or with a message that tells the model what does not fit, and the error.
     """
     schema, answer = definition.output_schema, answer_in(step)
     if schema is None or answer.tool_calls or step.finish_reason == CUT_OFF:
@@ -187,7 +188,7 @@ def _value_of(text: str, schema: dict[str, JsonValue], output_type: TypeAdapter[
 
 
 def is_answer(step: StepRecord) -> bool:
-    """True if the step holds an answer; otherwise it holds a failure that the model is told."""
+    """Whether the step holds an answer; otherwise it holds a failure that the model is told."""
     return any(isinstance(message, AssistantMessage) for message in step.messages)
 
 
@@ -197,11 +198,11 @@ def answer_in(step: StepRecord) -> AssistantMessage:
 
 
 def to_shown_arguments(arguments: str, names: Collection[str], secrets: Collection[str]) -> tuple[str, bool]:
-    """The arguments as they may be seen outside the tool's body, and whether anything was masked."""
+    """The arguments as anybody but the tool's body may see them, and whether anything was masked."""
     try:
         parsed = json_object(arguments)
     except ValueError:
-        # Broken: what belongs to a name cannot be told for sure.
+        # Not JSON: which text is the value of a masked name cannot be told for sure.
         some = head_and_tail(arguments, BROKEN_CHARACTERS)
         shown = MASK if any(name in arguments for name in names) else redact_text(some, secrets)
         return shown, shown != arguments
@@ -231,7 +232,7 @@ def end_events(
     *,
     recorded: bool = False,
 ) -> list[NewEvent]:
-    """What is written with the answer, in the same transaction."""
+    """The events written with the answer, in the same transaction."""
     summaries = tuple(MaskedCall(call_id=call.call_id, tool=call.tool, arguments=call.arguments) for call in step.calls)
     end = GenerationEnd(
         model=definition.model,
@@ -245,7 +246,11 @@ def end_events(
     return [
         event_of(request, "content", content),
         event_of(request, "end", end),
-        *([] if rejected is None else [event_of(request, "error", GenerationError(error=rejected))]),
+        *(
+            []
+            if rejected is None
+            else [event_of(request, "error", GenerationError(error=rejected, model=definition.model))]
+        ),
         event_of(request, "step", GenerationStep(tip=step.id)),
         *(
             event_of(
@@ -265,7 +270,7 @@ def generation_of(
     retries: int = 0,
     failed: Paid = NOTHING_PAID,
 ) -> Generation:
-    """What the workflow needs to know of a stored answer."""
+    """What the workflow needs of a stored answer."""
     return Generation(
         tip=step.id,
         preview=answer_in(step).content[:PREVIEW_CHARACTERS],
@@ -281,7 +286,7 @@ def generation_of(
 
 
 def failure_told(step: StepRecord, wait: float) -> Generation:
-    """What the workflow needs to know of a failure that the model is told."""
+    """What the workflow needs of a failure that the model is told; ``wait`` is in seconds."""
     paid = Paid(usage=step.usage, cost_usd=step.cost_usd or Decimal(0))
     return Generation(
         tip=step.id, finish_reason=step.finish_reason, cost_usd=Decimal(0), retry_seconds=wait, failed=paid

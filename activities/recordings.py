@@ -1,10 +1,9 @@
-"""Recordings: folders of model and tool calls with what came of each, written by one worker and replayed by another.
+"""Recordings: folders of model and tool calls with their outcomes, written by one worker and replayed by another.
 
-A recording holds ``recording.json``, and a file for each call, a *fixture*: ``llm/<hash>.json`` and
-``tools/<tool>/<hash>.json``. Of equal tool calls in a session, the second is ``<hash>.2.json``. What people decided is
-``people/<tool>/<hash>.json``, named like the fixture of the call that asked, and what MCP servers offered is
-``mcp/<turn>.json``. A replay calls nothing, asks nobody and connects to no server. A model call that failed is not
-recorded.
+A recording holds ``recording.json`` and a file for each call, a *fixture*: ``llm/<hash>.json`` or
+``tools/<tool>/<hash>.json``. The second of two equal tool calls in a session is ``<hash>.2.json``. A person's decision
+is ``people/<tool>/<hash>.json``, named like the fixture of its call. The tools that MCP servers offered are
+``mcp/<turn>.json``. A replay calls nothing, asks nobody and connects to no server. Failed model calls are not recorded.
 
 Long, because all that is read from and written to a recording's folder stands in one place.
 """
@@ -52,11 +51,11 @@ from perdure.settings import RecordingMode
 from perdure.store import Artifact, Store
 
 NO_WORKER = "start the worker with --record DIR to write one, or with --replay DIR to replay one"
-"""The way out for who names a recording to a worker that has none."""
+"""The advice if a request names a recording and the worker neither records nor replays."""
 
 
 class FixtureMissingError(Exception):
-    """No recorded call is the one asked for; the call was not made."""
+    """The recording does not have the call, and the call was not made."""
 
     reason_code = ReasonCode.LLM_FIXTURE_MISSING
     """The reason code for a model call; the turn ends with it."""
@@ -96,10 +95,10 @@ class Recordings:
         self.secrets = secrets
 
     async def open(self, name: str, agent: str) -> None:
-        """See that a turn may use the recording of that name, and begin it if this worker records.
+        """Open the recording of that name for a turn; create it if this worker records.
 
         Raises:
-            RecordingError: There is none, or it is another agent's, or the folder cannot be used.
+            RecordingError: It does not exist, is another agent's, or its folder cannot be used.
         """
         await asyncio.to_thread(self._open, name, agent)
 
@@ -153,7 +152,7 @@ class Recordings:
         messages: Sequence[WireMessage],
         call: Callable[[], Awaitable[Answer]],
     ) -> Answer:
-        """The answer to a model call: recorded, or of the call itself, which is then written down.
+        """The answer to a model call: the recorded one, or that of ``call``, which is recorded if this worker records.
 
         Raises:
             FixtureMissingError: The worker replays and has no such call.
@@ -208,10 +207,10 @@ class Recordings:
         return {**shown, "calls": calls} if isinstance(shown, dict) else shown
 
     def place(self, definition: AgentDefinition) -> Path | None:
-        """The folder of a turn's recording; None if its calls are made and not written down.
+        """The folder of a turn's recording; None if its calls are made without recording.
 
         Raises:
-            FixtureMissingError: The turn was opened by a worker that treats recordings in another way.
+            FixtureMissingError: A worker of another recording mode opened the turn.
         """
         name = definition.recording
         if name and self.mode == "off":
@@ -252,10 +251,10 @@ class CallRecording:
     refusal: FixtureMissingError | None = None
 
     async def outcome(self) -> ToolFixture:
-        """What a call that is replayed came to when it was recorded.
+        """The recorded outcome of a call that is replayed.
 
         Raises:
-            FixtureMissingError: There is no such call.
+            FixtureMissingError: The recording does not have the call.
         """
         if self.file is None or self.asked is None:
             raise self.refusal or FixtureMissingError(NO_WORKER)
@@ -268,7 +267,7 @@ class CallRecording:
     async def keep(
         self, message: ToolMessage, *, artifacts: Sequence[Artifact], ended_turn: bool, seconds: float | None
     ) -> None:
-        """Write down what the store now holds, if the call is to be recorded."""
+        """Record the call's outcome as the store now holds it, if this worker records."""
         file, asked = self.file, self.asked
         if file is None or asked is None or self.replays:
             return
@@ -291,7 +290,7 @@ class CallRecording:
     def _fixture(
         self, outcome: dict[str, JsonValue], asked: Asked, attached: tuple[RecordedArtifact, ...]
     ) -> ToolFixture:
-        """The fixture. Images and files are the store's, byte for byte."""
+        """The fixture of a call, without secrets. Images and files stay as the store has them, byte for byte."""
         shown = asked.numbers.hide(without_secrets(outcome, self.secrets))
         about = {"request": asked.request, "recorded_at": datetime.now(UTC), "attachments": attached}
         return ToolFixture.model_validate({**(shown if isinstance(shown, dict) else {}), **about})
@@ -304,17 +303,17 @@ def tool_file(asked: Asked) -> str:
 
 
 async def record(writing: Callable[[], None]) -> None:
-    """Write a fixture. Neither a full disk nor a fault in here may end a turn whose call is paid for."""
+    """Write a fixture; log a failure. Neither a full disk nor a fault here may end a turn whose call is paid for."""
     try:
         await asyncio.to_thread(writing)
     except OSError as error:
         activity.logger.warning("a call is missing in the recording: %s", error)
-    except Exception as error:  # noqa: BLE001 - else it would be taken for a failure of the provider or the tool
+    except Exception as error:  # noqa: BLE001 - it would count as a failure of the provider or the tool
         activity.logger.warning("a call is missing in the recording: %s", type(error).__name__, exc_info=error)
 
 
 def write(path: Path, value: Value) -> None:
-    """Write a file as a whole, also when another worker writes the same."""
+    """Write a file in one go, so that a second worker that writes the same does no harm."""
     path.parent.mkdir(parents=True, exist_ok=True)
     prepared = path.with_name(f".{uuid.uuid4().hex}")
     prepared.write_text(value.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -322,10 +321,10 @@ def write(path: Path, value: Value) -> None:
 
 
 def load(path: Path, kind: type[Fixture]) -> Fixture | None:
-    """The fixture at a path; None without a file.
+    """The fixture at a path; None if there is no file.
 
     Raises:
-        FixtureMissingError: It cannot be read.
+        FixtureMissingError: The file cannot be read.
     """
     try:
         return kind.model_validate_json(path.read_bytes())
@@ -370,11 +369,11 @@ AGAIN = "record it again, or undo the change"
 
 
 DIGITS = 16
-"""So much of the hash of its call names the recording of a delegate: they stand in each other."""
+"""Digits of the call's hash that name a delegate's recording. Short, because recordings of delegates are nested."""
 
 
 class DecisionFixture(Value):
-    """What became of an input request: who decided, and what the model read if the call did not run."""
+    """A person's decision about an input request, and what the model read if the call did not run."""
 
     request: dict[str, JsonValue]
     decision: InputReceipt
@@ -391,7 +390,7 @@ class ToolsFixture(Value):
 
 
 class RecordedTurns:
-    """The part of one worker's recordings that is about whole turns."""
+    """Recordings of what belongs to whole turns: tools of MCP servers, delegates, and people's decisions."""
 
     def __init__(self, recordings: Recordings) -> None:
         self._recordings = recordings
@@ -402,7 +401,7 @@ class RecordedTurns:
         return self._recordings.mode == "replay"
 
     async def keep_tools(self, definition: AgentDefinition, turn: int, tools: Sequence[ToolDeclaration]) -> None:
-        """Write down what the servers offered, if the turn is recorded; a queue of this worker is not part of it."""
+        """Record the tools that the servers offered, if the turn is recorded, without this worker's task queue."""
         place = self._recordings.place(definition)
         if place is None:
             return
@@ -411,10 +410,10 @@ class RecordedTurns:
         await record(lambda: write(_tools_file(place, turn), fixture))
 
     async def tools(self, definition: AgentDefinition, turn: int) -> tuple[ToolDeclaration, ...]:
-        """What the servers offered when the turn was recorded.
+        """The tools that the servers offered when the turn was recorded.
 
         Raises:
-            RecordingError: That is not in the recording.
+            RecordingError: The recording does not have them.
         """
         try:
             place = self._recordings.place(definition)
@@ -429,7 +428,7 @@ class RecordedTurns:
         return fixture.tools
 
     async def recording_of_delegate(self, delegated: Delegated) -> str:
-        """The recording of a delegate's turn, within that of its caller: equal calls of equal delegates may differ."""
+        """Name of a delegate's recording. It lies within its caller's, as equal queries may get different answers."""
         store = self._recordings.store
         caller = await store.definition(delegated.definition)
         if not caller.recording:
@@ -439,7 +438,7 @@ class RecordedTurns:
         return f"{caller.recording}/delegates/{delegated.tool}/{asked.digest[:DIGITS]}.{asked.occurrence}"
 
     async def keep_decisions(self, session: str, turn: int) -> None:
-        """Write down what people have decided, if the turn that has ended is recorded."""
+        """Record people's decisions, if the turn that has ended is recorded."""
         if self._recordings.mode != "record":
             return
         store = self._recordings.store
@@ -457,7 +456,7 @@ class RecordedTurns:
 
     def _decision(self, message: ToolMessage, decided: InputReceipt, asked: Asked) -> DecisionFixture:
         about: dict[str, JsonValue] = {"decision": decided.model_dump(mode="json")}
-        if decided.decision != "approved":  # what came of the call is the fixture of the call
+        if decided.decision != "approved":  # the outcome of an approved call is in the call's own fixture
             about["content"] = message.content
             about["error"] = None if message.error is None else message.error.model_dump(mode="json")
         shown = asked.numbers.hide(without_secrets(about, self._recordings.secrets))
@@ -466,17 +465,17 @@ class RecordedTurns:
         )
 
     async def decisions(self, asking: AskPeople) -> RecordedDecisions | None:
-        """What became of each of the requests when the turn was recorded; None if people are to be asked.
+        """The recorded decision about each request; None if people are to be asked.
 
         Raises:
-            FixtureMissingError: This worker replays, and it is not known.
+            FixtureMissingError: This worker replays, and the recording lacks a decision.
         """
         if not self.replays:
             return None
         store = self._recordings.store
         definition = await store.definition((await store.turn(asking.session, asking.turn)).definition)
         place = self._recordings.place(definition)
-        if place is None or definition.interactive == "stop":  # the reply starts a turn, as it did
+        if place is None or definition.interactive == "stop":  # the reply starts a turn of its own in a replay too
             return None
         transcript = await store.transcript(asking.session)
         found = [
@@ -495,7 +494,7 @@ class RecordedTurns:
             )
             raise FixtureMissingError(msg)
         fixture = DecisionFixture.model_validate(asked.numbers.show(fixture.model_dump(mode="json")))
-        # What is approved is the call as it is now: of masked arguments, a replay has the masks.
+        # The approval is for the call as it is now: a replay has masks in place of masked arguments.
         receipt = replace(fixture.decision, digest=request.digest, request_id=request.request_id)
         return ToolOutcome(
             call_id=request.request_id,

@@ -15,15 +15,19 @@ from perdure.store import Store
 
 
 class Send(Protocol):
-    """Sends a message with a request id, and gives the turn that takes it; None if the session was busy."""
+    """Sends a message with a request id; returns the number of its turn, or None if the session was busy."""
 
     async def __call__(self, temporal: temporalio.client.Client, knock: Knock, request_id: str) -> int | None:
-        """Raises an ApplicationError that says whether another attempt can help."""
+        """Send the message.
+
+        Raises:
+            ApplicationError: It was not sent; retryable if another attempt can help.
+        """
         ...
 
 
 class ScheduleActivity:
-    """What schedules have to say, through one worker."""
+    """Sends the messages of schedules, in one worker."""
 
     def __init__(self, store: Store, send: Send | None) -> None:
         self._store = store

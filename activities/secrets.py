@@ -1,4 +1,4 @@
-"""What no text may show. Imports no vendor."""
+"""Collects the secret values that every text must be masked of. Imports no vendor."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -11,9 +11,9 @@ from perdure.settings import is_path, secrets_of
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
-    """What no text may show: what references of the agents stand for, and the secrets that their tools need.
+    """The values of the variables that agents refer to, and of the secrets that their tools need.
 
-    Of a value of several lines each line is one too: logs show them so.
+    Each line of a value with several lines counts as a secret too, since logs show single lines.
     """
     agents = tuple(agents)
     needed = (secrets_among(tool.needs, environment) for agent in agents for tool in agent.tools)
@@ -24,7 +24,7 @@ def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> fr
 
 
 def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
-    """The secret values of references; a short word or a path that exists is not secret."""
+    """The values of variables, without those that are no secret: short words, and paths that exist."""
     values = {environment.get(name, "") for name in names}
     return {value for value in values if len(value) >= SHORTEST_SECRET and not is_path(value)}
 

@@ -1,4 +1,4 @@
-"""What activities make of a store that is absent or refuses; and writes that wait for it inside the attempt."""
+"""Failures of the store as activities raise them, and writes that wait for the store inside an attempt."""
 
 import asyncio
 import time
@@ -16,24 +16,26 @@ from perdure.store.errors import (
     NotFoundError,
     OtherStoreError,
     ResumeRefusedError,
+    SessionErasedError,
     StoreError,
     StoreUnavailableError,
     StoreVersionError,
+    TurnBlockedError,
     TurnEndedError,
     TurnMismatchError,
 )
 
 STORE_RETRY = timedelta(seconds=2)
-"""Wait before an activity tries an absent store again, times the attempts it has made."""
+"""Wait before an activity is retried while the store is away, multiplied by the attempts made so far."""
 
 LONGEST_STORE_RETRY = timedelta(minutes=10)
-"""Upper bound of that wait; ``workflows.options.LOST_WORKER_MARGIN`` attempts sit out a store that is away for days."""
+"""Upper bound of that wait: ``workflows.options.LOST_WORKER_MARGIN`` attempts last while a store is away for days."""
 
 PATIENCE = timedelta(minutes=7)
-"""How long one write waits for the store. A claim and a result have to fit into ``perdure.workflows.options.GRACE``."""
+"""Longest wait of one write for the store. Those of a claim and a result must fit into ``workflows.options.GRACE``."""
 
 PAUSE = timedelta(seconds=1)
-"""Between two tries."""
+"""Time between two tries of a write."""
 
 Stored = TypeVar("Stored")
 
@@ -41,38 +43,42 @@ _NAMED = (NotFoundError, OtherStoreError, StoreVersionError, TurnEndedError, Tur
 
 
 @asynccontextmanager
-async def store_failures() -> AsyncIterator[None]:
+async def store_failures(*, longest: timedelta = LONGEST_STORE_RETRY) -> AsyncIterator[None]:
     """Translate what the store raises: an absent store is a wait, a turn that has ended or is gone is final.
 
-    The wait grows with the time that the store has been away. The chain ends here: it may run on into the failure that
-    was being recorded, with its unredacted text.
+    The wait grows with the time that the store has been away, up to the ``longest``. The chain ends here: it may run on
+    into the failure that was being recorded, with its unredacted text.
     """
     try:
         yield
     except (StoreUnavailableError, StoreVersionError, OtherStoreError) as error:
         is_other = isinstance(error, OtherStoreError)
         code = ReasonCode.RUNTIME_STORE_MISMATCH if is_other else ReasonCode.RUNTIME_STORE_UNAVAILABLE
-        delay = min(STORE_RETRY * activity.info().attempt, LONGEST_STORE_RETRY)
+        delay = min(STORE_RETRY * activity.info().attempt, longest)
         raise transient(runtime_error(code, str(error)), delay) from None
-    except NotFoundError as error:  # of a row that the turn has written
+    except SessionErasedError as error:
+        raise permanent(runtime_error(ReasonCode.SESSION_ERASED, str(error))) from None
+    except NotFoundError as error:  # a row that the turn has written is gone
         message = f"{REASONS[ReasonCode.RUNTIME_STORE_BEHIND].text} ({error})"
         raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_BEHIND, message)) from None
     except TurnEndedError as error:
         raise permanent(runtime_error(ReasonCode.RUNTIME_TURN_ENDED, str(error))) from None
     except TurnMismatchError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
+    except TurnBlockedError as error:
+        raise permanent(runtime_error(ReasonCode.REQUEST_BLOCKED, str(error))) from None
     except ResumeRefusedError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
-    except StoreError as error:  # a value that it cannot hold: another attempt brings the same
+    except StoreError as error:  # the store cannot hold a value: another attempt would bring the same
         raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None
 
 
 async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
-    """Make a write, and make it again while the store is away, locked or full; the activity beats on meanwhile.
+    """Write, and repeat the write while the store is away, locked or full. The activity goes on beating.
 
-    Everywhere else the attempt fails and Temporal waits. But a new attempt would pay for the answer again, and would
-    have to tell the model that the effect of a tool that has ended, or was never started, is unknown. The write must be
-    harmless when it is repeated by the same attempt, as the store's are.
+    Everywhere else the attempt fails and Temporal waits. Here a new attempt would pay for the answer again, or would
+    have to tell the model that a tool's effect is unknown although the tool has ended. The write must be idempotent
+    within the attempt, as all of the store's are.
     """
     deadline = time.monotonic() + PATIENCE.total_seconds()
     async with store_failures():
@@ -89,8 +95,23 @@ async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
             except _NAMED:
                 raise
             except (StoreError, ValueError, TypeError) as error:
-                # A value that cannot be written, now or ever: another attempt would pay for the next one.
+                # The value can never be written, and another attempt would pay again.
                 raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None
             else:
                 note("")
                 return stored
+
+
+async def write_answer(write: Callable[[], Awaitable[Stored]]) -> tuple[Stored, bool]:
+    """Write like :func:`write_until_stored`; the second value is True if one try was enough.
+
+    Then what the write found in its place is another attempt's. A repeated write may find its own: the first try's
+    commit may have arrived although its answer was lost.
+    """
+    tries: list[int] = []
+
+    async def counted() -> Stored:
+        tries.append(1)
+        return await write()
+
+    return await write_until_stored(counted), len(tries) == 1

@@ -1,7 +1,7 @@
-"""litellm's stream of an answer: its pieces are shown as they come, and the answer is built of them all at its end.
+"""Reads an answer as a stream through litellm: shows the pieces as they come, and builds the whole answer at the end.
 
-What is stored is what a whole call would have given. A stream counts as an answer only if the wire itself said why the
-answer ends and what was counted for it; litellm would make up both.
+What is stored equals the answer of a call without a stream. A stream counts as an answer only if the provider itself
+sent a finish reason and usage, because litellm would make up both.
 """
 
 import asyncio
@@ -18,34 +18,34 @@ from perdure.activities.provider_replies import StreamCutError, UnusableReplyErr
 
 
 class Shown(Protocol):
-    """Where the pieces of an answer go while it is written. Nothing here may fail or wait."""
+    """Takes the pieces of an answer while it is written. No method may fail or wait."""
 
     def begin(self, *, has_calls_in_text: bool) -> None:
-        """A request is about to be sent; what was shown before does not count any more.
+        """Start over: a request is about to be sent, and the pieces of an earlier one are void.
 
         Args:
             has_calls_in_text: Whether the model writes its tool calls into its text.
         """
 
     def text(self, piece: str) -> None:
-        """A piece of the answer's text."""
+        """Take a piece of the answer's text."""
 
     def thinking(self, piece: str) -> None:
-        """A piece of the model's reasoning."""
+        """Take a piece of the model's reasoning."""
 
     def tool_call(self, index: int, name: str, characters: int) -> None:
-        """A piece of a tool call: its place in the answer, the tool's name or none, characters of arguments."""
+        """Take a piece of a tool call: its place in the answer, the tool's name or none, characters of arguments."""
 
 
 _STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 async def ask(arguments: Mapping[str, Any], exchange: Exchange, shown: Shown | None) -> Any:  # noqa: ANN401 - litellm's
-    """Make the call, and show what comes if somebody is shown it; the whole answer either way.
+    """Make the call and return litellm's whole answer; with ``shown``, ask for a stream and show its pieces.
 
     Raises:
         StreamCutError: The stream ended, broke off or went silent before the answer had ended.
-        UnusableReplyError: What came is no answer for another reason.
+        UnusableReplyError: The reply is no answer for another reason.
         Exception: Whatever litellm raises before the reply has begun.
     """
     if shown is None:
@@ -55,7 +55,7 @@ async def ask(arguments: Mapping[str, Any], exchange: Exchange, shown: Shown | N
         async for chunk in stream:
             note_delta()
             _show(chunk, shown)
-    except Exception as error:  # noqa: BLE001 - whatever litellm raises is judged by what the wire said
+    except Exception as error:  # noqa: BLE001 - whatever litellm raises is judged by what the provider sent
         _raise_if_cut(error, exchange)
     finally:
         await _close(stream, exchange)
@@ -74,7 +74,7 @@ async def ask(arguments: Mapping[str, Any], exchange: Exchange, shown: Shown | N
 
 
 def _raise_if_cut(error: Exception, exchange: Exchange) -> None:
-    """Say what a failure within a stream was; nothing if the whole answer had come before it."""
+    """Raise what a failure within a stream means; return if the whole answer had come before it."""
     record = exchange.stream
     if record is None:
         raise error
@@ -92,7 +92,7 @@ _build = cast("Callable[[list[Any]], Any]", litellm.stream_chunk_builder)
 
 
 async def _close(stream: Any, exchange: Exchange) -> None:  # noqa: ANN401 - litellm's
-    """Leave the connection: a stream that nobody reads on would go on, and be paid."""
+    """Close the stream and its connection: the provider would go on writing, and charge for it."""
     with contextlib.suppress(Exception):
         await stream.aclose()
     if exchange.open_reply is not None:
@@ -113,7 +113,7 @@ def _show(chunk: Any, shown: Shown) -> None:  # noqa: ANN401 - litellm's
 
 
 def show_whole(response: Any, shown: Shown) -> None:  # noqa: ANN401 - litellm's
-    """Show an answer that came at once."""
+    """Show an answer that did not come as a stream."""
     message = response.choices[0].message if response.choices else None
     if message is not None and message.content:
         shown.text(str(message.content))

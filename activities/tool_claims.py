@@ -1,9 +1,9 @@
-"""Claims of tool calls, and the decision about calls that a lost attempt held.
+"""Claims of tool calls, and the decision about calls that a lost attempt had claimed.
 
-A row of the ledger claims a call before the body runs. A second attempt finds the call free, committed or uncertain:
-the attempt before it was lost, and may have done what the tool does. If this process lost it, because it slept, the
-call still runs here and is waited for (``RunningCalls``). Whether another worker is dead, frozen or cut off cannot be
-told from here; its claim is taken over, so that nothing it does later is recorded.
+A row of the ledger claims a call before the body runs. A second attempt finds the call free, committed, or *uncertain*:
+an earlier attempt claimed it and was lost, and the tool may have had its effect. If that attempt was of this process,
+which slept, the call still runs here, and its end is awaited (``RunningCalls``). A worker that is lost may be dead,
+frozen or cut off, which cannot be told apart: its claim is taken over, so that nothing it does later is recorded.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from temporalio import activity
 
 from perdure.activities.agents import TurnContexts
 from perdure.activities.failures import redact
+from perdure.activities.heartbeat import note_held
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_access import write_until_stored
 from perdure.activities.tool_output import (
@@ -40,20 +41,20 @@ from perdure.security.redaction import Hidden, hidden_values_of
 from perdure.store import RERUN, Claim, Store
 
 HEIR_SECONDS = 30.0
-"""Longest time that a call runs on with no attempt waiting for it; Temporal starts the next one within seconds."""
+"""Longest time that a call runs on without an attempt that waits for it. Temporal starts the next within seconds."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at whether such a call still holds its claim."""
+"""Seconds between two checks whether such a call still holds its claim."""
 
 Result = TypeVar("Result")
 
 Holds = Callable[[], Awaitable[bool]]
-"""Whether the claim of a call still stands: no other attempt has taken it over, and its turn is open."""
+"""Says whether a call's claim still stands: no other attempt has taken it over, and its turn is open."""
 
 
 @dataclass
 class _Running:
-    """A call, and how many attempts wait for it."""
+    """A running call, and the number of attempts that wait for it."""
 
     task: asyncio.Task[Any]
     holds: Holds
@@ -61,14 +62,14 @@ class _Running:
 
 
 class RunningCalls:
-    """The calls of one worker that have not ended, by the claimant of the attempt that began them."""
+    """The running calls of one worker, by the claimant of the attempt that began each."""
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
         self._watches: set[asyncio.Task[None]] = set()
 
     async def carry_out(self, claimant: str, call: Coroutine[Any, Any, Result], holds: Holds) -> Result:
-        """Carry out a call to its end, and end it when this attempt or a later one is cancelled on purpose."""
+        """Run a call to its end. It survives the loss of this attempt, but not a cancel of this or a later attempt."""
         task = asyncio.create_task(call)
         running = self._running[claimant] = _Running(task, holds)
         task.add_done_callback(lambda done: self._end(claimant, done))
@@ -76,10 +77,10 @@ class RunningCalls:
         return task.result()
 
     async def wait(self, claimant: str | None) -> bool:
-        """Wait for the end of a call that an earlier attempt began here; False if this process does not run it.
+        """Wait for the end of a call that an earlier attempt began; False if this process does not run it.
 
         Raises:
-            Exception: What the call raised: this attempt ends in the same way.
+            Exception: Whatever the call raised: this attempt ends in the same way.
         """
         running = self._running.get(claimant or "")
         if running is None:
@@ -111,11 +112,11 @@ class RunningCalls:
     def _end(self, claimant: str, task: asyncio.Task[Any]) -> None:
         self._running.pop(claimant, None)
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear of it
+            task.exception()  # retrieved, or asyncio would log it if no attempt waits any more
 
 
 async def _end_unless_joined(running: _Running) -> None:
-    """Cancel a call when its claim is gone, or when no attempt has come to wait for it in time."""
+    """Cancel a call once its claim is lost, or if no attempt comes in time to wait for it."""
     for _ in range(round(HEIR_SECONDS / LOOK_SECONDS)):
         await asyncio.wait([running.task], timeout=LOOK_SECONDS)
         if running.attempts or running.task.done():
@@ -126,7 +127,7 @@ async def _end_unless_joined(running: _Running) -> None:
 
 
 def _is_lost() -> bool:
-    """Whether the server has given this attempt up, so that nobody wants the call to end."""
+    """Whether the server has given this attempt up. Then its cancellation is no wish that the call ends."""
     why = activity.cancellation_details()
     if why is None or why.cancel_requested or why.paused or why.reset or why.worker_shutdown:
         return False
@@ -134,34 +135,31 @@ def _is_lost() -> bool:
 
 
 Body = Tool[..., Any] | AnyServerConfig
-"""What carries a call out: a Python function, or an MCP server."""
+"""What carries out a call: a Python tool, or an MCP server."""
 
 MAX_RUNS = 5
-"""Number of lost workers after which a tool is given up: its body may be what kills them."""
+"""Runs of one call, each with a lost worker, after which the call is given up: its body may be what kills them."""
 
 MAX_ATTEMPTS = 25
-"""The same for a reconciler. No run of it is counted, but a frozen worker uses up no more than a few attempts."""
+"""Attempts at a call after which its reconciler is not asked any more, as the reconciler may be what kills workers."""
 
 LONGEST_RECONCILIATION = timedelta(minutes=1)
-"""A reconciler has the tool's time-out, and no more than this: what it takes has to fit into ``GRACE`` beside the body.
-
-See ``perdure.workflows.options.GRACE``.
-"""
+"""Timeout of a reconciler, if the tool's own is longer: it has to fit into ``perdure.workflows.options.GRACE``."""
 
 FRESH = timedelta(seconds=4)
-"""A claim that is heard of later is made once more: a worker that stood still for so long may have lost it again."""
+"""A claim whose answer took longer is made once more: a worker that froze for so long may have lost it again."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What becomes of a call that a lost attempt held.
+    """The decision about a call that a lost attempt had claimed.
 
     Attributes:
-        decision: As in the event log.
+        decision: The decision, as the event log has it.
         reason: Why, for people.
-        told: Of a call that is given up: what the model reads.
-        found: Of a result that was found: it.
-        code: Of a call that is given up: what it is recorded as.
+        told: What the model reads, if the call is given up.
+        found: The result, if the reconciler found it.
+        code: The reason code of the call's error, if the call is given up.
     """
 
     decision: Literal["run_again", "result_found", "given_up"]
@@ -180,12 +178,12 @@ class Attempt:
         definition: The agent as the turn froze it.
         declaration: The tool as it is frozen with the agent.
         body: What carries the call out.
-        claimant: The attempt, as the ledger names it.
+        claimant: The name of the attempt in the ledger.
         recording: The call's place in a recording.
-        progress: Takes what the body reports meanwhile.
-        raw_arguments: What the model wrote, as the ledger keeps it; empty until the call is claimed.
-        hidden: What of the raw arguments nobody but the body may see.
-        recovery: What becomes of the call, if a lost attempt held it.
+        progress: Takes the progress that the body reports.
+        raw_arguments: The model's arguments, unmasked, from the ledger; empty until the call is claimed.
+        hidden: Values of the raw arguments that only the body may see.
+        recovery: The decision about the call, if a lost attempt had claimed it.
     """
 
     call: CallTool
@@ -205,13 +203,13 @@ class Attempt:
         return self.hidden.named | self.hidden.guessed
 
     def events_of_start(self) -> list[NewEvent]:
-        """Events of a body that is about to run; somebody has allowed it, if that was needed."""
+        """Events of a body that is about to run: its approval, if it needed one, and its start."""
         name = self.declaration.name
         start = ToolStart(call_id=self.call.call_id, tool=name, arguments=self.call.arguments)
         return [*events_of_approval(self.call, name), call_event(self.call, start)]
 
     def message_of_loss(self, recovery: Recovery) -> ToolMessage:
-        """What the model reads when an earlier attempt was lost in the body and it does not run again."""
+        """What the model reads if an earlier attempt was lost in the body and the call is given up."""
         error = ErrorDetail(code=recovery.code, title=self.declaration.name, message=recovery.told)
         return message_of_error(self.call, error)
 
@@ -235,23 +233,31 @@ class Claims:
         self._secrets = secrets
 
     async def claim(self, attempt: Attempt) -> tuple[Claim, Recovery | None]:
-        """Claim the call; the recovery says what for, if a lost attempt held it."""
+        """Claim the call, and decide about it if a lost attempt had claimed it."""
         claim, recovery = await self._claim(attempt, None, []), None
+        if claim.state == "free" and note_held():  # an earlier attempt claimed it; the store lost that in a failover
+            recovery = await self._recovery(attempt, claim.model_copy(update={"runs": 1}))
+            return await self._claim(attempt, None, [self._event_of(attempt, recovery)]), recovery
         while claim.state == "uncertain":
             if await self._running.wait(claim.held_by):
                 claim = await self._claim(attempt, None, [])
                 continue
             recovery = await self._recovery(attempt, claim)
-            event = ToolRecovery(
-                call_id=attempt.call.call_id,
-                tool=attempt.declaration.name,
-                decision=recovery.decision,
-                reason=recovery.reason,
-            )
-            again = recovery.decision == "run_again"
-            key = f"{RERUN}{claim.runs}" if again else f"tool_recovery/{attempt.claimant}"
-            claim = await self._claim(attempt, claim.held_by, [call_event(attempt.call, event, key=key)])
+            claim = await self._claim(attempt, claim.held_by, [self._event_of(attempt, recovery, claim.runs)])
+        if claim.state == "free":
+            note_held()
         return claim, recovery
+
+    def _event_of(self, attempt: Attempt, recovery: Recovery, runs: int = 1) -> NewEvent:
+        event = ToolRecovery(
+            call_id=attempt.call.call_id,
+            tool=attempt.declaration.name,
+            decision=recovery.decision,
+            reason=recovery.reason,
+        )
+        again = recovery.decision == "run_again"
+        key = f"{RERUN}{runs}" if again else f"tool_recovery/{attempt.claimant}"
+        return call_event(attempt.call, event, key=key)
 
     async def _claim(self, attempt: Attempt, lost: str | None, events: list[NewEvent]) -> Claim:
         asked = time.monotonic()
@@ -294,7 +300,7 @@ class Claims:
         return Recovery("given_up", why or "the tool may have run, and is not idempotent", told)
 
     async def _effect(self, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:
-        """What the tool's reconciler says; without an answer None and why."""
+        """The reconciler's answer, or None; with it the reason if the effect is still unknown."""
         tool = attempt.body
         if not isinstance(tool, Tool) or tool.reconciler is None:
             return None, ""
@@ -314,7 +320,7 @@ class Claims:
         return effect, ""
 
     async def _ask_reconciler(self, tool: Tool[..., Any], reconciler: Reconciler, attempt: Attempt, raw: str) -> Effect:
-        """The reconciler's answer, within its time."""
+        """The reconciler's answer, within its timeout."""
         asks = replace(tool, function=reconciler.function, context_parameter=reconciler.context_parameter)
         context = await self._contexts.load_call_context(attempt.call)
         seconds = min(attempt.declaration.timeout, LONGEST_RECONCILIATION).total_seconds()
@@ -335,14 +341,14 @@ def _join_sentences(*parts: str) -> str:
 
 
 async def hidden_of(attempt: Attempt, raw_arguments: str) -> Hidden:
-    """What of the raw arguments nobody but the body may see."""
+    """Values of the raw arguments that only the body may see; none if nothing was masked."""
     if raw_arguments == attempt.call.arguments:
         return Hidden()
     return await asyncio.to_thread(masked_values_of, attempt.declaration, raw_arguments)  # slow for large ones
 
 
 def masked_values_of(declaration: ToolDeclaration, raw_arguments: str) -> Hidden:
-    """What nobody but the body may see of the arguments; an exception likes to repeat it."""
+    """Values of the raw arguments that only the body may see; exceptions often repeat them."""
     try:
         return hidden_values_of(json_object(raw_arguments), declaration.masked)
     except ValueError:

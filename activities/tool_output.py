@@ -1,7 +1,6 @@
-"""The output of a tool: text as it is, values as JSON, images and files as artifacts; and the events that tell of it.
+"""The output of a tool: text as it is, values as JSON, images and files as artifacts; and the events of its call.
 
-The events are those of a call in its caller's log, each written once by its key, whoever carries the call out: a tool
-or a delegate.
+A call's events are in its caller's log, each under a key of its own, whether a tool or a delegate carries it out.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from perdure.activities.failures import redact
+from perdure.activities.failures import LONGEST_RAW_TEXT, redact
 from perdure.activities.mcp.failures import McpError, shorten, with_last_lines
 from perdure.activities.store_access import write_until_stored
 from perdure.agents.builtin_tools import read_output
@@ -40,11 +39,11 @@ from perdure.store import Artifact, NotFoundError, Store
 from perdure.store.records import BASE64
 
 ERROR_CHARACTERS = 1_500
-"""Longest error text the model reads."""
+"""Longest text of an error that the model reads."""
 
 
 TRACEBACK_CHARACTERS = 4_000
-"""Longest traceback in the log of events; people need its end. Temporal's history has none of it."""
+"""Longest traceback in the event log. A longer one keeps its end, which people need. Temporal's history has none."""
 
 
 STOP_CHARACTERS = 500
@@ -58,22 +57,22 @@ _NETWORK = frozenset(
 
 
 class NotApprovedError(Exception):
-    """The call needs an approval and has none that is for these arguments; always told to the model."""
+    """The call needs an approval for these arguments and has none; the model is always told."""
 
 
 def call_event(call: CallSite, event: Event, *, key: str | None = None) -> NewEvent:
-    """An event of the call; it needs a key if there may be several of its type."""
+    """An event of the call, ready for the log. ``key`` is needed if a call has several events of this type."""
     key = call_key(call.turn, call.call_id, key or event.type)
     return NewEvent(key=key, turn=call.turn, step=call.step, event=event)
 
 
 def call_key(turn: int, call_id: str, key: str) -> str:
-    """What the log knows an event of a call by."""
+    """The key of a call's event in the log."""
     return f"{turn}/{call_id}/{key}"
 
 
 def events_of_approval(call: CallSite, tool: str) -> list[NewEvent]:
-    """Somebody allowed the call, if that was needed."""
+    """The event of the call's approval; none if it needed no approval."""
     if call.approval is None:
         return []
     return [call_event(call, UserInputReceived(tool=tool, **dict(call.approval)))]
@@ -88,7 +87,7 @@ def events_of_end(
     recorded: bool = False,
     traceback: str | None = None,
 ) -> list[NewEvent]:
-    """The call has a result for the model."""
+    """Events of a call that has a result for the model; an error is one too."""
     ids = [artifact.id for artifact in artifacts]
     output = output_id(call.call_id)
     end = ToolEnd(
@@ -112,27 +111,27 @@ def events_of_abort(call: CallSite, tool: str, error: ErrorDetail, trace: str | 
 
 
 def step_ended(call: CallSite, tool: str) -> NewEvent:
-    """Nothing of the call follows any more."""
+    """The last event of the call."""
     return call_event(call, ToolStep(call_id=call.call_id, tool=tool))
 
 
 _HERE = Path(__file__).parent
-"""Files of the activities, whose frames are left out of a body's traceback."""
+"""Folder of the activities, whose frames are left out of a body's traceback."""
 
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
-"""How a secret may be written in binary data."""
+"""Encodings in which secrets are searched for in binary data."""
 
 
 async def read(value: object, call_id: str, annotated: ReturnValue | None = None) -> CallResult:
-    """What a body returned. A list or tuple with images or files in it is read part by part, each on a line.
+    """Read the value that a body returned. A list or tuple with images or files in it is read part by part.
 
     Raises:
-        InvalidOutputError: It does not fit the annotation of the body, has no JSON form, or an image or a file is too
-            large.
+        InvalidOutputError: The value does not fit the body's annotation, has no JSON form, or holds an image or a file
+            that is too large.
     """
     if isinstance(value, str) and (annotated is None or annotated.is_text):
         return CallResult(replace_surrogates(value))
-    # Large values take long, and a generator may block.
+    # On a thread: large values take long, and a generator may block.
     return await asyncio.to_thread(_read, value, call_id, annotated)
 
 
@@ -143,7 +142,7 @@ def _read(value: object, call_id: str, annotated: ReturnValue | None) -> CallRes
 
 
 async def artifacts_of(call: CallTool, attachments: Sequence[Attachment], secrets: Collection[str]) -> list[Artifact]:
-    """The artifacts of a call's images and files, without secrets; texts as texts, so that they are read in parts."""
+    """The artifacts of a call's images and files, without secrets. Text files are kept as text, to be read in parts."""
     return [  # large ones take long
         await asyncio.to_thread(_artifact, attachment_id(call.call_id, number), call.session, attachment, secrets)
         for number, attachment in enumerate(attachments, start=1)
@@ -160,9 +159,9 @@ def _artifact(handle: str, session: str, attachment: Attachment, secrets: Collec
 
 
 def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
-    """Binary data with as many stars in place of each secret, so that all else keeps its place.
+    """Binary data with each secret replaced by as many stars, so that offsets stay valid.
 
-    A short secret may stand there by chance and is left.
+    Short secrets are left, because their bytes may occur by chance.
     """
     texts = {text for secret in secrets if len(secret) >= SHORTEST_SECRET for text in spellings(secret)}
     written = {text.encode(encoding, errors="replace") for text in texts for encoding in _ENCODINGS}
@@ -172,7 +171,7 @@ def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
 
 
 def show_images(artifacts: Sequence[Artifact]) -> tuple[FilePart, ...]:
-    """What stands for the images of a result, as far as models take them."""
+    """The parts that show a result's images to models, as far as models take them."""
     images = (artifact for artifact in artifacts if is_image(artifact.content_type))
     return tuple(part for image in images for part in _show_image(image))[:MAX_PARTS]
 
@@ -185,7 +184,7 @@ def _show_image(image: Artifact) -> Iterator[FilePart]:
 
 
 def make_finder(store: Store, session: str) -> Callable[[str], File | None]:
-    """What a body finds an artifact of its session with. It blocks, and may be called from any thread but this one."""
+    """A function with which a body finds an artifact of its session. It blocks: call it on any thread but this one."""
     loop = asyncio.get_running_loop()
 
     def find(handle: str) -> File | None:
@@ -199,17 +198,17 @@ def make_finder(store: Store, session: str) -> Callable[[str], File | None]:
 
 
 async def _load_patiently(store: Store, handle: str, session: str) -> Artifact | None:
-    """Wait for a store that is away for a while: a failed read would be taken for the tool's own failure."""
+    """Load an artifact, and wait while the store is away: a failed read would look like a failure of the tool."""
     return await write_until_stored(lambda: _load_stored(store, handle, session))
 
 
 def artifact_of_output(call: CallSite, text: str) -> Artifact:
-    """An output that is too long for the conversation."""
+    """The artifact of an output that is too long for the conversation."""
     return Artifact(id=output_id(call.call_id), session=call.session, media_type="text/plain", text=text)
 
 
 def reading_tool_of(definition: AgentDefinition) -> str | None:
-    """What the agent calls ``perdure.read_output``; None if it does not have it."""
+    """The agent's name for the tool ``perdure.read_output``; None if it does not have that tool."""
     reference = read_output.declaration.reference
     return next((tool.name for tool in definition.tools if tool.reference == reference), None)
 
@@ -226,7 +225,7 @@ async def artifacts_in_store(store: Store, call: CallTool) -> list[Artifact]:
 
 
 def copy_recorded_artifacts(call: CallTool, fixture: ToolFixture) -> list[Artifact]:
-    """The artifacts of a recorded call, as this one's."""
+    """The artifacts of a recorded call, with ids of this call."""
     artifacts = [
         Artifact(
             id=attachment_id(call.call_id, number),
@@ -247,7 +246,7 @@ async def _load_stored(store: Store, handle: str, session: str) -> Artifact | No
 
 
 def message_of_error(call: CallTool, error: ErrorDetail, said: str = "") -> ToolMessage:
-    """An error as the model reads it: type and text, structured; ``said`` is the text if the detail's is shorter."""
+    """An error as the model reads it, as JSON; ``said`` is a longer text in place of the error's own."""
     return ToolMessage(
         call_id=call.call_id,
         name=error.title,
@@ -258,7 +257,7 @@ def message_of_error(call: CallTool, error: ErrorDetail, said: str = "") -> Tool
 
 
 def outcome(message: ToolMessage) -> ToolOutcome:
-    """What the workflow is told of a result."""
+    """The outcome of a call for the workflow, with a preview of its result."""
     preview = message.content[:RESULT_CHARACTERS]
     return ToolOutcome(
         call_id=message.call_id, preview=preview, error=message.error, stop=message.stop, matched=message.matched
@@ -271,17 +270,17 @@ def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:
 
 
 _OURS = (InvalidInputError, InvalidOutputError, McpError, NotApprovedError, ToolTimeoutError, ToolUnavailableError)
-"""What perdure itself raises of a call; everything else is a plain exception of the tool."""
+"""Exceptions that perdure itself raises for a call. Every other one is the tool's own."""
 
 
 def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
-    """Whether the model is told, and the turn goes on."""
+    """Whether the error is told to the model, so that the turn goes on."""
     ours = isinstance(error, InvalidInputError | NotApprovedError | ToolUnavailableError | McpError)
     return ours or declaration.catches(error)
 
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
-    """The exception of a body as facts: code, class, redacted text."""
+    """The facts of a body's exception: reason code, class, redacted text."""
     text = shorten(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
     kind = type(error).__name__
     exception = None if isinstance(error, _OURS) else code_of_kind(kind)
@@ -289,9 +288,10 @@ def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "froze
 
 
 def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
-    """Where a body raised its exception, for people: its own frames and causes, without secrets, the end if it is long.
+    """The traceback of a body's exception, for people: its own frames and causes, without secrets; the end if long.
 
-    Redaction comes before the cut, which may not part a secret.
+    The final cut comes after redaction, so that it cannot split a secret. The first cut, for speed, is far before the
+    part that is shown.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     ours = [place for place, (frame, _) in enumerate(frames) if Path(frame.f_code.co_filename).parent == _HERE]
@@ -299,12 +299,12 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
     for _ in range(last + 1):
         own = own.tb_next if own is not None else None
     lines = traceback.format_exception(type(error), error, own or error.__traceback__)
-    text = redact("".join(lines), secrets).rstrip()
+    text = redact("".join(lines)[-LONGEST_RAW_TEXT:], secrets).rstrip()
     return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
 
 
 def text_of_exception(error: Exception, secrets: "frozenset[str]") -> str:
-    """The exception's text for the model, with all the last lines of an MCP server that broke."""
+    """The exception's text for the model; that of an MCP server keeps all last lines of its standard error."""
     text = redact(str(error), secrets)
     return with_last_lines(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
 

@@ -1,7 +1,7 @@
-"""Runs tool bodies, and hears how far they are.
+"""Runs the bodies of tools, and takes the progress that they report.
 
-No body runs on the worker's event loop, so that a blocking one cannot stop heartbeats. Progress that a body or a server
-reports goes to the heartbeat and to the event log.
+No body runs on the worker's event loop, so that a blocking one cannot stop heartbeats. Progress goes into the heartbeat
+and the event log.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from perdure.store.errors import StoreError
 logger = logging.getLogger("perdure.tools")
 
 masked: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("perdure_masked", default=frozenset())
-"""What nobody but the running body may see, of its arguments: the worker's log is written without it."""
+"""Values of the running call's arguments that only its body may see: the worker's log masks them."""
 
 
 class BodyExitedError(Exception):
-    """A tool tried to end the process, with ``sys.exit`` for example."""
+    """A tool tried to end the process, for example with ``sys.exit``."""
 
 
 @dataclass(kw_only=True)
 class CodeContext:
-    """What code of an agent may know of its turn; its flag is set when it should end."""
+    """What an agent's code may know of its turn. The flag ``stop`` is set when the code should end."""
 
     session: str
     turn: int
@@ -60,13 +60,13 @@ class CodeContext:
         return self.stop.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Block until the flag is set, at most so long."""
+        """Block until the flag is set, at most ``seconds``; True if it is set."""
         return self.stop.wait(seconds)
 
 
 @dataclass(kw_only=True)
 class CallContext(CodeContext, ToolContext):
-    """The context of one call; its flag is set when the turn is cancelled or the call ran out of time."""
+    """The context of one call. Its flag is set when the turn is cancelled, or the call reaches its timeout."""
 
     call_id: str
     idempotency_key: str
@@ -75,17 +75,21 @@ class CallContext(CodeContext, ToolContext):
     stop_reason: str | None = None
 
     def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Hand it to who writes it."""
+        """Report progress, if anybody takes it."""
         if self.report is not None:
             self.report(progress, total, message)
 
     def stop_turn(self, reason: str) -> None:
-        """Note the reason; the first one counts."""
+        """Ask the turn to end after this call. The first reason counts."""
         if self.stop_reason is None:
             self.stop_reason = str(reason)
 
     def read_artifact(self, handle: str) -> File:
-        """Find it."""
+        """Find an artifact of this session.
+
+        Raises:
+            InvalidInputError: The session has no such artifact.
+        """
         found = self.find(handle) if self.find is not None else None
         if found is None:
             msg = f"this session has no artifact {handle!r}; a handle stands in the output that it belongs to"
@@ -96,8 +100,8 @@ class CallContext(CodeContext, ToolContext):
 class Bodies:
     """Runs tool bodies: sync ones on a thread pool of their own, async ones on an event loop of their own.
 
-    Toolsets are entered and left on that loop. What tools need of the environment is read once, so that it is what the
-    worker knows as a secret.
+    Toolsets are entered and left on that loop. The environment is read once, so that tools get exactly the values that
+    the worker masks as secrets.
     """
 
     def __init__(self, threads: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -109,7 +113,7 @@ class Bodies:
         self._thread.start()
 
     def start(self, tool: Tool[..., Any], arguments: dict[str, Any], context: CallContext) -> Future[Any]:
-        """Start the body; cancelling the future cancels an async body, and a sync one that has not begun.
+        """Start the body. Cancelling the future cancels an async body, and a sync body that has not begun.
 
         Raises:
             UnmetNeedError: The environment lacks what the tool needs.
@@ -124,14 +128,14 @@ class Bodies:
         return self._run_on_a_thread(tool.function, arguments)
 
     def start_function(self, function: Callable[..., Any], arguments: Sequence[object]) -> Future[Any]:
-        """Start a function that is no tool's body; cancelling the future is the same as there."""
+        """Start a function that is no tool's body. Cancelling the future has the same effect as for :meth:`start`."""
         names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
         if inspect.iscoroutinefunction(function):
             return asyncio.run_coroutine_threadsafe(_run_contained(function, names), self._loop)
         return self._run_on_a_thread(function, names)
 
     def close(self) -> None:
-        """Leave the toolsets, cancel what still runs, and stop both; a body that will not end is left behind."""
+        """Leave the toolsets, cancel what still runs, and stop loop and pool. A body that does not end is abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         leaving = asyncio.run_coroutine_threadsafe(self._toolsets.leave(), self._loop)
         try:
@@ -162,10 +166,17 @@ class Bodies:
 async def wait_within(
     body: Future[Any], seconds: float, *, who: str, late: TimeoutError, give_up: Callable[[], None]
 ) -> Any:  # noqa: ANN401
-    """What a body comes to, or ``late`` if it takes too long; one that nobody waits for any more is given up.
+    """Wait for a body, and return its value. If it takes too long, or the wait is cancelled, give it up.
+
+    Args:
+        body: The running body.
+        seconds: The body's timeout.
+        who: The body's name, for messages.
+        late: The exception to raise after the timeout.
+        give_up: Called when the body is given up.
 
     Raises:
-        Exception: Whatever the body raises.
+        Exception: Whatever the body raises, or ``late``.
     """
     waiting, done = asyncio.wrap_future(body), False
     try:
@@ -187,7 +198,7 @@ CANCELLING_SECONDS = 1.0
 
 
 async def _cancel_bodies() -> None:
-    """Cancel every other task of the loop; asyncio tells of a task that is destroyed while it waits at any time."""
+    """Cancel every other task of the loop: asyncio logs a task that is destroyed while pending."""
     running = asyncio.all_tasks() - {asyncio.current_task()}
     for task in running:
         task.cancel()
@@ -212,21 +223,21 @@ def _run_contained_sync(body: Callable[..., Any], arguments: dict[str, Any]) -> 
 
 
 PROGRESS_SECONDS = 1.0
-"""Seconds between two events of one call; of what is reported meanwhile the last counts."""
+"""Seconds between two progress events of one call. Of the reports in between the last counts."""
 
 MESSAGE_CHARACTERS = 200
-"""Longest message of a report."""
+"""Longest message of a report in the event log."""
 
 LONGEST_READ = 4_000
-"""Characters of a message that are read."""
+"""Characters of a message that are read, to bound the time that masking takes."""
 
 Report = tuple[float, float | None, str]
 
 
 class Progress:
-    """The reports of one attempt at a call: taken from any thread, written by the worker's loop.
+    """The progress of one attempt at a call: reported from any thread, written by the worker's event loop.
 
-    Nobody ever waits for them. The last one is written with the call's result, so that none follows it.
+    No report waits for its write. The last one is written with the call's result, so that none comes after it.
     """
 
     def __init__(self, *, store: Store, call: CallTool, claimant: str) -> None:
@@ -247,7 +258,7 @@ class Progress:
 
     @contextlib.contextmanager
     def take_reports(self, secrets: Collection[str]) -> Iterator[None]:
-        """Take reports until the block ends; none of them shows a secret."""
+        """Take reports until the block ends, and mask ``secrets`` in them."""
         self._secrets, self._open = secrets, True
         try:
             yield
@@ -263,11 +274,11 @@ class Progress:
         self._report = (progress, total, message)
         if not self._woken:
             self._woken = True
-            with contextlib.suppress(RuntimeError):  # the worker has ended, and a body runs on
+            with contextlib.suppress(RuntimeError):  # the worker's loop is closed, and an abandoned body runs on
                 self._loop.call_soon_threadsafe(self._wake, context=self._context)
 
     def take_last(self) -> list[NewEvent]:
-        """What was reported and may not have been written; to be written with the result."""
+        """The last report, if it may not have been written; to be written with the result."""
         self._has_next()
         return [] if self._unwritten is None else [self._unwritten]
 
@@ -277,14 +288,14 @@ class Progress:
             self._writer = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        """Write at most one event a second, until there was nothing new for as long."""
+        """Write at most one event a second, until a second passes without a report."""
         while self._has_next():
             await self._store_it()
             await asyncio.sleep(PROGRESS_SECONDS)
         self._writer = None
 
     def _has_next(self) -> bool:
-        """Make an event of the last report; False if there is nothing to write."""
+        """Turn the last report into an event; False if there is nothing to write."""
         report, self._report = self._report, None
         progress = None if report is None else self._read(report)
         if progress is not None:
@@ -323,7 +334,7 @@ def parse_arguments(raw: str) -> dict[str, JsonValue]:
     """The model's arguments as JSON.
 
     Raises:
-        InvalidInputError: They are no JSON object.
+        InvalidInputError: The arguments are no JSON object.
     """
     try:
         return json_object(raw or "{}")
@@ -333,9 +344,9 @@ def parse_arguments(raw: str) -> dict[str, JsonValue]:
 
 
 def check_arguments(tool: Tool[..., Any], raw: str) -> dict[str, Any]:
-    """The model's arguments as the body takes them.
+    """The model's arguments as the body's parameters.
 
     Raises:
-        InvalidInputError: They are no JSON object, or do not fit the schema.
+        InvalidInputError: The arguments are no JSON object, or do not fit the schema.
     """
     return tool.check_arguments(parse_arguments(raw))

@@ -1,11 +1,11 @@
 """A tool call: the one dynamic activity behind every tool; its type in Temporal is the tool's name.
 
-An attempt at a call goes one way: *claim* it in the ledger, *check* that it is approved, *run* the body, *redact* what
-came of it, *record* that. The run of a call that is replayed from a recording gives what came of it then.
+An attempt goes through five steps: *claim* the call in the ledger, *check* that it is approved, *run* the body,
+*redact* its result, *record* that. If the worker replays a recording, the recorded outcome stands in for the run.
 
-A second attempt never runs the body again, unless the tool is idempotent or its reconciler says that it did not happen:
-it returns the result that is recorded or that the reconciler found, or tells the model that the effect is unknown. Only
-if this very process still carries the call out, the second attempt waits for its end (``tool_claims``).
+A second attempt runs the body again only if the tool is idempotent, or its reconciler says that it did not happen.
+Otherwise it returns the result that is recorded or that the reconciler found, or tells the model that the effect is
+unknown. If this very process still runs the call, the second attempt waits for its end (``tool_claims``).
 """
 
 import time
@@ -48,6 +48,7 @@ from perdure.activities.tool_output import (
     traceback_of,
 )
 from perdure.activities.tool_runner import Bodies, Progress, check_arguments, masked, parse_arguments, wait_within
+from perdure.activities.traces import ToolSpan, Traces
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.agents.parameters import takes_the_same
@@ -74,12 +75,12 @@ from perdure.store import Artifact, Store
 from perdure.store.errors import StoreError
 
 MISSING_TOOL_RETRY = timedelta(seconds=5)
-"""Wait before another worker is asked for a tool this one lacks."""
+"""Wait before the activity is retried because this worker lacks the tool."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a body came to: a result or an exception, raw, and how long it took."""
+    """The raw outcome of a body: its result or exception, and how long it ran."""
 
     result: CallResult | Exception
     seconds: float
@@ -87,16 +88,16 @@ class Ran:
 
 @dataclass(frozen=True)
 class CallEnd:
-    """What is recorded of a call: nothing in it shows a secret or a masked argument.
+    """The outcome of a call to record. Nothing in it shows a secret or a masked argument.
 
     Attributes:
         message: What the model reads.
-        artifacts: The whole of a long output, images and files.
+        artifacts: The whole text of a long output, and images and files.
         seconds: How long the body ran; None if it did not.
-        trace: Where the body raised its exception, for people.
-        abort: Why the turn ends with the call, if it does.
-        cause: The exception that caused it, as history and log may show it.
-        problem: Why stop conditions could not be looked for; it ends the turn.
+        trace: The traceback of the body's exception, for people.
+        abort: The error that ends the turn with this call, if one does.
+        cause: The exception behind ``abort``, as history and log may show it.
+        problem: Why the result could not be searched for stop conditions; it ends the turn.
     """
 
     message: ToolMessage
@@ -124,7 +125,9 @@ class ToolActivities:
         recordings: Recordings,
         contexts: TurnContexts,
         secrets: frozenset[str],
+        traces: Traces,
     ) -> None:
+        self._traces = traces
         self._store = store
         self._running = RunningCalls()
         self._claims = Claims(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
@@ -142,7 +145,7 @@ class ToolActivities:
         """Run one tool call and store its result under its call id."""
         call: CallTool = activity.payload_converter().from_payload(args[0].payload, CallTool)
         info = activity.info()
-        # By the server's time and not by its count, which an operator may reset.
+        # Named by the attempt's start time, since an operator may reset the attempt's number.
         claimant = f"{info.workflow_run_id}/{info.activity_id}/{info.started_time.timestamp():020.6f}"
 
         async def holds() -> bool:
@@ -157,21 +160,28 @@ class ToolActivities:
             return await self._running.carry_out(claimant, self._carry_out(call, claimant), holds)
 
     async def _carry_out(self, call: CallTool, claimant: str) -> ToolOutcome:
-        """Claim, check, run, redact, record."""
+        """Claim, check, run, redact, record, in the call's span. The attempt that records the result ends the span."""
+        with self._traces.tool_call(call) as span:
+            return await self._carry_out_in(span, call, claimant)
+
+    async def _carry_out_in(self, span: ToolSpan, call: CallTool, claimant: str) -> ToolOutcome:
         attempt = await self._begin(call, claimant)
         attempt, before = await self._claim(attempt)
         if before is not None:
             return await self._return_recorded(attempt, before)
+        await span.claim(self._store, attempt.declaration, attempt.recovery.decision if attempt.recovery else None)
         if attempt.recovery is not None and attempt.recovery.decision == "given_up":
             end = CallEnd(attempt.message_of_loss(attempt.recovery))
         elif attempt.recording.replays:
             end = await self._replay(attempt)
         else:
             end = await self._redact(attempt, await self._run(attempt))
+        if (error := end.abort or end.message.error) is not None:
+            span.fail(error.code)
         return await self._record(attempt, end)
 
     async def _begin(self, call: CallTool, claimant: str) -> Attempt:
-        """The attempt, with the definition that the turn froze and this worker's body for it."""
+        """The attempt, with the definition that the turn froze and this worker's body of the tool."""
         definition = await self._definitions.get(call.definition)
         declaration = definition.tool(activity.info().activity_type)
         body = self._body(definition, declaration)
@@ -182,7 +192,7 @@ class ToolActivities:
         return Attempt(call, definition, declaration, body, claimant, recording, progress)
 
     def _body(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> Body | None:
-        """What carries calls of a frozen declaration out; None if this worker has nothing that takes the same."""
+        """The body for a frozen declaration; None if this worker has none with the same schema."""
         agent = self._roster.find_agent(definition)
         if declaration is None:
             return None
@@ -210,7 +220,7 @@ class ToolActivities:
         return error_of_missing_version(missing, MISSING_TOOL_RETRY)
 
     async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
-        """The attempt with the raw arguments that it has claimed, or how an earlier one has ended."""
+        """The attempt with the call's raw arguments, and the recorded end if the call has ended before."""
         claim, recovery = await self._claims.claim(attempt)
         if claim.message is not None:
             error = claim.message.error if claim.aborted else None
@@ -221,14 +231,14 @@ class ToolActivities:
         return attempt, None
 
     async def _return_recorded(self, attempt: Attempt, end: CallEnd) -> ToolOutcome:
-        """Return what an attempt has recorded that was lost before it could say so."""
+        """Return or raise the end that a lost attempt has recorded."""
         await self._keep(attempt, end)
         if end.abort is not None:
             raise permanent(end.abort)
         return outcome(end.message)
 
     async def _check(self, attempt: Attempt) -> None:
-        """Hold the call to the agent's rules once more, where it is about to run."""
+        """Check the call against the agent's approvals once more, by its raw arguments, just before it runs."""
         definition, declaration, raw = attempt.definition, attempt.declaration, attempt.raw_arguments
         digest = attempt.call.approval.digest if attempt.call.approval is not None else None
         if definition.approvals.rules:
@@ -240,7 +250,7 @@ class ToolActivities:
             raise NotApprovedError(msg)
 
     async def _run(self, attempt: Attempt) -> Ran:
-        """Check the call, and run the body on the raw arguments; what a reconciler has found is its result already."""
+        """Check the call, and run the body on the raw arguments. A result found by the reconciler replaces the run."""
         began = time.monotonic()
         try:
             await self._check(attempt)
@@ -263,7 +273,7 @@ class ToolActivities:
         return Ran(result, time.monotonic() - began)
 
     async def _run_here(self, attempt: Attempt, tool: Tool[..., object]) -> CallResult:
-        """Check the arguments, run the body within its time-out, and write its result as text."""
+        """Check the arguments, run the Python body within its timeout, and read its result."""
         limit = attempt.declaration.timeout.total_seconds()
         arguments = check_arguments(tool, attempt.raw_arguments)
         context = await self._contexts.load_call_context(attempt.call)
@@ -272,7 +282,7 @@ class ToolActivities:
 
         def stop() -> None:
             context.stop.set()
-            if not tool.is_async:  # it has its flag, and may run on
+            if not tool.is_async:  # a thread cannot be cancelled: it sees the flag, or runs on
                 self._metrics.tools_abandoned.labels(tool.name).inc()
 
         body = self._bodies.start(tool, arguments, context)
@@ -280,9 +290,9 @@ class ToolActivities:
         return replace(await read(returned, context.call_id, tool.returns), stop=context.stop_reason)
 
     async def _replay(self, attempt: Attempt) -> CallEnd:
-        """What the call came to when it was recorded; the body does not run.
+        """The recorded end of the call; the body does not run.
 
-        A call that was never recorded ends the turn, whatever the tool's ``catch`` says.
+        A call that the recording lacks ends the turn, whatever the tool's ``catch`` says.
         """
         call, name = attempt.call, attempt.declaration.name
         try:
@@ -312,9 +322,9 @@ class ToolActivities:
         return CallEnd(message, artifacts, abort=abort, problem=problem)
 
     async def _redact(self, attempt: Attempt, ran: Ran) -> CallEnd:
-        """What the model and people may know of a result, in the length they read."""
+        """Mask a result, and cut it to what the model and people read."""
         if isinstance(ran.result, Exception):
-            return self._redact_error(attempt, ran.result, ran.seconds)
+            return self._judge_error(attempt, ran.result, ran.seconds)
         definition, declaration, call = attempt.definition, attempt.declaration, attempt.call
         text = content = without_known(without_hidden(ran.result.text, attempt.hidden), self._secrets)
         artifacts = await artifacts_of(call, ran.result.attachments, self._secrets)
@@ -336,11 +346,11 @@ class ToolActivities:
         )
         return CallEnd(message, artifacts, ran.seconds, problem=problem)
 
-    def _redact_error(self, attempt: Attempt, error: Exception, seconds: float) -> CallEnd:
-        """A caught error is told to the model; any other follows the agent's ``on_tool_error``."""
+    def _judge_error(self, attempt: Attempt, error: Exception, seconds: float) -> CallEnd:
+        """The end of a call that failed: a caught error is told to the model, any other follows ``on_tool_error``."""
         declaration, secrets = attempt.declaration, self._secrets | attempt.unspoken
         detail, trace = error_detail(declaration, error, secrets), None
-        if detail.exception is not None:  # the tool's own, and no failure that its sentence explains
+        if detail.exception is not None:  # the tool's own exception: perdure's are explained by their text
             trace = traceback_of(error, secrets)
             activity.logger.warning("tool %s raised %s", detail.title, detail.type, extra={"exception": trace})
         end = CallEnd(
@@ -351,7 +361,7 @@ class ToolActivities:
         return replace(end, abort=_detail_of_abort(attempt, detail), cause=cause_of(detail, error))
 
     async def _record(self, attempt: Attempt, end: CallEnd) -> ToolOutcome:
-        """Store the result with all that belongs to it; that of an attempt which has lost its claim is dropped."""
+        """Store the result with its artifacts and events. It is dropped if the attempt has lost its claim."""
         call, name, message = attempt.call, attempt.declaration.name, end.message
         if end.abort is not None:
             events = events_of_abort(call, name, end.abort, end.trace)
@@ -384,7 +394,7 @@ class ToolActivities:
         return outcome(message)
 
     async def _keep(self, attempt: Attempt, end: CallEnd) -> None:
-        """Have the result recorded as the store has it: that of a second attempt is the first one's."""
+        """Add the call to the turn's recording, if this worker records and the store holds this very result."""
         recording, call = attempt.recording, attempt.call
         if recording.file is None or recording.replays:
             return
@@ -397,7 +407,7 @@ class ToolActivities:
 
 
 def _detail_of_abort(attempt: Attempt, detail: ErrorDetail) -> ErrorDetail:
-    """The failure as people read it, in its row and as the turn's error: the model needs less."""
+    """The failure as people read it, in the UI's row and as the turn's error; longer than the model's."""
     why = (
         "a replay ends where it parts from its recording"
         if detail.code == ReasonCode.TOOL_FIXTURE_MISSING

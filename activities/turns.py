@@ -1,9 +1,14 @@
-"""Open and commit a turn: the two activities a turn has whatever its length. Both are safe to run twice."""
+"""The activities ``open_turn`` and ``commit_turn``, with which every turn begins and ends. Both are safe to run twice.
 
+Long, because all that a request may ask of a turn is checked where it opens.
+"""
+
+import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -20,8 +25,10 @@ from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.notifications import Notifications
 from perdure.activities.recordings import RecordedTurns, RecordingError, Recordings
+from perdure.activities.slots import Slots, error_of
 from perdure.activities.store_access import store_failures
 from perdure.activities.tool_runner import Bodies
+from perdure.activities.traces import Traces
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.contracts.agents import AgentDefinition
@@ -31,7 +38,9 @@ from perdure.contracts.files import ContentError, check_parts, part_of
 from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import TURN_CANCELLED, Activity
+from perdure.contracts.queues import Routing
 from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.traces import TurnTrace
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import (
     SESSION_ID_PATTERN,
@@ -46,14 +55,19 @@ from perdure.contracts.values import replace
 from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.input_requests import ReplyError, check_time, validate_reply
 from perdure.schema_checks import run_off_the_loop
-from perdure.store import NotFoundError, Store
+from perdure.store import NotFoundError, SessionErasedError, Store, StoreError
+from perdure.store.errors import TurnBlockedError
 from perdure.store.records import SessionBefore, TurnBefore, artifact_of
+from perdure.store.slots import NoSlotError, SlotLimit
+
+LONGEST_OPENING_RETRY = timedelta(minutes=1)
+"""Longest wait between attempts while the store is away. Many earlier attempts may only have waited for a slot."""
 
 SHOWN_ID = 200
-"""So much of an id that is refused stands in the refusal."""
+"""Characters of a refused id that its refusal shows."""
 
 MOVED = "Note: this server was started anew for this turn. Nothing is left of what it held after earlier calls."
-"""Stands in the description of the tools of a server whose state is on a worker that did not open the turn."""
+"""Added to the descriptions of a stateful server's tools if the session used the server on another worker before."""
 
 
 def _say_who_is_silent(servers: Sequence[str]) -> None:
@@ -65,7 +79,7 @@ class _Opening:
     """A turn that is about to open.
 
     Attributes:
-        goes_on: Whether it goes on with the definition of the turn it comes from: of a reply, and of a clone.
+        goes_on: Whether the turn keeps an existing definition: a reply that of the turn before, a clone its own.
     """
 
     opening: OpenTurn
@@ -90,12 +104,18 @@ class TurnActivities:
         metrics: Metrics,
         search_attributes: bool,
         fail_workflows: bool,
+        moves: bool = False,
         bodies: Bodies,
         contexts: TurnContexts,
         notifications: Notifications,
         secrets: frozenset[str],
+        routing: Routing,
+        traces: Traces,
+        tenant_max_running: Mapping[str, int] | None = None,
     ) -> None:
         self._store = store
+        self._slots = Slots(store, tenant_max_running or {}, notifications)
+        self._traces = traces
         self._notifications = notifications
         self._instructions = Instructions(bodies, secrets)
         self._contexts = contexts
@@ -108,6 +128,8 @@ class TurnActivities:
         self._metrics = metrics
         self._search_attributes = search_attributes
         self._fail_workflows = fail_workflows
+        self._routing = routing
+        self._moves = moves
 
     @activity.defn(name=Activity.OPEN_TURN)
     async def open_turn(self, opening: OpenTurn) -> OpenedTurn:
@@ -118,21 +140,31 @@ class TurnActivities:
         try:
             return await self._open_turn(opening)
         except ApplicationError as error:
-            if error.non_retryable and self._fail_workflows:  # the workflow learns by nothing else how it is to close
+            if error.non_retryable:
+                self._metrics.note_refused(opening.request.agent or "", error.type or "", opening.request.tenant)
+                self._traces.refuse_turn(self._store, opening, error)
+                with contextlib.suppress(StoreError):
+                    await self._slots.leave(opening.session)
+            if error.non_retryable and self._fail_workflows:  # only this tells the workflow to close as Failed
                 raise refusal(error, Refusal(fails_workflow=True)) from error.__cause__
             raise
 
     async def _open_turn(self, opening: OpenTurn) -> OpenedTurn:
         _check_session(opening.session)
-        async with keep_beating(), store_failures(), _refuse_missing(opening):
+        async with keep_beating(), store_failures(longest=LONGEST_OPENING_RETRY), _refuse_missing(opening):
             await self._store.require(opening.request.store)
             before = await self._store.session_before(opening)
-            resolved = await self._resolve(opening, before)
-            frozen = await self._freeze(resolved)
-            return await self._claim(frozen)
+            trace = await self._traces.open_turn(self._store, opening, before.number - 1)
+            with self._traces.within(trace):
+                resolved = await self._resolve(opening, before)
+                limits = self._slots.limits_of(resolved.opening, resolved.definition)
+                if before.begun is None:
+                    await self._slots.require_slot(resolved.opening, resolved.definition, limits)
+                frozen = await self._freeze(resolved)
+                return await self._claim(frozen, limits, trace)
 
     async def _resolve(self, opening: OpenTurn, before: SessionBefore) -> "_Opening":
-        """Which agent the turn is of, with what the request and its caller ask for, and the context it begins with."""
+        """Resolve the turn's agent, apply what the request and its caller ask for, and find the turn's context."""
         opening = await self._with_files(opening)
         goes_on = await self._load_definition_of_reply(opening, before)
         opening, clone = await self.delegations.claim_call(opening, before.begun)
@@ -142,7 +174,7 @@ class TurnActivities:
         return _Opening(_with(opening, context), before, with_grants(definition, opening), context, goes_on is not None)
 
     async def _freeze(self, resolved: "_Opening") -> "_Opening":
-        """The definition as the turn keeps it: with its instructions, recording and the tools of its MCP servers."""
+        """Complete the definition for the turn: with instructions, recording, and the tools of its MCP servers."""
         definition, before = resolved.definition, resolved.before
         if not resolved.goes_on:
             definition = await self._instructions.fill_instructions(
@@ -154,21 +186,29 @@ class TurnActivities:
             definition = await self._with_remote_tools(resolved.opening, definition, before)
         return replace(resolved, definition=definition)
 
-    async def _claim(self, frozen: "_Opening") -> OpenedTurn:
+    async def _claim(self, frozen: "_Opening", limits: Sequence[SlotLimit], trace: TurnTrace | None) -> OpenedTurn:
         """Begin the turn in the store, or find the one that an earlier attempt has begun."""
         opening, before, definition = frozen.opening, frozen.before, frozen.definition
         window = definition.compaction.window or context_window(definition.model)
-        opened = await self._store.open_turn(opening, definition, context_window=window)
-        if opened.definition != definition.digest():  # opened by an attempt on a worker of another version
+        try:
+            opened = await self._store.open_turn(opening, definition, context_window=window, trace=trace, limits=limits)
+        except NoSlotError as error:  # another turn has taken the slot meanwhile
+            raise error_of(error.wait) from None
+        except TurnBlockedError:
+            if limits:  # it has joined the queue, and would hold up others
+                await self._store.leave_queue(opening.session)
+            raise
+        if opened.definition != definition.digest():  # an attempt on a worker of another version has opened the turn
             definition = await self._definitions.get(opened.definition)
         self._definitions.keep(opened.definition, definition)
         if opened.first:
             self._contexts.keep(opening.session, opened.turn, frozen.context)
             _warn_of_idle_rules(definition)
-            self._metrics.turns_started.labels(definition.name, self._metrics.tenant_label(frozen.context.tenant)).inc()
         await self._notifications.tell_ended(opening.session, before.cut_off)
+        if opened.first and before.cut_off is not None:
+            await self._traces.end_turn(self._store, opening.session, before.cut_off)
         fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
-        policy = definition.policy(context_window(definition.model), fallbacks)
+        policy = self._routing.route(definition.policy(context_window(definition.model), fallbacks), definition)
         times = (request.expires_at for request in before.requests if request.expires_at is not None)
         return OpenedTurn(
             turn=opened.turn,
@@ -177,6 +217,7 @@ class TurnActivities:
             policy=self.delegations.with_first_calls(definition, policy),
             search_attributes=self._search_attributes,
             fails_workflow=self._fail_workflows,
+            moves=self._moves,
             ended=_trim_result(opened.ended),
             last_turn=max(opened.turn, before.last.turn if before.last is not None else 0),
             asking=tuple(call for call in before.calls if call.call_id in before.waiting),
@@ -187,10 +228,11 @@ class TurnActivities:
             said=opened.said,
             store=opened.store,
             tenant=frozen.context.tenant,
+            trace="" if trace is None else trace.span,
         )
 
     async def _with_files(self, opening: OpenTurn) -> OpenTurn:
-        """The opening with the bytes of its files in the store; refused if the store lacks what it refers to."""
+        """Store the files that the request brings. Refused if it names files that the store does not have."""
         request, session = opening.request, opening.session
         for part in request.parts:
             try:
@@ -214,7 +256,7 @@ class TurnActivities:
         return replace(opening, request=replace(request, parts=parts, files=()))
 
     async def _load_definition_of_reply(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition | None:
-        """The definition of the turn that a reply goes on with, as that turn began with it; None without a reply."""
+        """The frozen definition of the turn that a reply continues; None without a reply."""
         reply, session = opening.request.reply, opening.session
         if reply is None:
             return None
@@ -226,7 +268,7 @@ class TurnActivities:
         if before.last is None:
             message = f"there is no session {session!r}"
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message))
-        if before.begun is not None:  # an earlier attempt has checked it
+        if before.begun is not None:  # an earlier attempt has checked the reply
             return await self._definitions.get(before.begun.definition)
         definition = await self._definitions.get(before.last.definition)
         waiting = (call for call in before.calls if call.call_id in before.waiting)
@@ -244,7 +286,7 @@ class TurnActivities:
         return definition
 
     async def _agent(self, opening: OpenTurn, before: SessionBefore) -> AgentDefinition:
-        """The agent that the request brings or names, or the one that the conversation goes on with."""
+        """The definition that the request brings, or of the agent that it names, or of the session's agent so far."""
         described = self._roster.read_definition(opening.request)
         if described is not None:
             return described
@@ -255,6 +297,8 @@ class TurnActivities:
         origin, session = opening.request.resume_from, _conversation_of(opening)
         try:
             await self._store.session(session)
+        except SessionErasedError:
+            raise
         except NotFoundError as error:
             hint = "; name an agent to start one" if origin is None else ""
             message = f"there is no session {session!r}{hint}"
@@ -265,9 +309,9 @@ class TurnActivities:
     async def _with_remote_tools(
         self, opening: OpenTurn, definition: AgentDefinition, before: SessionBefore
     ) -> AgentDefinition:
-        """The agent with what its MCP servers offer now: frozen with it, so that no later call depends on a list.
+        """The definition with the tools that its MCP servers offer now; no later call lists them again.
 
-        In a replay it is what they offered then; they need not be there.
+        In a replay these are the recorded tools, and no server is needed.
         """
         agent = self._roster.find_agent(definition)
         if agent is None or not agent.mcp_servers:
@@ -293,7 +337,7 @@ class TurnActivities:
     async def _with_notes(
         self, tools: tuple[ToolDeclaration, ...], source: TurnBefore | None
     ) -> tuple[ToolDeclaration, ...]:
-        """The tools; a server with state that the session has used on another worker says that it holds none of it."""
+        """The tools, with a note on those of a stateful server that the session used on another worker before."""
         pinned = {tool.name: tool for tool in tools if tool.pinned}
         if not pinned or source is None:
             return tools
@@ -312,7 +356,7 @@ class TurnActivities:
         )
 
     async def _recording(self, opening: OpenTurn, definition: AgentDefinition, before: SessionBefore) -> str:
-        """The recording that the turn uses: the one it names, the session's so far, or one of the agent's name."""
+        """The name of the turn's recording: the one it names, the session's so far, or the agent's name."""
         name = opening.request.recording
         if name is None and self._recordings.mode == "off":
             return ""
@@ -336,31 +380,31 @@ class TurnActivities:
 
         Safe to run twice: a turn that has ended keeps the result it has.
         """
-        async with keep_beating(is_bounded=False), store_failures():  # given up, it would leave the turn open
+        async with keep_beating(is_bounded=False), store_failures():  # a commit that gives up leaves the turn open
             await self._store.require(commit.store)
             committed = await self._store.commit_turn(commit)
             await self._recorded.keep_decisions(commit.session, commit.turn)
             result = await self.delegations.record_result(commit, committed)
+        await self._traces.end_turn(self._store, commit.session, commit.turn, commit.delegated)
         if committed.first:
             took = committed.ended_at - committed.started_at
-            self._metrics.turn_seconds.labels(result.agent).observe(took.total_seconds())
+            agent = self._metrics.agent(result.agent)
+            self._metrics.turn_seconds.labels(agent).observe(took.total_seconds())
             if not commit.abandoned:
-                self._metrics.history_bytes.labels(result.agent).observe(commit.history_bytes)
-            tenant = self._metrics.tenant_label(committed.tenant)
-            self._metrics.turns_ended.labels(result.agent, result.stop_reason, result.reason_code or "", tenant).inc()
+                self._metrics.history_bytes.labels(agent).observe(commit.history_bytes)
             if commit.cancel_requested_at is not None:
                 self._metrics.note_cancel(committed.ended_at - commit.cancel_requested_at)
         async with keep_beating(is_bounded=False), store_failures():
             await self._notifications.tell_ended(commit.session, commit.turn)
-        # Every field is set, so that the JSON result names each, also those that are null.
+        # Set every field explicitly, so that the JSON result names each, also those that are null.
         return TurnResult.model_validate(result.model_dump())
 
 
 @activity.defn(name=Activity.CLOSE_AS_CANCELED)
 async def close_as_canceled() -> None:
-    """Request Temporal's cancel of the workflow that asks: without one no workflow can close as Canceled.
+    """Request Temporal's cancel of the calling workflow: without one it cannot close as Canceled.
 
-    Safe to run twice. An attempt that comes late finds this run closed, and means no other.
+    Safe to run twice. The request names the run, so a late attempt finds it closed and cancels no other.
     """
     info = activity.info()
     run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -377,17 +421,17 @@ async def close_as_canceled() -> None:
 
 @asynccontextmanager
 async def _refuse_missing(opening: OpenTurn) -> AsyncIterator[None]:
-    """Refuse a request that names what the store has not; what a delegate's names, its caller has written."""
+    """Refuse a request that names something the store does not have. A delegate's request is written by its caller."""
     try:
         yield
     except NotFoundError as error:
-        if opening.request.delegated is not None:
+        if opening.request.delegated is not None or isinstance(error, SessionErasedError):
             raise
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
 
 
 def _check_session(session: str) -> None:
-    """Refuse a workflow id that is no session id: it would stand in file names, addresses and on terminals."""
+    """Refuse a workflow id that is no session id: ids are used in file names and URLs, and shown on terminals."""
     if re.fullmatch(SESSION_ID_PATTERN, session) is None:
         message = (
             f"the workflow id {session[:SHOWN_ID]!r} cannot be a session id; start the workflow under an id of up to "
@@ -403,18 +447,18 @@ def _with(opening: OpenTurn, context: TurnContext) -> OpenTurn:
 
 
 def _conversation_of(opening: OpenTurn) -> str:
-    """The session whose conversation the turn goes on with: that of the checkpoint, if it resumes from one."""
+    """The session whose conversation the turn continues: the checkpoint's, if it resumes from one."""
     origin = opening.request.resume_from
     return (origin.session if origin is not None else None) or opening.session
 
 
 def _trim_result(ended: TurnResult | None) -> TurnResult | None:
-    """The result of a turn that was carried out before: of a delegate's, as much as its caller's history is to have."""
+    """The result of a turn that was carried out before; a delegate's is cut to what its caller's history keeps."""
     return ended if ended is None or ended.report is None else trim_for_caller(ended, ended.report)
 
 
 def _warn_of_idle_rules(definition: AgentDefinition) -> None:
-    """A rule that is about no tool guards nothing and allows nothing: it may be misspelt."""
+    """Warn of approval rules that match no tool: the name may be misspelt."""
     names = [tool.name for tool in definition.tools]
     for rule in definition.approvals.idle_rules_of(names):
         activity.logger.warning(
@@ -424,7 +468,7 @@ def _warn_of_idle_rules(definition: AgentDefinition) -> None:
 
 
 def _with_overrides(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
-    """The definition with what the request asks for this one turn."""
+    """The definition with the settings that the request has for this one turn."""
     changes: dict[str, object] = {}
     if request.model is not None:
         try:

@@ -1,7 +1,7 @@
-"""The activity ``deliver_webhook``: one attempt to hand one message to one address, signed by Standard Webhooks.
+"""The activity ``deliver_webhook``: one attempt to send one message to one address, signed as Standard Webhooks says.
 
-An answer is its status alone: nothing of its body is read, and no redirect is followed. Which addresses a name stands
-for is asked, and looked at, where the connection is made.
+Only the status of the answer counts: its body is not read, and no redirect is followed. The addresses of a host name
+are resolved and checked where the connection is made.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from perdure.store import Store
 from perdure.store.errors import NotFoundError
 
 PATIENCE = timedelta(seconds=15)
-"""How long an address may take to answer: connection, TLS and reply together."""
+"""Timeout of a delivery: connection, TLS and reply together."""
 
 LONGEST_WAIT = timedelta(hours=24)
-"""Longest wait that an answer may ask for."""
+"""Longest wait that an answer's ``retry-after`` may ask for."""
 
 _GONE = 410
 _BUSY = frozenset({429, 503})
@@ -48,9 +48,9 @@ class WebhookActivity:
 
     @activity.defn(name=Activity.DELIVER_WEBHOOK)
     async def deliver_webhook(self, notify: Notify) -> int:
-        """Send the message, and give the status of the answer. Sent twice, it has the same id and the same bytes.
+        """Send the message, and return the status of the answer. A second attempt sends the same id and bytes.
 
-        An address that wants nothing more (410) pauses its subscription; any other failure may be tried again.
+        An answer of 410 (Gone) pauses the webhook. Any other failure may be retried.
         """
         async with keep_beating():
             async with store_failures():
@@ -83,28 +83,28 @@ class WebhookActivity:
 
 
 def _undelivered(message: str, wait: timedelta | None = None) -> ApplicationError:
-    """A failure that Temporal tries again, by the workflow's policy unless the answer asks for another wait."""
+    """A retryable failure; the wait is the retry policy's, unless the answer asks for another."""
     detail = runtime_error(ReasonCode.WEBHOOK_UNDELIVERED, message)
     return ApplicationError(
         detail.message,
         detail,
         type=detail.code,
         next_retry_delay=wait,
-        category=ApplicationErrorCategory.BENIGN,  # the receiver's trouble: the worker's log is not for it
+        category=ApplicationErrorCategory.BENIGN,  # the receiver's fault: keeps it out of the worker's log
     )
 
 
 def sign(secrets: Iterable[str], message: str, at: datetime, body: str) -> str:
-    """The header ``webhook-signature``: one signature for each secret."""
+    """The header ``webhook-signature``, a signature for each secret. Source: the Standard Webhooks specification."""
     return " ".join(Signer(secret).sign(message, at, body) for secret in secrets)
 
 
 async def _post(destination: Destination, target: WebhookTarget, notify: Notify) -> tuple[int, timedelta | None]:
-    """Send the message; the status of the answer, and the wait that it asks for.
+    """Send the message; return the status of the answer, and the wait that it asks for.
 
     Raises:
         ApplicationError: Nothing answered in time.
-        EgressError: The name stands for an address that may not be used.
+        EgressError: The host name resolves to an address that is not allowed.
     """
     now = datetime.now(UTC)
     headers = {
@@ -139,7 +139,7 @@ async def _post(destination: Destination, target: WebhookTarget, notify: Notify)
 
 
 def _wait_of(answer: httpcore.Response) -> timedelta | None:
-    """The wait that a busy receiver asks for, in seconds."""
+    """The wait that a busy receiver (429, 503) asks for by ``retry-after`` in seconds."""
     if answer.status not in _BUSY:
         return None
     asked = next((value for name, value in answer.headers if name.lower() == b"retry-after"), b"")
@@ -154,8 +154,8 @@ def _tls() -> ssl.SSLContext:
 class _Guard(httpcore.AsyncNetworkBackend):
     """Connects to public addresses only, unless the origin is trusted.
 
-    The name is resolved here, once, and the connection goes to what was looked at: a name that stands for another
-    address a moment later changes nothing.
+    The name is resolved here, once, and the connection goes to the address that was checked. So a name that resolves to
+    another address a moment later (DNS rebinding) has no effect.
     """
 
     def __init__(self, *, trusted: bool) -> None:
@@ -192,6 +192,6 @@ class _Guard(httpcore.AsyncNetworkBackend):
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    """The addresses that a name stands for, in the system's order."""
+    """The addresses that a host name resolves to, in the system's order."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(place[0]) for *_, place in found))

@@ -19,6 +19,7 @@ from perdure.contracts.errors import ErrorDetail, ModelError, ReasonCode
 from perdure.contracts.hooks import Continue, Fail, Finish, HookRule, Retry, RetryWithFeedback
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig, StdioServerConfig
+from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy
 from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import StopReason, TurnRequest, TurnResult
@@ -51,6 +52,7 @@ __all__ = [
     "ModelError",
     "OAuthConfig",
     "ReasonCode",
+    "Retention",
     "Retry",
     "RetryPolicy",
     "RetryWithFeedback",

@@ -1,7 +1,7 @@
-"""Files for their owner alone: stores, executions and logs, and the address file of ``perdure dev``.
+"""Files for their owner alone (stores, logs), and the address file of ``perdure dev``.
 
-With the address file, verbs and clients of a folder need no variable. ``perdure dev`` holds a lock on it as long as it
-runs, and the kernel takes the lock away with the process: a file without one was left by a process that was killed.
+With the address file, verbs and clients in a folder need no environment variables. ``perdure dev`` holds a lock on it
+while it runs, which the kernel releases with the process: a file without a lock was left by a killed process.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 UMASK = 0o077
-"""Of a child process whose every file is its owner's alone."""
+"""For child processes all of whose files are for their owner alone."""
 
 
 def make_folder(folder: Path) -> None:
     """Make the folder, and the missing ones above it, for their owner alone; an existing folder keeps its mode.
 
     Raises:
-        OSError: It cannot be made, or is a file.
+        OSError: The folder cannot be made, or is a file.
     """
     for above in reversed(folder.parents):
         if not above.exists():
@@ -37,12 +37,12 @@ def open_private(path: str, flags: int) -> int:
 
 
 FOLDER = Path(".perdure")
-"""Where the server, the store and the logs of ``perdure dev`` live, below the working directory."""
+"""The folder of the server, the store and the logs of ``perdure dev``, below the working directory."""
 
 FILE = FOLDER / "dev.json"
 
 LOCK_SECONDS = 1.0
-"""How long a start waits for the lock: a reader takes it for a moment, to see whether anybody holds it."""
+"""Longest wait of a start for the lock. Readers take it for a moment, to see whether anybody holds it."""
 
 
 class AlreadyRunningError(Exception):
@@ -128,7 +128,7 @@ def _lock(path: Path) -> int:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         descriptor = open_private(str(path), os.O_RDWR | os.O_CREAT)
-        # A file that its last holder has removed meanwhile would be read by nobody.
+        # The last holder may have removed the file meanwhile; nobody would read it then.
         if _take(descriptor, alone=True) and _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -147,7 +147,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _take(descriptor: int, *, alone: bool) -> bool:
-    """Whether the lock could be had; it is kept until the descriptor is closed."""
+    """Take the lock, which is kept until the descriptor is closed; False if another process has it."""
     import fcntl  # noqa: PLC0415 - Windows has none, and clients run there too
 
     try:

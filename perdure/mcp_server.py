@@ -51,10 +51,10 @@ STOP_CHARACTERS = 500
 """Longest reason for which a tool asks to stop."""
 
 IDLE_SECONDS = 600.0
-"""Over HTTP, a session of the older protocol generation is closed after this time without a request: it takes 40 KB."""
+"""Time without a request after which an HTTP session of the older protocol generation is closed. It takes 40 KB."""
 
 MOST_SESSIONS = 500
-"""Such sessions at once; whoever reaches the port can open one."""
+"""Most such sessions at once, since anybody who reaches the port can open one."""
 
 Describe = Callable[[Exception], str | None]
 """The sentence for an error that is expected; None leaves it to the exception's class and text."""
@@ -68,10 +68,11 @@ class McpMissingError(ImportError):
 
 @dataclass
 class ServedCall(ToolContext):
-    """The context of a call that came over MCP; its flag is set when the client cancels or the time-out is over.
+    """The context of a call over MCP. Its flag is set when the client cancels, or at the timeout.
 
-    There is no turn: ``session`` is empty and ``turn`` 0. Clients do not repeat calls, so each has a key of its own.
-    There are no artifacts, and nothing that ``stop_turn`` could end: the result says that the tool asked for it.
+    There is no turn: ``session`` is empty and ``turn`` is 0. Clients do not repeat calls, so each call has an
+    idempotency key of its own. There are no artifacts, and no turn for ``stop_turn`` to end: the result only says that
+    the tool asked for it.
     """
 
     call_id: str
@@ -89,11 +90,11 @@ class ServedCall(ToolContext):
         return self.stop.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Block until the flag is set, at most so long."""
+        """Block until the flag is set, at most ``seconds``; True if it is set."""
         return self.stop.wait(seconds)
 
     def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Tell the client, if it asked to be told; from any thread, and without waiting."""
+        """Send progress to the client if it asked for that; from any thread, without waiting."""
         if self.loop is not None and self.tell is not None and not self.stop.is_set():
             asyncio.run_coroutine_threadsafe(self.report(progress, total, message), self.loop)
 
@@ -108,7 +109,7 @@ class ServedCall(ToolContext):
         raise InvalidInputError(msg)
 
     async def report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the client how far the call is, if it asked to be told."""
+        """Send progress to the client if it asked for that."""
         if self.tell is not None:
             await self.tell(progress, total, message)
 
@@ -121,7 +122,7 @@ class _Outcome:
 
 
 class _Around:
-    """What all calls of a server share."""
+    """State that all calls of a server share."""
 
     def __init__(self, describe: Describe, environment: Mapping[str, str], tools: Iterable[Tool[..., Any]]) -> None:
         tools = tuple(tools)
@@ -177,7 +178,7 @@ def as_mcp(
             await _leave(around)
 
     class Server(MCPServer[Any]):
-        """The SDK's server, with our tools before those that are added to it."""
+        """The SDK's server, with perdure's tools before those that are added to it."""
 
         async def list_tools(self) -> "list[ListedTool]":
             ours = [
@@ -206,7 +207,7 @@ def as_mcp(
 
 
 def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
-    """The server over HTTP at that address; it keeps no session for good."""
+    """The server as an ASGI application over HTTP; idle sessions are closed."""
     return server.streamable_http_app(host=host, session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS)
 
 
@@ -241,7 +242,7 @@ def _call(context: "Context[Any, Any] | None") -> ServedCall:
 
 
 async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> _Outcome:
-    """Run the tool; nothing that it raises leaves here, and nothing that it masks."""
+    """Run the tool. Whatever it raises becomes an error result, without the values that it masks."""
     hidden = hidden_values_of(raw, tool.declaration.masked)
     unspoken = around.secrets | hidden.named | hidden.guessed
     try:
@@ -265,9 +266,9 @@ async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall,
 def _outcome_of(
     declaration: ToolDeclaration, parts: Sequence[Part], call: ServedCall, shown: Callable[[str], str]
 ) -> _Outcome:
-    """The blocks of a result, in its order; what is cut stands before its images and files.
+    """The content blocks of a result, in order; if its text is cut, the text comes before images and files.
 
-    Only a value that is JSON and nothing else is structured content too: many hosts read nothing beside that.
+    A value that is JSON and nothing else is structured content too. Others are not: many hosts read nothing beside it.
     """
     parts = [replace(part, text=shown(part.text)) for part in parts]
     limit = declaration.truncate
@@ -295,7 +296,7 @@ def _text(text: str) -> "ContentBlock":
 
 
 def _block(attachment: Attachment, address: str, shown: Callable[[str], str]) -> "ContentBlock":
-    """An image, or a file as a resource at that address: as a text if it is one."""
+    """An image, or a file as an embedded resource with this address; a text file as text."""
     from mcp.types import (  # noqa: PLC0415 - see the module's docstring
         BlobResourceContents,
         EmbeddedResource,
@@ -317,10 +318,10 @@ def _block(attachment: Attachment, address: str, shown: Callable[[str], str]) ->
 
 
 async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> list[Part]:
-    """What the tool gives, as it is read within its time-out.
+    """Run the tool and read its result, within its timeout.
 
     Raises:
-        Exception: Whatever the tool raises, and that it gives what cannot be sent.
+        Exception: Whatever the tool raises, or that its result cannot be sent.
     """
     arguments = {**arguments, **from_environment(tool.needs, around.environment)}
     if tool.context_parameter is not None:
@@ -343,7 +344,7 @@ async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall
 
 
 async def _leave(around: _Around) -> None:
-    """Leave the toolsets, also when the server is cancelled."""
+    """Leave the toolsets, even if the server is cancelled."""
     from anyio import move_on_after  # noqa: PLC0415 - comes with the SDK
 
     with move_on_after(LEAVING_SECONDS, shield=True):
@@ -352,7 +353,7 @@ async def _leave(around: _Around) -> None:
 
 
 async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any result
-    """The tool's result. It cannot end the server: neither by an exit nor by a cancellation of its own."""
+    """The tool's result. A tool cannot end the server, neither with ``sys.exit`` nor by a cancellation of its own."""
     from anyio import to_thread  # noqa: PLC0415 - comes with the SDK
 
     try:
@@ -378,10 +379,10 @@ def _read(value: object, annotated: ReturnValue | None) -> list[Part]:
 
 
 def _structured(text: str) -> JsonValue:
-    """The result as an object, which is what clients of every age take; None if they cannot read it."""
+    """The result as a JSON object, as all versions of the protocol want it; None if clients could not read it."""
     try:
         value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):  # a mask in place of a number, for one
+    except (ValueError, RecursionError):  # for example a mask in place of a number
         return None
     if _is_deep(value):
         return None

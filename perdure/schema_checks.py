@@ -1,7 +1,7 @@
-"""Values held to JSON schemas without holding up the worker: on a thread, and under a clock.
+"""Checks of values against JSON schemas that do not block the worker: on a thread, and with a time limit.
 
-A regular expression can take for ever on a short text, and so can references that lead to two others each. What takes
-too long is given up. A schema of another party's server then counts as unchecked: it may check the value itself.
+A regular expression can take for ever on a short text, and so can references that each lead to two others. A check that
+takes too long is given up. With a schema of an MCP server the value then counts as unchecked: the server may check it.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ CHECK_SECONDS = 1.0
 """Processor time that the checks of one answer or of one call may take."""
 
 UNBOUNDED = frozenset({"patternProperties", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"})
-"""Keywords whose work jsonschema does out of our sight; a foreign schema with one of them is held to nothing."""
+"""Keywords whose work in jsonschema the clock cannot interrupt; a foreign schema with one of them is not checked."""
 
 
 class Clock(Watch):
-    """A watch that stops the checks of its thread when their time is over."""
+    """A time limit for the checks of one thread."""
 
     def __init__(self) -> None:
         self._began = time.thread_time()
@@ -36,15 +36,15 @@ class Clock(Watch):
         """Stop the checks if their time is over.
 
         Raises:
-            GivenUpError: It is.
+            GivenUpError: The time is over.
         """
         self._time_left_of()
 
     def is_found(self, pattern: str, text: str) -> bool:
-        """Whether a regular expression is found in a text, within the time that is left.
+        """Whether a regular expression matches anywhere in a text, within the time that is left.
 
         Raises:
-            GivenUpError: It took longer.
+            GivenUpError: The search took longer.
         """
         try:
             return regex.search(pattern, text, timeout=self._time_left_of(), concurrent=True) is not None
@@ -59,12 +59,12 @@ class Clock(Watch):
 
 
 async def run_off_the_loop(work: Callable[[], T]) -> T:
-    """The result of work that holds values to schemas."""
+    """The result of work that checks values against schemas, run on a thread with a clock."""
     return await asyncio.to_thread(run_with_clock, work)
 
 
 def run_with_clock(work: Callable[[], T]) -> T:
-    """The result of the work, whose checks of schemas have their time together."""
+    """The result of the work; all its checks together have ``CHECK_SECONDS`` of processor time."""
     if isinstance(watch.get(), Clock):
         return work()
     token = watch.set(Clock())
@@ -75,20 +75,20 @@ def run_with_clock(work: Callable[[], T]) -> T:
 
 
 def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
-    """What is wrong with the value by a foreign schema, in one phrase without the value.
+    """What is wrong with a value by a foreign schema, in one phrase without the value; None if nothing is.
 
     Raises:
-        GivenUpError: That cannot be said.
+        GivenUpError: The schema could not be checked.
     """
     found = find_first_error(schema, value)
     return None if found is None else describe_error(found)
 
 
 def find_first_error(schema: dict[str, JsonValue], value: JsonValue) -> ValidationError | None:
-    """The first thing that is wrong with the value by a foreign schema.
+    """The first error of a value by a foreign schema; None if it fits.
 
     Raises:
-        GivenUpError: That cannot be said.
+        GivenUpError: The schema could not be checked.
     """
     if any(not UNBOUNDED.isdisjoint(part) for part in json_objects(schema)):
         msg = "the schema has keywords whose work cannot be bounded"
@@ -103,7 +103,7 @@ def find_first_error(schema: dict[str, JsonValue], value: JsonValue) -> Validati
         return run_with_clock(check)
     except GivenUpError:
         raise
-    except Exception as error:  # whatever a schema that nobody foresaw makes of the value
+    except Exception as error:  # a foreign schema may fail in any way
         raise GivenUpError(str(error)) from error
 
 

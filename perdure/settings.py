@@ -6,6 +6,8 @@ no variable says comes from the address file of ``perdure dev``, where that runs
 
 Credentials among the variables are found by their names, and passwords inside of addresses. Each of them is cut out of
 every text. So a value that texts hold for other reasons is none: a short one, an ordinary word, a path that exists.
+
+Long, because each variable that a process reads stands here, with its default, its meaning and its check.
 """
 
 import os
@@ -16,12 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.queues import RateLimit, Role, Routing
 from perdure.contracts.webhooks import EVERYWHERE, Egress, read_entry
 from perdure.local_files import DevFile, find
 
@@ -72,6 +75,12 @@ _SETTING = re.compile(
 )
 """A credential in the query of an address, or in a connection string such as ``host=db password=…``."""
 
+ENCRYPTION_KEYS = "PERDURE_ENCRYPTION_KEYS"
+
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]*[A-Za-z0-9\]]")
+
+_URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
+
 SHORTEST_USER = 16
 """A user without a password who has at least so many characters, with a digit among them, is a token."""
 
@@ -88,6 +97,8 @@ def _values(name: str, text: str) -> Iterator[str]:
     """What of a variable may be secret: all of it by its name, and what it holds."""
     if _names_credential(name, text):
         yield text
+    if name.upper() == ENCRYPTION_KEYS:
+        yield from keys_in(text)
     if _is_webhook(name, text):
         yield text
         path = text.partition("://")[2].partition("/")[2]
@@ -96,6 +107,13 @@ def _values(name: str, text: str) -> Iterator[str]:
     for held in _passwords_of(name, text):
         yield held
         yield unquote(held)
+
+
+def keys_in(text: str) -> Iterator[str]:
+    """The keys in a text of ``ID:BASE64``, as texts may show them: without padding, in both alphabets of base64."""
+    for entry in re.split(r"[,\n]", text):
+        key = entry.partition(":")[2].strip().rstrip("=")
+        yield from {key, key.translate(_URL_SAFE), key.translate(_STANDARD)}
 
 
 def _names_credential(name: str, text: str) -> bool:
@@ -161,6 +179,13 @@ def _has_digit(text: str) -> bool:
     return any(character.isdigit() for character in text)
 
 
+_WEIGHT = re.compile(r"(?P<tenant>[^=]+)=(?P<weight>\d+(?:\.\d+)?)")
+
+_MOST = re.compile(r"(?P<tenant>[^=]+)=(?P<most>[1-9]\d{0,8})")
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
+"""Bounds of a tenant's weight, which are Temporal's."""
+
 DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 """The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
 
@@ -174,16 +199,56 @@ class SettingsError(PerdureError):
 
 
 class Settings(BaseSettings):
-    """What a worker, the client and the command line can be told. Each field is ``PERDURE_<NAME>``."""
+    """Settings of workers, gateways, clients and the command line. Each field is the variable ``PERDURE_<NAME>``."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
     store_url: str = Field(default=DEFAULT_STORE_URL, description="Transcript store: sqlite:///… or postgresql://…")
     listen_url: str = Field(
         default="",
-        description="PostgreSQL: the same database without a pool between, if PERDURE_STORE_URL leads through one",
+        description="Address of the same PostgreSQL database without a pooler, if PERDURE_STORE_URL goes through one",
+    )
+    key_store_url: str = Field(
+        default="",
+        description="A second database for the keys of sessions, outside the store's backups; empty: in the store",
+    )
+    artifacts: str = Field(
+        default="",
+        description="Where artifacts over 1 MB are kept: s3://BUCKET/PREFIX or file:///FOLDER; empty: in the store",
     )
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1, description="Temporal task queue of the turns")
+    roles: Annotated[tuple[Role, ...], NoDecode] = Field(
+        default=(), description="In a split fleet, what this process does: turns, models, tools; empty is everything"
+    )
+    rate_limits: Annotated[tuple[RateLimit, ...], NoDecode] = Field(
+        default=(), description="Most calls that all workers together make with a key: openai=50/s,TEAM_KEY=300/m"
+    )
+    tenant_weights: Annotated[dict[str, float], NoDecode] = Field(
+        default={}, description="Weights of tenants where work waits for workers: acme=5,trial=0.5; every other has 1"
+    )
+    tenant_max_running: Annotated[dict[str, int], NoDecode] = Field(
+        default={},
+        description="Most turns of a tenant that run at once: acme=20,*=5; * is every other tenant; empty: no limit",
+    )
+    migrate: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Whether a worker brings the store's schema up to date; 'off' for fleets: 'perdure store migrate'",
+    )
+    deployment: str = Field(
+        default="", description="Worker deployment in Temporal; empty: no versions. Or TEMPORAL_DEPLOYMENT_NAME"
+    )
+    build_id: str = Field(
+        default="",
+        validate_default=True,
+        description="This worker's version of the deployment. Or TEMPORAL_WORKER_BUILD_ID",
+    )
+    versioning: Literal["auto_upgrade", "rotate", "pinned"] = Field(
+        default="auto_upgrade",
+        description="How a running turn moves to the current version: at its next task, by a rotation, or not at all",
+    )
+    held_patches: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Changes of workflow code that turns do not take yet, by id, separated by commas"
+    )
     agents: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Modules with agents, separated by commas; the same as --agents"
     )
@@ -192,6 +257,9 @@ class Settings(BaseSettings):
     )
     metrics_address: str = Field(
         default="127.0.0.1:9464", description="HOST:PORT of /metrics, /healthz and /readyz; empty turns them off"
+    )
+    metrics_tenants: bool = Field(
+        default=False, description="Whether metrics name tenants, each a series of its own: 1, or 0"
     )
     gateway_address: str = Field(default="127.0.0.1:8234", description="HOST:PORT of 'perdure gateway'")
     gateway_tokens_file: Path | None = Field(
@@ -207,6 +275,15 @@ class Settings(BaseSettings):
     )
     gateway_max_body_bytes: int = Field(
         default=32_000_000, ge=1024, description="Longest body of a request; images and files come in base64"
+    )
+    encryption_keys: str = Field(
+        default="", repr=False, description="Keys of content, ID:BASE64 of 32 bytes, first encrypts; empty: plain text"
+    )
+    encryption_keys_file: Path | None = Field(
+        default=None, description="File of the same keys, a line for each, instead of the variable"
+    )
+    codec_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Origins of the Temporal UI whose pages may have the gateway decrypt, with commas"
     )
     tool_threads: int = Field(default=64, ge=1, le=4096, description="Sync tools that may run at once in a worker")
     max_activities: int = Field(default=200, ge=1, description="Model and tool calls that may run at once in a worker")
@@ -235,6 +312,30 @@ class Settings(BaseSettings):
         default="off", description="Whether calls of models and tools are recorded there, or replayed from there"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_worker_controller(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the names of Temporal's Worker Controller where ours say nothing."""
+        theirs = {"deployment": "TEMPORAL_DEPLOYMENT_NAME", "build_id": "TEMPORAL_WORKER_BUILD_ID"}
+        told = {name: os.environ.get(variable) for name, variable in theirs.items() if not values.get(name)}
+        return {**values, **{name: value for name, value in told.items() if value}}
+
+    @field_validator("deployment")
+    @classmethod
+    def _names_a_deployment(cls, value: str) -> str:
+        if "." in value:
+            msg = "a deployment's name must not have a dot; Temporal puts one between deployment and build id"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("build_id")
+    @classmethod
+    def _belongs_to_a_deployment(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("deployment") and not value:
+            msg = "PERDURE_DEPLOYMENT needs a build id; set it to the version of the image, such as its tag"
+            raise ValueError(msg)
+        return value
+
     @field_validator("recording_mode")
     @classmethod
     def _has_a_folder(cls, value: RecordingMode, info: ValidationInfo) -> RecordingMode:
@@ -248,12 +349,80 @@ class Settings(BaseSettings):
     def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(read_entry, value))
 
+    @field_validator("codec_origins")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                msg = f"{origin!r} is no origin; write https://host or http://host:port, without a path and without *"
+                raise ValueError(msg)
+        return value
+
     @property
     def egress(self) -> Egress:
         """Which addresses webhooks may have."""
         return Egress(self.webhook_allow)
 
-    @field_validator("agents", "webhook_allow", mode="before")
+    @field_validator("roles", mode="before")
+    @classmethod
+    def _are_roles(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        if strange := [name for name in names if name not in set(Role)]:
+            msg = f"{strange[0]} is no role; choose among {', '.join(Role)}, or set none for all in one process"
+            raise ValueError(msg)
+        return names
+
+    @field_validator("rate_limits", mode="before")
+    @classmethod
+    def _read_limits(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        limits = [RateLimit.parse(part.strip()) for part in value.split(",") if part.strip()]
+        twice = sorted({limit.key for limit in limits if [other.key for other in limits].count(limit.key) > 1})
+        if twice:
+            msg = f"{twice[0]} has two limits; leave one out"
+            raise ValueError(msg)
+        return tuple(limits)
+
+    @field_validator("tenant_weights", mode="before")
+    @classmethod
+    def _read_weights(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        weights: dict[str, float] = {}
+        for part in filter(None, map(str.strip, value.split(","))):
+            found = _WEIGHT.fullmatch(part)
+            if found is None or not LEAST_WEIGHT <= float(found["weight"]) <= MOST_WEIGHT:
+                msg = f"{part!r} is no weight; write TENANT=NUMBER, as in acme=5, from {LEAST_WEIGHT} to {MOST_WEIGHT}"
+                raise ValueError(msg)
+            weights[found["tenant"]] = float(found["weight"])
+        return weights
+
+    @field_validator("tenant_max_running", mode="before")
+    @classmethod
+    def _read_most(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        limits: dict[str, int] = {}
+        for part in filter(None, map(str.strip, value.split(","))):
+            found = _MOST.fullmatch(part)
+            if found is None:
+                msg = f"{part!r} is no limit; write TENANT=NUMBER, as in acme=20, or *=5 for every other, from 1"
+                raise ValueError(msg)
+            if found["tenant"] in limits:
+                msg = f"{found['tenant']} has two limits; leave one out"
+                raise ValueError(msg)
+            limits[found["tenant"]] = int(found["most"])
+        return limits
+
+    @property
+    def routing(self) -> Routing:
+        """How the fleet of this process divides its work."""
+        return Routing(self.task_queue, self.roles, self.rate_limits)
+
+    @field_validator("agents", "codec_origins", "webhook_allow", "held_patches", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -330,5 +499,15 @@ def prepare_recordings(settings: Settings) -> None:
 
 
 def secrets_of(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The credentials among environment variables, which are cut out of every text."""
-    return credentials_in(os.environ if environment is None else environment)
+    """Credentials in environment variables and keys of content: values that are cut out of every text."""
+    environment = os.environ if environment is None else environment
+    return credentials_in({**environment, **_keys_of_file(environment)})
+
+
+def _keys_of_file(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the file of keys holds, as the variable would hold it. Whoever needs the keys says why it cannot be read."""
+    path = environment.get(f"{ENCRYPTION_KEYS}_FILE")
+    try:
+        return {ENCRYPTION_KEYS: Path(path).read_text(encoding="utf-8")} if path else {}
+    except (OSError, ValueError):
+        return {}

@@ -1,6 +1,6 @@
 """Skills and instructions read from folders, where an author defines an agent.
 
-What is read becomes part of the agent's definition: a turn keeps it whatever becomes of the folder, and wherever it
+What is read becomes part of the agent's definition, so a turn keeps it even if the folder changes or another worker
 goes on. The files follow the public Agent Skills specification.
 """
 
@@ -20,10 +20,10 @@ from perdure.yaml_nodes import YamlError, compose
 __all__ = ["MAX_BYTES", "OnInvalid", "Skill", "instructions_in", "skills_in"]
 
 MAX_BYTES = 64 * 1024
-"""Longest file that becomes part of a definition. What is longer belongs into further files of the skill."""
+"""Largest file in bytes that becomes part of a definition. Longer texts belong into further files of the skill."""
 
 MAX_FILES = 10
-"""Number of further files of a skill that are named to the model."""
+"""Most further files of a skill that the model is told of."""
 
 MAX_DESCRIPTION = 1024
 """Characters; of the specification."""
@@ -34,7 +34,7 @@ MAX_COMPATIBILITY = 500
 T = TypeVar("T")
 
 OnInvalid = Literal["refuse", "skip", "accept"]
-"""What becomes of a file that breaks a rule."""
+"""The treatment of a file that breaks a rule."""
 
 _SKILL = "SKILL.md"
 _NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -48,18 +48,18 @@ logger = logging.getLogger(__name__)
 
 
 class _InvalidFileError(Exception):
-    """A file cannot be used: where, and why."""
+    """A file cannot be used; the message says where and why."""
 
     def __init__(self, file: Path, line: int, cause: str) -> None:
         super().__init__(f"{file}:{line}: {cause}" if line else f"{file}: {cause}")
 
 
 def skills_in(folder: str | Path, *, capability: str = "", on_invalid: OnInvalid = "refuse") -> tuple[Skill, ...]:
-    """The skills of a folder: itself, if it holds a ``SKILL.md``, or else its subfolders that do.
+    """The skills of a folder: the folder itself if it holds a ``SKILL.md``, otherwise its subfolders that do.
 
     Args:
         folder: An absolute path, such as ``Path(__file__).parent / "skills"``.
-        capability: What the skills are part of: ``capability:name`` then tells them from others of their name.
+        capability: The capability that the skills are part of; their id is then ``capability:name``.
         on_invalid: ``refuse`` refuses the agent; ``skip`` logs a skill that cannot be used and goes on without it;
             ``accept`` logs a rule that is broken, and takes whatever can be read.
 
@@ -101,7 +101,7 @@ def instructions_in(folder: str | Path, *, on_invalid: Literal["refuse", "skip"]
 
 
 def _read_each(place: Path, file: str, read: Callable[[Path], T], on_invalid: OnInvalid) -> Iterator[T]:
-    """What is read of the folder and its subfolders, where they hold the file."""
+    """Read the file in the folder and in each subfolder that has it; invalid ones are skipped or refused."""
     places = _find_folders(place, file, on_invalid)
     for folder in places:
         try:
@@ -128,13 +128,13 @@ def _absolute(folder: str | Path) -> Path:
 
 
 def _find_folders(place: Path, file: str, on_invalid: OnInvalid) -> list[Path]:
-    """The folder and its subfolders, where they hold the file, be it only as a link that leads nowhere."""
+    """The folder and its subfolders that hold the file, even as a dangling link."""
     try:
         below = sorted(entry for entry in place.iterdir() if entry.is_dir())
     except OSError as error:
         _refuse_or_log(f"the folder {str(place)!r} cannot be read: {error.strerror}", on_invalid)
         return []
-    if file == _SKILL and os.path.lexists(place / file):  # then what is below belongs to the skill
+    if file == _SKILL and os.path.lexists(place / file):  # subfolders then belong to this skill
         return [place]
     places = [candidate for candidate in (place, *below) if os.path.lexists(candidate / file)]
     if not places:
@@ -143,7 +143,7 @@ def _find_folders(place: Path, file: str, on_invalid: OnInvalid) -> list[Path]:
 
 
 def _read(folder: Path, name: str) -> str:
-    """The text of a file that stands in the folder itself, with the line ends of Unix."""
+    """The text of a file in the folder, with Unix line ends; a link out of the folder is refused."""
     file = folder / name
     try:
         if not file.resolve(strict=True).is_relative_to(folder.resolve(strict=True)):
@@ -169,7 +169,7 @@ def _read(folder: Path, name: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str] | None:
-    """The front matter and the rest; None if it is not closed."""
+    """Split a text into front matter and the rest; None if the front matter is not closed."""
     lines = text.split("\n")
     for number, line in enumerate(lines[1:], 1):
         if line.rstrip() == "---":
@@ -178,7 +178,7 @@ def _split(text: str) -> tuple[str, str] | None:
 
 
 def _without_front_matter(text: str) -> str:
-    """The text below the front matter; a page may also begin with a line across, and then has none."""
+    """The text after the front matter. A page that begins with a horizontal rule (``---``) has none."""
     parts = _split(text) if text.partition("\n")[0].rstrip() == "---" else None
     if parts is None:
         return text
@@ -207,7 +207,7 @@ class _SkillFile:
         self._body = parts[1].strip()
 
     def skill(self, capability: str) -> Skill:
-        """The skill, if it keeps the rules."""
+        """The skill, checked against the rules."""
         if unknown := sorted(self._fields.keys() - _FIELDS):
             logger.info("%s: not used: %s", self._file, ", ".join(unknown))
         name, description, compatibility = self._require("name"), self._require("description"), self._compatibility()
@@ -237,7 +237,7 @@ class _SkillFile:
         return self._invalid(self._lines[key], f"{key}: {cause}")
 
     def _rule(self, key: str, cause: str) -> None:
-        """A rule is broken, but what is meant can be read."""
+        """Refuse a broken rule, or in lenient mode log it: the value can be read all the same."""
         if not self._lenient:
             raise self._refuse(key, cause)
         logger.warning("accepted: %s", self._refuse(key, cause))
@@ -304,7 +304,7 @@ class _SkillFile:
 
 
 def _find_files(folder: Path) -> Iterator[str]:
-    """The first files of a skill beside ``SKILL.md``: no hidden ones, none that a link takes from elsewhere."""
+    """The first files of a skill beside ``SKILL.md``, without hidden ones and links out of the folder."""
     count, inside = 0, folder.resolve()
     for at, below, names in os.walk(folder):
         below[:] = sorted(name for name in below if name.isprintable() and not name.startswith((".", "__")))

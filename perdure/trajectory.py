@@ -21,7 +21,7 @@ from perdure.contracts.values import JsonValue, Value, replace
 from perdure.llm.openai_format import WireMessage, openai_messages, order_messages
 
 ModelCall = GenerationEnd | GenerationRetry | GenerationError | CompactionEvent
-"""The events that say what a model call has used."""
+"""The events with the usage of a model call."""
 
 
 class TrajectoryStep(Value):
@@ -29,9 +29,9 @@ class TrajectoryStep(Value):
 
     Attributes:
         step: The number of the generation in its turn; 0 holds the prompt.
-        messages: Results and messages that are new, then the answer; none of a compaction.
-        cost_usd: None if nothing is known about the price, or no model was called.
-        session: Of a step of another session, of which this one is a fork; else empty.
+        messages: New results and messages, then the answer; empty for a compaction.
+        cost_usd: US dollars; None if the price is unknown, or no model was called.
+        session: The other session, for a step from before a fork; otherwise empty.
     """
 
     turn: int = 1
@@ -47,14 +47,14 @@ class Trajectory(Value):
     """A session, or one turn of a session, as one value.
 
     Attributes:
-        session: Empty of a conversation from elsewhere.
-        turn: The turn, if it is of one turn only.
-        system_prompt: The agent's instructions, as its last turn had them; no message of the conversation.
-        tools: What the model was told of its tools, in OpenAI's format.
-        steps: In the order of the conversation.
-        events: The event log, in its order.
-        metadata: What else is known: how the last turn ended.
-        result: Of the last turn; None while it runs, and of a conversation from elsewhere.
+        session: The session's id; empty for an imported conversation.
+        turn: The turn's number, if this is one turn only.
+        system_prompt: The agent's instructions in its last turn. They are no message of the conversation.
+        tools: The declarations of the model's tools, in OpenAI's format.
+        steps: The steps, in the order of the conversation.
+        events: The event log, in order.
+        metadata: How the last turn ended, and other facts.
+        result: The result of the last turn; None while it runs, and for an imported conversation.
     """
 
     session: str = ""
@@ -70,12 +70,12 @@ class Trajectory(Value):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation in chat order: the result of a call right behind the answer that asked for it."""
+        """The conversation in chat order: each result right after the answer with its call."""
         return tuple(order_messages([message for step in self.steps for message in step.messages]))
 
     @property
     def usage(self) -> Usage:
-        """Tokens as the providers reported them, each call once, unusable and withdrawn answers included."""
+        """Tokens as the providers reported them, each model call once, also of unusable and withdrawn answers."""
         total = Usage()
         for call in (*self.steps, *self._without_a_step()):
             total = total.plus(call.usage)
@@ -118,10 +118,10 @@ class Trajectory(Value):
 
     @classmethod
     def from_openai(cls, messages: Sequence[JsonValue], *, agent: str = "", session: str = "") -> Self:
-        """A conversation from elsewhere: a step for each answer, with what stands before it.
+        """Import a conversation: a step for each answer, with the messages before it.
 
         Raises:
-            ConversationError: They are no conversation; the message names the first that is wrong.
+            ConversationError: The messages are no conversation; the error names the first that is wrong.
         """
         prompt, read = read_openai(messages)
         steps: list[TrajectoryStep] = []
@@ -146,7 +146,7 @@ class Trajectory(Value):
 
 
 def _is_of_a_step(event: ModelCall, messages: Sequence[Message]) -> bool:
-    """Whether a step with these messages already counts the use of the call."""
+    """Whether a step with these messages already has the usage of the call."""
     answered = any(isinstance(message, AssistantMessage) for message in messages)
     if isinstance(event, GenerationEnd):
         return answered
@@ -161,7 +161,7 @@ def event_to_dict(event: AnyEvent) -> dict[str, JsonValue]:
 
 
 def event_line(envelope: Envelope) -> dict[str, JsonValue]:
-    """An event with what orders it, as plain JSON; :func:`read_event_line` reads it."""
+    """An envelope as plain JSON; :func:`read_event_line` reads it."""
     about = envelope.model_dump(mode="json", exclude={"event"})
     return {**about, "event": event_to_dict(envelope.event)}
 
@@ -179,8 +179,8 @@ def read_event_line(line: Mapping[str, JsonValue]) -> Envelope:
 
 
 DatasetFormat = Literal["messages", "chat", "turns"]
-"""``messages``: a row has the whole conversation. ``chat``: only who said what, as TRL takes it. ``turns``: a row for
-each answer, with what came before it."""
+"""``messages``: a row for each conversation. ``chat``: the same with roles and texts only, as TRL takes it. ``turns``:
+a row for each answer, with the messages before it."""
 
 FORMATS: tuple[DatasetFormat, ...] = get_args(DatasetFormat)
 

@@ -1,4 +1,4 @@
-"""YAML as it was written: nodes that know their lines, and plain values by the rules of JSON."""
+"""Reads YAML into nodes with line numbers, and into plain values with JSON's types."""
 
 import re
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ import yaml
 from perdure.contracts.values import JsonValue
 
 MAX_REPEATED = 1_000_000
-"""Most characters that a text may come to beyond its own, with each alias such as ``*name`` written out."""
+"""Most characters that aliases such as ``*name`` may add to a text if they are written out."""
 
 _TAG = "tag:yaml.org,2002:"
 
 
 class YamlError(ValueError):
-    """A text is no YAML, or holds what cannot be used: in which line, from 1, and why."""
+    """A text is no YAML, or holds something that cannot be used; ``line`` counts from 1."""
 
     def __init__(self, line: int, cause: str) -> None:
         super().__init__(f"line {line}: {cause}")
@@ -24,7 +24,7 @@ class YamlError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Only what looks like JSON is a number, a truth or nothing: ``off`` and ``1:30`` and a date are texts."""
+    """Reads only JSON's numbers, booleans and null as such: ``off``, ``1:30`` and dates are texts."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as the parent has it
 
@@ -43,7 +43,7 @@ def compose(text: str) -> yaml.Node | None:
     """The nodes of one document; None if it is empty.
 
     Raises:
-        YamlError: It is no YAML, or nested too deeply.
+        YamlError: The text is no YAML, or is nested too deeply.
     """
     try:
         return cast("yaml.Node | None", yaml.compose(text, Loader=_Loader))
@@ -57,10 +57,10 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def to_plain(node: yaml.Node) -> JsonValue:
-    """What a node stands for.
+    """The value of a node, with JSON's types.
 
     Raises:
-        YamlError: A key is no text or stands there twice, or a value is none that JSON has.
+        YamlError: A key is not a text or occurs twice, or a value is not one of JSON's.
     """
     _check(node, set(), {})
     constructor: Any = _Loader("")  # a document without nodes of its own
@@ -75,14 +75,14 @@ def to_plain(node: yaml.Node) -> JsonValue:
 
 
 def _check(node: yaml.Node, above: set[int], sizes: dict[int, int]) -> int:
-    """Refuse what JSON does not have, and what contains itself or repeats itself without end.
+    """Refuse values that JSON does not have, values that contain themselves, and too many aliases.
 
     Returns:
-        The characters of the node with each alias in it written out, about; ``sizes`` has those of every node so far.
+        The approximate size of the node in characters with its aliases written out. ``sizes`` caches it by node.
     """
     if id(node) in above:
         raise YamlError(line_of(node), "it contains itself")
-    if id(node) in sizes:  # what is named twice is looked at once
+    if id(node) in sizes:  # an alias: its node was checked before
         return sizes[id(node)]
     kind = node.tag.removeprefix(_TAG)
     if kind not in {"map", "seq", "str", "null", "bool", "int", "float", "merge"}:
@@ -104,7 +104,7 @@ def _check(node: yaml.Node, above: set[int], sizes: dict[int, int]) -> int:
 
 
 def _check_names(keys: Sequence[yaml.Node]) -> None:
-    """See that the names of an object are texts, each there once; a name such as ``1`` is taken for a text."""
+    """Refuse names of an object that are not texts or occur twice. A name such as ``1`` counts as a text."""
     names: set[str] = set()
     for key in keys:
         if not isinstance(key, yaml.ScalarNode):
@@ -122,7 +122,7 @@ def line_of(node: yaml.Node) -> int:
 
 
 def line_of_path(node: yaml.Node, path: tuple[int | str, ...]) -> int:
-    """The line of what stands at the path, or of the last part of it that there is."""
+    """The line of the node at a path, or of the last part of the path that exists."""
     line = line_of(node)
     for part in path:
         if isinstance(node, yaml.MappingNode):

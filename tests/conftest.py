@@ -4,7 +4,8 @@ Fixtures import what they need themselves: a worker's libraries take five second
 """
 
 import os
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ LONGEST = (
     "workflow/test_fault_matrix.py",
     "contract/test_installed.py",
     "chaos/test_chaos.py",
+    "chaos/test_storm.py",
 )
 """Files that take a minute or more: they come first, so that no process of a run ends long after the others."""
 
@@ -45,7 +47,7 @@ MOST_PROCESSES = 8
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """A process for each core: with two, workers starve at times until Temporal counts them as lost."""
+    """A process for each core: with more, workers starve at times until Temporal counts them as lost."""
     return min(max(os.cpu_count() or 1, 2), MOST_PROCESSES)
 
 
@@ -80,6 +82,32 @@ async def temporal(server: "EmbeddedServer") -> "temporalio.client.Client":
     return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
 
 
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The address of a PostgreSQL server that lives as long as the test session."""
+    from tests.postgresql import postgresql_or_skip, url_of  # noqa: PLC0415 - see above
+
+    server = postgresql_or_skip()
+    yield url_of(server)
+    server.cleanup()
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: str) -> Iterator[str]:
+    """A fresh database."""
+    from sqlalchemy import create_engine, make_url, text  # noqa: PLC0415 - see above
+
+    name = f"test_{uuid.uuid4().hex}"
+    address = make_url(postgresql_server).set(drivername="postgresql+psycopg")
+    administration = create_engine(address, isolation_level="AUTOCOMMIT")
+    with administration.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield address.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    with administration.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    administration.dispose()
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, server: "EmbeddedServer") -> pytest.MonkeyPatch:
     """The environment of a user of this server, without anything of the developer's own."""
@@ -112,6 +140,29 @@ async def house(
 
     async with House.built(
         name=request.node.name, server=server, temporal=temporal, environment=environment, folder=tmp_path
+    ) as built:
+        yield built
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def home(
+    environment: pytest.MonkeyPatch,
+    server: "EmbeddedServer",
+    temporal: "temporalio.client.Client",
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> "AsyncIterator[House]":
+    """A house on a store of each kind in turn, which nobody else uses."""
+    from tests.house import House  # noqa: PLC0415 - see above
+
+    url = request.getfixturevalue("postgresql_url") if request.param == "postgresql" else None
+    async with House.built(
+        name=request.node.name,
+        server=server,
+        temporal=temporal,
+        environment=environment,
+        folder=tmp_path,
+        store_url=url,
     ) as built:
         yield built
 

@@ -52,8 +52,13 @@ class Forked:
 
 def forked_worker(main: str, agents: str, environment: dict[str, str], log: Path) -> Forked:
     """A worker of this main module with this environment, and no other."""
+    return forked(main, ("--agents", agents), environment, log)
+
+
+def forked(main: str, arguments: tuple[str, ...], environment: dict[str, str], log: Path) -> Forked:
+    """``python -m MAIN ARGUMENTS …`` with this environment, and no other."""
     log.touch()
-    return Forked(FORKED.Process(target=_run, args=(main, agents, environment, str(log))))
+    return Forked(FORKED.Process(target=_run, args=(main, arguments, environment, str(log))))
 
 
 def as_a_child(log: str) -> None:
@@ -65,10 +70,10 @@ def as_a_child(log: str) -> None:
     os.dup2(output, 2)
 
 
-def _run(main: str, agents: str, environment: dict[str, str], log: str) -> None:
+def _run(main: str, arguments: tuple[str, ...], environment: dict[str, str], log: str) -> None:
     as_a_child(log)
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = [main, "--agents", agents]
+    sys.argv = [main, *arguments]
     runpy.run_module(main, run_name="__main__", alter_sys=True)

@@ -14,6 +14,7 @@ from perdure.gateway.access import Scope
 from perdure.gateway.app import create_app
 from perdure.gateway.serve import GatewayServer, bind
 from perdure.gateway.tokens import make_token
+from perdure.tracing import Tracing
 from tests.house import House
 
 
@@ -47,8 +48,10 @@ def token_lines(**tokens: tuple[str, str]) -> tuple[str, dict[str, str]]:
 @asynccontextmanager
 async def gateway(house: House, **settings: object) -> AsyncIterator[Door]:
     """A gateway on the house's server and store; settings are those of ``perdure.settings``, by their names."""
+    tracing = settings.pop("tracing", None)
+    assert tracing is None or isinstance(tracing, Tracing)
     async with Client(house.temporal, house.settings.model_copy(update=settings)) as client:
-        app = create_app(client)
+        app = create_app(client, tracing)
         listener = bind("127.0.0.1:0", has_tokens=app.state.gateway.tokens is not None)
         server = GatewayServer(app, grace=5)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

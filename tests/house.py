@@ -23,14 +23,17 @@ from perdure.activities.mcp.servers import McpServers
 from perdure.activities.metrics import Metrics
 from perdure.activities.secrets import secret_values
 from perdure.activities.tool_runner import Bodies
+from perdure.activities.traces import Traces
 from perdure.agents.data import InlineAgents, Registered
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client, NoWorkerError
+from perdure.client.encryption import open_store
 from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.queues import Role
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
-from perdure.worker.app import Parts, build_pinned_worker, build_worker
+from perdure.worker.app import Parts, build_pinned_worker, build_workers
 from tests.forked import Forked, forked_worker
 from tests.sandbox import strict_runner
 
@@ -51,7 +54,7 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = W
 def become_a_user(environment: pytest.MonkeyPatch, address: str) -> None:
     """Leave nothing of the developer's own in the environment, and point it at the server of this address."""
     for name in list(os.environ):
-        if name.startswith(("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")):
+        if name.startswith(("PERDURE_", "TEMPORAL_", "OTEL_", "OPENAI_", "ANTHROPIC_")):
             environment.delenv(name)
     environment.setenv("TEMPORAL_ADDRESS", address)
     environment.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
@@ -76,7 +79,7 @@ class House:
 
     @classmethod
     @asynccontextmanager
-    async def built(
+    async def built(  # noqa: PLR0913 - what differs between the places that build one, all by keyword
         cls,
         *,
         name: str,
@@ -85,14 +88,15 @@ class House:
         environment: pytest.MonkeyPatch,
         folder: Path,
         task_queue: str | None = None,
+        store_url: str | None = None,
     ) -> AsyncIterator["House"]:
         session = re.sub(r"[^A-Za-z0-9]+", "-", name)[:60].strip("-") + "-" + uuid.uuid4().hex[:6]
-        environment.setenv("PERDURE_STORE_URL", f"sqlite:///{folder / 'store.db'}")
+        environment.setenv("PERDURE_STORE_URL", store_url or f"sqlite:///{folder / 'store.db'}")
         environment.setenv("PERDURE_TASK_QUEUE", task_queue or session)
         environment.setenv("PERDURE_METRICS_ADDRESS", "")
         environment.setenv("PERDURE_MCP_FOLDER", str(folder / "mcp"))
         settings = Settings()
-        async with await Store.open(settings.store_url, upgrade=True) as store:
+        async with await open_store(settings, upgrade=True) as store:
             client = await Client.connect(settings)
             house = cls(server, temporal, environment, folder, settings, store, client, session)
             try:
@@ -117,38 +121,41 @@ class House:
         client: temporalio.client.Client | None = None,
         inline: bool = False,
         fail_workflows: bool = False,
+        traces: Traces | None = None,
     ) -> AsyncIterator[None]:
         """A worker in this process, under the strict sandbox; ``inline`` allows agents in start requests."""
         await self.store.register_agents([agent.definition for agent in agents])
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
-        self.mcp = McpServers(agents, secret_values(agents, os.environ))
+        mcp = self.mcp = McpServers(agents, secret_values(agents, os.environ))
         parts = Parts(
             store=self.store,
             agents={agent.name: agent for agent in agents},
-            metrics=Metrics(self.registry),
+            metrics=Metrics(self.registry, tenants=True),
             bodies=bodies,
             secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
             fail_workflows=fail_workflows or self.settings.fail_workflows,
-            mcp=self.mcp,
+            moves=self.settings.versioning == "rotate",
+            mcp=mcp,
             inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
             egress=self.settings.egress,
+            traces=traces or Traces(),
         )
         pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
         try:
             async with AsyncExitStack() as stack:
                 if pinned is not None:
                     await stack.enter_async_context(pinned)
-                worker = build_worker(client or self.temporal, self.settings, parts, runner or strict_runner())
-                assert worker._workflow_worker is not None
-                worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # not 2: busy is not stuck
-                await stack.enter_async_context(worker)
-                if client is None:
+                for worker in build_workers(client or self.temporal, self.settings, parts, runner or strict_runner()):
+                    if worker._workflow_worker is not None:
+                        worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # busy is not stuck
+                    await stack.enter_async_context(worker)
+                if client is None and self.settings.routing.has(Role.TURNS):
                     await eventually(self._polled)  # commands refuse to start what no worker would take
                 yield
         finally:
-            await self.mcp.close()
+            await mcp.close()
             bodies.close()
 
     async def _polled(self) -> bool:
@@ -206,7 +213,7 @@ class House:
 class WorkerProcess:
     """A worker that can be killed."""
 
-    process: Forked
+    process: Forked | subprocess.Popen[bytes]
     log: Path
 
     async def polling(self) -> None:

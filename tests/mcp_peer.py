@@ -198,6 +198,8 @@ def answer(message: Json) -> None:
         elif FAULT != "moody" or not told("be silent"):
             send({"id": number, "result": listed()})
     elif method == "tools/call":
+        if traceparent := (params.get("_meta") or {}).get("traceparent"):
+            note(f"traceparent {traceparent}")
         called(message["id"], params)
     elif method == "notifications/cancelled":
         note(f"cancelled {params.get('requestId')}")

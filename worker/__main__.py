@@ -14,11 +14,15 @@ from perdure.activities.secrets import secret_values
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
-from perdure.client.errors import ServerUnreachableError, TemporalConfigError
+from perdure.client.errors import KeysMismatchError, ServerUnreachableError, TemporalConfigError
 from perdure.contracts.agents import names_of_call
+from perdure.contracts.queues import Role
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
+from perdure.store.errors import StoreConfigError
+from perdure.tracing import is_on
 from perdure.worker.agents import AgentLoadError, check_needs, load
+from perdure.worker.search_attributes import SearchAttributesError
 from perdure.worker.telemetry import AddressError, configure_logging
 
 USAGE = 2
@@ -39,6 +43,7 @@ def main(modules: tuple[str, ...], task_queue: str | None, metrics_address: str 
 def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     try:
         settings = load_settings()
+        is_on(os.environ)  # which refuses variables that cannot be used
     except SettingsError as error:
         return _fail(error, USAGE)
     try:
@@ -46,7 +51,7 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
         prepare_recordings(settings)
         loaded = load(settings.agents)
         agents = loaded.agents
-        if settings.recording_mode != "replay":  # then no tool runs
+        if settings.recording_mode != "replay" and settings.routing.has(Role.TOOLS):  # else no tool runs
             check_needs(agents.values(), settings.task_queue, os.environ)
     except AgentLoadError as error:
         if (
@@ -61,11 +66,11 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
         click.echo(json.dumps([_describe(agent) for agent in agents.values()]))
         return 0
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
-    from perdure.worker.app import SearchAttributesError, run  # noqa: PLC0415 - loads litellm, which takes seconds
+    from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
 
     try:
         uvloop.run(run(settings, agents, loaded.registered))
-    except (AddressError, TemporalConfigError) as error:
+    except (AddressError, KeysMismatchError, SettingsError, StoreConfigError, TemporalConfigError) as error:
         return _fail(error, USAGE)
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
         return _fail(error, UNREACHABLE)

@@ -1,4 +1,7 @@
-"""Compose a worker from its parts, run it until it is told to stop, and take it down in order."""
+"""Compose a worker from its parts, run it until it is told to stop, and take it down in order.
+
+Long, because the parts are many, and one place composes them.
+"""
 
 import asyncio
 import dataclasses
@@ -12,58 +15,68 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
-import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.service import RPCError
-from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker import Interceptor, Worker, WorkflowRunner
 
 from perdure.activities.agents import Definitions, TurnContexts
 from perdure.activities.compact import CompactActivity
 from perdure.activities.conversations import Conversations
 from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
+from perdure.activities.heartbeat import LostAttempts
 from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
 from perdure.activities.litellm_call import warm_up
-from perdure.activities.mcp.servers import McpServers
-from perdure.activities.metrics import Metrics, PeopleCollector
+from perdure.activities.log_counters import LogCounters
+from perdure.activities.mcp.servers import McpServers, McpTold
+from perdure.activities.metrics import Metrics
 from perdure.activities.model_attempt import Attempts
 from perdure.activities.notifications import Notifications
 from perdure.activities.pace import Gates
 from perdure.activities.recordings import Recordings
+from perdure.activities.retention import RetentionActivity
 from perdure.activities.schedules import ScheduleActivity, Send
 from perdure.activities.secrets import secret_values
+from perdure.activities.store_gauges import McpCollector, StoreCollector
 from perdure.activities.tool_runner import Bodies
 from perdure.activities.tools import ToolActivities
+from perdure.activities.traces import Traces
 from perdure.activities.turns import TurnActivities, close_as_canceled
 from perdure.activities.webhooks import WebhookActivity
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents, Registered
-from perdure.client.connect import connect
-from perdure.client.errors import ClientError
-from perdure.client.read import closures, people_waited_for
-from perdure.client.worker_stores import WorkerStore, store_queue, worker_stores
+from perdure.client.connect import connect, make_converter
+from perdure.client.encryption import codec_of, load_keyring, open_store
+from perdure.client.retention import ensure_sweeps
+from perdure.client.worker_stores import WorkerStore, check_keys, marks_of, store_queue, worker_stores
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
-from perdure.contracts.names import SearchAttribute
+from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.queues import Role, Routing, models_queue, tools_queue
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.retention import SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Egress, Notify
+from perdure.security.redaction import redact_text
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.store.records import Closure, PeopleWaitedFor
+from perdure.tracing import Tracing
+from perdure.worker.fleet_figures import FleetFigures
 from perdure.worker.knocks import sender
 from perdure.worker.sandbox import production_runner
-from perdure.worker.telemetry import Health, SdkMetrics, bind, metrics_page, registry, serve_pages
+from perdure.worker.search_attributes import check_search_attributes
+from perdure.worker.telemetry import Health, LackingKeys, SdkMetrics, bind, metrics_page, registry, serve_pages
+from perdure.worker.versions import deployment_config, patch_activation, tell_version
 from perdure.workflows.agent_turn import AgentTurn
-from perdure.workflows.errands import KnockAtSession, NotifyWebhook
+from perdure.workflows.errands import KnockAtSession, NotifyWebhook, SweepRetention
 
 STICKY = timedelta(seconds=2)
 """How long a turn's next task waits for the worker that has it in memory before any worker may take it."""
@@ -74,14 +87,7 @@ HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 WAITING_SHARE = 2
 """One in this many activities of a worker may be a call that waits for its turn at a limited key."""
 
-VISIBILITY_PATIENCE = 2.0
-"""Seconds that a scrape waits for what Temporal's visibility says."""
-
 logger = logging.getLogger("perdure.worker")
-
-
-class SearchAttributesError(Exception):
-    """The cluster does not know our search attributes, so turns that set them would hang."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +101,20 @@ class Parts:
     secrets: frozenset[str]
     search_attributes: bool
     fail_workflows: bool = False
+    moves: bool = False
+    """Whether turns move to another version of the workers by a rotation."""
     mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
     inline: InlineAgents | None = None
     """What is made of agents in start requests; None refuses them."""
     egress: Egress = field(default_factory=Egress)
     """Which addresses webhooks may have."""
+    routing: Routing = field(default_factory=lambda: Routing(DEFAULT_TASK_QUEUE))
+    """How the fleet divides its work: the queues of the turns that this worker opens."""
+    tenant_max_running: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many turns of a tenant run at once."""
     send: Send | None = None
     """Sends what schedules say to sessions; None where no turn is on a server."""
+    traces: Traces = field(default_factory=Traces)
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,7 @@ class Activities:
     collect_delegates: Callable[[CollectDelegates], Awaitable[ToolOutcome]]
     deliver_webhook: Callable[[Notify], Awaitable[int]]
     send_scheduled: Callable[[Knock], Awaitable[Knocked]]
+    sweep_retention: Callable[[SweepSlice], Awaitable[Swept]]
     call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
 
 
@@ -136,10 +150,14 @@ def make_activities(
         metrics=parts.metrics,
         search_attributes=parts.search_attributes,
         fail_workflows=parts.fail_workflows,
+        moves=parts.moves,
         bodies=parts.bodies,
         contexts=contexts,
         notifications=notifications,
         secrets=parts.secrets,
+        routing=parts.routing,
+        traces=parts.traces,
+        tenant_max_running=parts.tenant_max_running,
     )
     attempts = Attempts(
         store=parts.store,
@@ -147,6 +165,7 @@ def make_activities(
         recordings=recordings,
         gates=gates,
         secrets=parts.secrets,
+        traces=parts.traces,
         monotonic=monotonic,
     )
     generate = GenerateActivity(
@@ -155,7 +174,6 @@ def make_activities(
         definitions=definitions,
         conversations=Conversations(parts.store),
         attempts=attempts,
-        metrics=parts.metrics,
         secrets=parts.secrets,
     )
     reacting = HooksActivity(
@@ -177,24 +195,68 @@ def make_activities(
         collect_delegates=collecting.collect_delegates,
         deliver_webhook=WebhookActivity(parts.store, parts.egress).deliver_webhook,
         send_scheduled=ScheduleActivity(parts.store, parts.send).send_scheduled,
+        sweep_retention=RetentionActivity(parts.store).sweep_retention,
         call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
     )
 
 
-def build_worker(
+def build_workers(
     client: temporalio.client.Client, settings: Settings, parts: Parts, runner: WorkflowRunner | None = None
-) -> Worker:
-    """A worker with the workflow and every activity registered."""
-    if settings.recording_mode != "replay":  # then no tool runs
-        parts.store.listen(parts.metrics.count_outcomes)
+) -> tuple[Worker, ...]:
+    """A worker for each task queue of this process: one with everything, unless roles or rate limits divide the work.
+
+    The worker of the turns is the first. It takes calls of models and tools too: those of turns that were opened
+    before the fleet was split.
+    """
+    parts.store.listen(LogCounters(parts.metrics, replays=settings.recording_mode == "replay").count)
     # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
-    gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE)
-    activities = make_activities(dataclasses.replace(parts, send=sender(settings)), _recordings(settings, parts), gates)
+    gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE, store=parts.store)
+    activities = make_activities(
+        dataclasses.replace(
+            parts,
+            send=sender(settings),
+            routing=settings.routing,
+            tenant_max_running=settings.tenant_max_running,
+        ),
+        _recordings(settings, parts),
+        gates,
+    )
+    queue, routing, interceptors = settings.task_queue, settings.routing, _interceptors(parts)
+    built: list[Worker] = []
+    if routing.has(Role.TURNS):
+        every = [getattr(activities, field.name) for field in dataclasses.fields(activities)]
+        built.append(_build_turns_worker(client, settings, [close_as_canceled, *every], runner, interceptors))
+    if routing.has(Role.MODELS):
+        calls: list[Callable[..., Any]] = [activities.generate, activities.compact]
+        if routing.roles:
+            built.append(_build_calls_worker(client, settings, models_queue(queue), calls, interceptors))
+        # The server shares the rate out among all that poll the queue; whoever polls tells it, always the same.
+        built += [
+            _build_calls_worker(client, settings, models_queue(queue, limit.key), calls, interceptors, limit.per_second)
+            for limit in routing.limits
+        ]
+    if routing.roles and routing.has(Role.TOOLS):
+        built.append(_build_calls_worker(client, settings, tools_queue(queue), [activities.call_tool], interceptors))
+    return tuple(built)
+
+
+def _interceptors(parts: Parts) -> Sequence[Interceptor]:
+    """What stands around each activity: the count of lost attempts, and spans if they are exported."""
+    return [LostAttempts(parts.metrics.note_recovery), *parts.traces.interceptors]
+
+
+def _build_turns_worker(
+    client: temporalio.client.Client,
+    settings: Settings,
+    activities: Sequence[Callable[..., Any]],
+    runner: WorkflowRunner | None,
+    interceptors: Sequence[Interceptor],
+) -> Worker:
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentTurn, NotifyWebhook, KnockAtSession],
-        activities=[close_as_canceled, *(getattr(activities, field.name) for field in dataclasses.fields(activities))],
+        workflows=[AgentTurn, NotifyWebhook, KnockAtSession, SweepRetention],
+        activities=activities,
         workflow_runner=runner or production_runner(),
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
@@ -203,6 +265,31 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=settings.shutdown_grace,
+        interceptors=interceptors,
+        deployment_config=deployment_config(settings),
+        patch_activation_callback=patch_activation(settings.held_patches),
+    )
+
+
+def _build_calls_worker(
+    client: temporalio.client.Client,
+    settings: Settings,
+    queue: str,
+    activities: Sequence[Callable[..., Any]],
+    interceptors: Sequence[Interceptor],
+    per_second: float | None = None,
+) -> Worker:
+    """A worker of calls alone; with ``per_second`` the server gives out no more of them, over all workers."""
+    return Worker(
+        client,
+        task_queue=queue,
+        activities=activities,
+        max_concurrent_activities=settings.max_activities,
+        max_task_queue_activities_per_second=per_second,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=settings.shutdown_grace,
+        interceptors=interceptors,
     )
 
 
@@ -211,20 +298,13 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
 
     Its task queue is its own, and is named in the definitions of the turns that this process opens.
     """
-    if not any(server.stateful for agent in parts.agents.values() for server in agent.mcp_servers):
+    stateful = any(server.stateful for agent in parts.agents.values() for server in agent.mcp_servers)
+    if not stateful or not settings.routing.has(Role.TURNS):
         return None
     parts.mcp.queue = f"{settings.task_queue}-{uuid.uuid4().hex}"
     contexts = TurnContexts(parts.store, os.environ)
     tools = _tools(parts, Definitions(parts.store), _recordings(settings, parts), contexts)
-    return Worker(
-        client,
-        task_queue=parts.mcp.queue,
-        activities=[tools.call_tool],
-        max_concurrent_activities=settings.max_activities,
-        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=settings.shutdown_grace,
-    )
+    return _build_calls_worker(client, settings, parts.mcp.queue, [tools.call_tool], _interceptors(parts))
 
 
 @activity.defn(name="store")
@@ -233,12 +313,13 @@ async def _do_nothing() -> None:
 
 
 def build_store_worker(client: temporalio.client.Client, settings: Settings, store: Store) -> Worker:
-    """A worker that only tells, as a poller's identity, which store this process uses."""
+    """A worker that only tells, as a poller's identity, which store and keys this process uses, and its roles."""
+    keyring = codec_of(client.data_converter).keyring
     return Worker(
         client,
         task_queue=store_queue(settings.task_queue),
         activities=[_do_nothing],
-        identity=WorkerStore.worker_store_of(store).identity,
+        identity=WorkerStore.worker_store_of(store, settings.roles, keyring).identity,
         max_concurrent_activities=1,
         max_concurrent_activity_task_polls=1,
     )
@@ -272,24 +353,8 @@ def _tools(parts: Parts, definitions: Definitions, recordings: Recordings, conte
         recordings=recordings,
         contexts=contexts,
         secrets=parts.secrets,
+        traces=parts.traces,
     )
-
-
-async def check_search_attributes(client: temporalio.client.Client) -> None:
-    """Refuse a cluster that lacks our search attributes."""
-    request = operator.ListSearchAttributesRequest(namespace=client.namespace)
-    try:
-        known = await client.operator_service.list_search_attributes(request)
-    except RPCError as error:
-        raise SearchAttributesError(
-            f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off without them"
-        ) from error
-    missing = sorted(set(SearchAttribute) - set(known.custom_attributes))
-    if missing:
-        raise SearchAttributesError(
-            f"the cluster lacks the search attributes {', '.join(missing)}; run 'perdure setup' once, "
-            "or set PERDURE_SEARCH_ATTRIBUTES=off"
-        )
 
 
 async def run(settings: Settings, agents: Mapping[str, Agent], registered: Registered) -> None:
@@ -303,23 +368,33 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         sdk, own, health = SdkMetrics(), registry(), Health()
         if listener is not None:
             await stack.enter_async_context(serve_pages(listener, health, lambda: metrics_page(own, sdk)))
-        client = await connect(runtime=sdk.runtime)
-        if settings.recording_mode != "replay":
+        metrics, keyring, lacking = (
+            Metrics(own, tenants=settings.metrics_tenants),
+            load_keyring(settings),
+            LackingKeys(),
+        )
+        converter = make_converter(keyring, failed=lambda error: lacking.note(error, metrics))
+        client = await connect(converter, runtime=sdk.runtime)
+        check_keys(marks_of(keyring), await worker_stores(client, settings.task_queue), settings.task_queue)
+        if settings.recording_mode != "replay" and set(settings.roles) != {Role.TOOLS}:
             await warm_up(model for agent in agents.values() for model in agent.models)
         if settings.search_attributes == "on":
             await check_search_attributes(client)
-        metrics = Metrics(own)
-        store = await Store.open(settings.store_url, upgrade=True, observe=metrics.store_operation)
+        store = await open_store(settings, upgrade=settings.migrate == "auto", observe=metrics.store_operation)
         await stack.enter_async_context(store)
-        own.register(people := PeopleCollector(lambda: _people_waited_for(store, client)))
-        stack.callback(own.unregister, people)
+        own.register(fleet := StoreCollector(FleetFigures(store, client, settings).read))
+        stack.callback(own.unregister, fleet)
         await store.register_agents([agent.definition for agent in agents.values()])
+        await ensure_sweeps(client, settings.task_queue, agents.values(), store.id)
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)
         secrets = secret_values(agents.values(), os.environ)
-        mcp = McpServers(agents.values(), secrets)
+        if (tracing := Tracing.started("perdure-worker", lambda text: redact_text(text, secrets))) is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
+        mcp = McpServers(agents.values(), secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
         stack.push_async_callback(mcp.close)
-        health.notes = mcp.troubles
+        own.register(McpCollector(mcp.usable))
+        health.notes = lambda: [*mcp.troubles(), *lacking.troubles()]
         parts = Parts(
             store=store,
             agents=agents,
@@ -328,32 +403,23 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             secrets=secrets,
             search_attributes=settings.search_attributes == "on",
             fail_workflows=settings.fail_workflows,
+            moves=settings.versioning == "rotate",
             mcp=mcp,
             inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
             egress=settings.egress,
+            traces=Traces(tracing),
         )
         pinned = build_pinned_worker(client, settings, parts)
-        worker = build_worker(client, settings, parts)
+        workers = build_workers(client, settings, parts)
         settle_heap()
         if pinned is not None:
             await stack.enter_async_context(pinned)
         await _warn_of_other_stores(client, settings, store)
+        if settings.routing.has(Role.TURNS):
+            await tell_version(client, settings)
         await stack.enter_async_context(build_store_worker(client, settings, store))
-        await _poll(worker, health, stopping)
+        await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
-
-
-async def _people_waited_for(store: Store, client: temporalio.client.Client) -> PeopleWaitedFor:
-    """What the metric says: without turns that Temporal has ended, as long as it can be asked."""
-
-    async def ask(begun: Mapping[str, datetime]) -> Mapping[str, Closure]:
-        try:
-            async with asyncio.timeout(VISIBILITY_PATIENCE):
-                return await closures(client, begun)
-        except (ClientError, TimeoutError):
-            return {}
-
-    return await people_waited_for(store, ask)
 
 
 def settle_heap() -> None:
@@ -365,16 +431,17 @@ def settle_heap() -> None:
     gc.freeze()
 
 
-async def _poll(worker: Worker, health: Health, stopping: asyncio.Event) -> None:
-    running = asyncio.create_task(worker.run())
+async def _poll(workers: Sequence[Worker], health: Health, stopping: asyncio.Event) -> None:
+    running = [asyncio.create_task(worker.run()) for worker in workers]
     asked = asyncio.create_task(stopping.wait())
     health.ready, health.reason = True, "ready"
-    logger.info("polling", extra={"task_queue": worker.task_queue, "pid": os.getpid()})
-    await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+    for worker in workers:
+        logger.info("polling", extra={"task_queue": worker.task_queue, "pid": os.getpid()})
+    await asyncio.wait([*running, asked], return_when=asyncio.FIRST_COMPLETED)
     health.ready, health.reason = False, "draining"
-    if running.done():
+    if any(task.done() for task in running):  # a worker ends by itself only when it fails
         asked.cancel()
     else:
         logger.info("draining", extra={"pid": os.getpid()})
-        await worker.shutdown()
-    await running
+    await asyncio.gather(*(worker.shutdown() for worker in workers))
+    await asyncio.gather(*running)

@@ -6,7 +6,7 @@ import temporalio.client
 
 from perdure.activities.errors import permanent, runtime_error, transient
 from perdure.activities.schedules import Send
-from perdure.client import Client, ClientError, RequestRefusedError, SessionBusyError, UnknownSessionError
+from perdure.client import BlockedError, Client, ClientError, RequestRefusedError, SessionBusyError, UnknownSessionError
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.schedules import Knock
 from perdure.settings import Settings
@@ -29,6 +29,8 @@ def sender(settings: Settings) -> Send:
             raise transient(runtime_error(ReasonCode.REQUEST_INVALID, str(error)), RETRY) from None
         except UnknownSessionError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, str(error))) from None
+        except BlockedError as error:
+            raise permanent(runtime_error(ReasonCode.REQUEST_BLOCKED, str(error))) from None
         except RequestRefusedError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
         except StoreError as error:
@@ -47,5 +49,6 @@ async def _send(client: Client, knock: Knock, request_id: str) -> int | None:
         request_id=request_id,
         context=knock.context,
         by=knock.by,
+        priority=knock.priority,
     )
     return turn.turn or await turn.number()

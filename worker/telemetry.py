@@ -23,9 +23,12 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
+from perdure import tracing
+from perdure.activities.metrics import Metrics
 from perdure.activities.tool_runner import masked
-from perdure.contracts.errors import ErrorDetail, code_of_kind
+from perdure.contracts.errors import DecryptionError, ErrorDetail, UnknownKeyError, code_of_kind
 from perdure.contracts.values import JsonValue
+from perdure.security.keyring import KEY_ID_FORM
 from perdure.security.redaction import mask_arguments, redact_text
 
 SDK_PAGE_SECONDS = 5.0
@@ -49,6 +52,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage(), secrets),
+            **tracing.current(),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         plain = {name: _to_json(value) for name, value in extra.items()}
@@ -189,6 +193,29 @@ class Health:
         self.reason = "starting"
         self.notes: Callable[[], list[str]] = list
         """What else an operator should know; it does not make the worker unready."""
+
+
+MOST_LACKING = 20
+"""Keys that content is encrypted with and a worker lacks, of which it tells by name."""
+
+
+class LackingKeys:
+    """The keys that content here is encrypted with and this worker does not have, counted and told once each."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def note(self, error: UnknownKeyError | DecryptionError, metrics: Metrics) -> None:
+        """Count a payload that could not be decrypted."""
+        key_id = error.key_id if KEY_ID_FORM.fullmatch(error.key_id) else "other"
+        metrics.codec_failures.labels(key_id).inc()
+        if key_id not in self._told and len(self._told) < MOST_LACKING:
+            self._told[key_id] = str(error)
+            logging.getLogger("perdure.worker").error("content cannot be decrypted: %s", error)
+
+    def troubles(self) -> list[str]:
+        """A line for each."""
+        return list(self._told.values())
 
 
 @asynccontextmanager

@@ -1,8 +1,7 @@
-"""The durable turn: it is opened, told by :func:`perdure.engine.turn.run_turn`, and recorded as ended.
+"""The workflow of a turn: it opens the turn, runs :func:`perdure.engine.turn.run_turn`, and commits its end.
 
-The workflow is the story's world: each thing that the story asks for is an activity, a timer or a child workflow here,
-and survives whatever happens meanwhile. What it may import is in the architecture page; it reads no clock but
-Temporal's and draws no random number.
+It is the engine's ``World`` on Temporal: whatever the engine asks for is an activity, a timer or a child workflow here.
+What it may import is in the architecture page; it reads no clock but Temporal's and draws no random number.
 
 Long, because a turn's beginning, its world and its close share what came in and how far the turn is.
 """
@@ -26,6 +25,7 @@ from perdure.contracts.turns import (
     CancelRequest,
     CommitTurn,
     Continuation,
+    OpenedTurn,
     OpenTurn,
     QueuedMessage,
     StopReason,
@@ -39,16 +39,16 @@ from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Carried, Place, TurnState
 from perdure.engine.turn import Turn, note_end, run_turn, state_of
-from perdure.engine.world import StandStill
-from perdure.workflows import failures, options, stubs, visibility
+from perdure.engine.world import WaitForUnpause
+from perdure.workflows import failures, options, stubs, versions, visibility
 from perdure.workflows.delegates import Background, Children, collect, read_outcome
 from perdure.workflows.handlers import Handlers, Opened, Refused, read_input, unreadable
 
 GROWTH = 8
-"""A history that has grown by this factor since the server first suggested a fresh one is long."""
+"""A history is long once it has grown by this factor since the server first suggested continue-as-new."""
 
 LONGEST_HISTORY = (40_000, 40_000_000)
-"""Events and bytes of a long history whatever the server suggested, a fifth below the server's own limits."""
+"""Events and bytes at which a history is long in any case: a fifth below the server's limits."""
 
 Running = workflow.ActivityHandle[Any]
 
@@ -60,7 +60,9 @@ class AgentTurn(Handlers):
     """One turn of an agent in the session that the workflow id names.
 
     Its input is a :class:`TurnRequest`, its result a :class:`TurnResult`. Input that is no request fails the
-    workflow; everything after that, refused agents and failed models included, completes it with a result.
+    workflow. Everything after that, refused agents and failed models included, completes it with a result, unless
+    ``PERDURE_FAIL_WORKFLOWS`` has errors close it as Failed and cancels as Canceled. Temporal's own cancel closes it as
+    Canceled in any case.
     """
 
     @workflow.init
@@ -70,10 +72,11 @@ class AgentTurn(Handlers):
         self._fails_workflow = False
         self._background = Background()
         self._suggested_at: tuple[int, int] | None = None
+        self._moved_from = ""
 
     @workflow.run
     async def run(self, *given: JsonValue) -> TurnResult:
-        """Carry out the turn, or go on with one that rotated."""
+        """Run the turn, or the rest of one that rotated, and then the next if messages wait."""
         try:
             self._request = asked = _parse(given)
         except ApplicationError as error:
@@ -90,11 +93,12 @@ class AgentTurn(Handlers):
         else:
             carried = Carried.model_validate(asked.carried)
             self.turn = Turn(carried.turn, carried.place)
+            self._moved_from = carried.moved_from
             origin = carried.turn.origin
             self.opened = Opened(turn=origin.turn, request_id=origin.request_id, last_turn=origin.turn)
             self._fails_workflow = origin.fails_workflow
             self.shown_state = visibility.state_shown()
-            # What came in before this line waits in the mailbox already; what was carried is older.
+            # Handlers may have run before this line: what they put into the mailbox is newer than what was carried.
             self.mail = carried.mail.followed_by(self.mail)
         if self.mail.paused is not None:
             self._deadline.hold("pause")
@@ -125,7 +129,7 @@ class AgentTurn(Handlers):
         return self._turn.state
 
     async def _open(self, request: Continuation) -> TurnState | TurnResult:
-        """Open the turn; a request that was refused or carried out before gives its result at once."""
+        """Open the turn; a result instead of a state if the request is refused, or was carried out before."""
         info = workflow.info()
         self.opened = None
         self.mail = replace(self.mail, queued=(*request.queued, *self.mail.queued), paused=request.paused)
@@ -137,8 +141,9 @@ class AgentTurn(Handlers):
             request_id=request.request_id or info.run_id,
             run_started_at=info.start_time,
         )
+        self.request_id = opening.request_id
         try:
-            opened = await self._await_fully(workflow.start_activity(stubs.open_turn, opening, **options.opening()))
+            opened = await self._await_opened(opening)
         except ActivityError as error:
             self.opened = Refused(failures.detail(error, "runtime"))
             self._fails_workflow = failures.fails_workflow(error)
@@ -154,8 +159,21 @@ class AgentTurn(Handlers):
         visibility.show_start(state)
         return state
 
+    async def _await_opened(self, opening: OpenTurn) -> OpenedTurn:
+        """Wait until the turn is open, also while it waits for a slot. A turn stopped meanwhile opens without one."""
+        opening = replace(opening, stopped=self.stopped)
+        running = workflow.start_activity(stubs.open_turn, opening, **options.opening())
+        await self._until(running.done)
+        if not running.done() and not opening.stopped and workflow.patched("stop-before-opening"):
+            running.cancel()
+            await self._await_fully(asyncio.gather(running, return_exceptions=True))
+            # If the cancelled attempt did open the turn, this one finds it.
+            stopped = replace(opening, stopped=True)
+            running = workflow.start_activity(stubs.open_turn, stopped, **options.opening())
+        return await self._await_fully(running)
+
     def hear_delegates(self) -> None:
-        """Charge the turn for the delegates in the background that have ended."""
+        """Charge the turn for the background delegates that have ended."""
         self._turn.state = self._background.charge(self._state)
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
@@ -165,6 +183,7 @@ class AgentTurn(Handlers):
             stubs.generate,
             action,
             summary=visibility.generation_summary(self._state, action),
+            task_queue=self._state.policy.queue,
             **options.generation(self._state.policy),
         )
         (outcome,) = await self._settle([running])
@@ -177,6 +196,7 @@ class AgentTurn(Handlers):
             stubs.compact,
             action,
             summary=visibility.compaction_summary(action),
+            task_queue=self._state.policy.compaction_queue,
             **options.generation(self._state.policy),
         )
         (outcome,) = await self._settle([running])
@@ -200,31 +220,31 @@ class AgentTurn(Handlers):
         )
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
-        """Tell people what the turn waits for, or readers what was decided, also if the turn is stopped meanwhile."""
+        """Write what the turn waits for, or what was decided, into the event log. A stop does not interrupt this."""
         visibility.show_action(self, action)
         asking = workflow.start_activity(
             stubs.ask, action, summary=visibility.asking_summary(action), **options.bookkeeping()
         )
         try:
             return await self._await_fully(asking)
-        except ActivityError as error:  # only of a replay that parts from its recording
+        except ActivityError as error:  # a replay differs from its recording, or the store refuses
             return Failed(failures.detail(error, "people"))
 
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
-        """Wait for a reply, in this workflow alone: no activity, and no time of the budget."""
+        """Wait for a reply without an activity. The time budget does not count this wait."""
         visibility.show_action(self, action)
         self._deadline.hold("people")
         left = None if action.until is None else max(action.until - workflow.now(), timedelta(0))
         await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
         return self._deadline.release("people", self._state)
 
-    async def stand_still(self, action: StandStill) -> None:
-        """Wait for the end of the pause, in this workflow alone: no activity, and no time of the budget."""
+    async def wait_for_unpause(self, action: WaitForUnpause) -> None:
+        """Wait for the end of the pause without an activity. The time budget does not count this wait."""
         visibility.show_action(self, action)
         await self._until(lambda: self.mail.paused is None)
 
     async def wait(self, seconds: float) -> None:
-        """Wait before the model is told of its failure; a stop ends the wait."""
+        """Wait, in seconds, before the model reads that its last call failed. A stop ends the wait."""
         await self._until(lambda: False, timedelta(seconds=seconds))
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
@@ -236,7 +256,10 @@ class AgentTurn(Handlers):
         return None if self.stopped else failures.of_tools(called, settled)
 
     async def delegate(self, action: CallDelegates) -> list[delegates.End]:
-        """Have the delegates work in parallel; a stop ends them first, and what they used is charged all the same."""
+        """Run the delegates in parallel, and wait until those of the foreground have ended.
+
+        A stop cancels them. Their ends are returned all the same, so that the turn is charged for what they spent.
+        """
         visibility.show_action(self, action)
         children = Children([start for start in action.starts if not start.call.background])
         self._background.start(beside := [start for start in action.starts if start.call.background])
@@ -247,7 +270,7 @@ class AgentTurn(Handlers):
         return [None if start.call.background else next(waited) for start in action.starts]
 
     async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
-        """Wait for delegates in the background; a stop only ends the wait, as the turn then ends them."""
+        """Wait for background delegates. A stop ends the wait, not the delegates: the turn's end cancels them."""
         visibility.show_action(self, action)
         if action.ends:
             ends = self._background.cancel(action, self._why_stopped)
@@ -261,7 +284,7 @@ class AgentTurn(Handlers):
         return read_outcome(action.call, outcome)
 
     async def _until(self, condition: Callable[[], bool], at_most: timedelta | None = None) -> None:
-        """Wait for a condition, and no longer than until the turn is stopped."""
+        """Wait until the condition holds, the turn is stopped, or the time ``at_most`` is over."""
         with contextlib.suppress(TimeoutError):
             try:
                 await workflow.wait_condition(lambda: self.stopped or condition(), timeout=at_most)
@@ -274,23 +297,23 @@ class AgentTurn(Handlers):
             tool,
             call,
             result_type=ToolOutcome,
-            task_queue=policy.task_queue,
+            task_queue=policy.task_queue or self._state.policy.tool_queue,
             summary=visibility.tool_summary(call),
             **options.tool_call(policy, self._state.lost_queues),
         )
 
     @property
     def _why_stopped(self) -> str:
-        """What delegates read of it that end with the turn."""
+        """The reason that delegates are given when they are cancelled with the turn."""
         if self.mail.cancel is not None:
             return self.mail.cancel.reason
         return "its caller's time is used up" if self._deadline.past else "its caller has ended"
 
     async def _settle(self, running: list[Running]) -> list[Any]:
-        """The result or the failure of each; when the turn is stopped first, they are cancelled.
+        """Wait for activities, and return the result or the failure of each. A stop cancels them.
 
-        The signal and the deadline only set values, which the condition reads. A result that comes in the activation
-        of the cancel is lost to asyncio's own ``CancelledError``; the commit finds it in the store.
+        A signal or the deadline only sets a value, which the wait reads. A result in the same activation as the cancel
+        gets lost behind asyncio's own ``CancelledError``; the commit finds it in the store.
         """
         await self._until(lambda: all(handle.done() for handle in running))
         if self.stopped:
@@ -304,7 +327,7 @@ class AgentTurn(Handlers):
         return list(settled)
 
     async def _await_fully(self, future: "asyncio.Future[Result]") -> "Result":
-        """Await to the end: Temporal's cancel becomes a request like the signal's, which the turn carries out."""
+        """Await a future to its end. A cancel by Temporal meanwhile is noted like the cancel signal, not raised."""
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -312,20 +335,26 @@ class AgentTurn(Handlers):
             return await future
 
     def _note_temporal_cancel(self) -> None:
-        if workflow.cancellation_reason() == TURN_CANCELLED:  # which the turn itself has requested
+        if workflow.cancellation_reason() == TURN_CANCELLED:  # this run requested it itself, to close as Canceled
             return
         self._cancelled_by_temporal = True
         self.mail = limits.stop(self.mail, CancelRequest(reason="cancelled through Temporal"), workflow.now())
 
     @property
     def _may_rotate(self) -> bool:
-        """Whether the server suggests a fresh history, and no delegate works whose end a new run would not hear."""
-        return workflow.info().is_continue_as_new_suggested() and self._background.have_all_ended(self._state)
+        """Whether a fresh history is due and no background delegate runs: a new run would not hear its end."""
+        due = workflow.info().is_continue_as_new_suggested() or self._may_move
+        return due and self._background.have_all_ended(self._state)
+
+    @property
+    def _may_move(self) -> bool:
+        """Whether the turn is to rotate because another version of the workers has become its target."""
+        return self._state.origin.moves and versions.is_another_target(self._moved_from)
 
     def _has_grown_long(self) -> bool:
-        """Whether the history comes near the server's limit: eight times as long as when it was first suggested to end.
+        """Whether the history nears the limit at which the server terminates the workflow.
 
-        By default a server suggests that at 4,096 events or 4 MB and ends a workflow at 51,200 events or 50 MB.
+        By default a server suggests continue-as-new at 4,096 events or 4 MB, and terminates at 51,200 events or 50 MB.
         """
         info = workflow.info()
         now = info.get_current_history_length(), info.get_current_history_size()
@@ -334,18 +363,19 @@ class AgentTurn(Handlers):
         return any(reached >= min(GROWTH * first, most) for reached, first, most in longest)
 
     async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
-        """Go on in a fresh history if that is due, between two steps or while people are waited for.
+        """Go on in a fresh history if one is due, between two steps or while the turn waits for people.
 
-        A new run would not hear the ends of delegates: a caller works on beside them until its history has grown long,
-        and then waits for them.
+        A new run would not hear the ends of background delegates. So a caller keeps its history while they run; once
+        it is long, the caller waits for them first.
 
         Returns:
-            Whether something was waited for, so that another action may be next.
+            True if the turn waited and goes on in this run, so that another action may be next.
         """
-        if not workflow.info().is_continue_as_new_suggested():
+        suggested = workflow.info().is_continue_as_new_suggested()
+        if not (suggested or self._may_move):
             return False
         if not self._background.have_all_ended(self._state):
-            if isinstance(action, WaitForPeople) or not self._has_grown_long():
+            if isinstance(action, WaitForPeople) or not suggested or not self._has_grown_long():
                 return False
             visibility.show_action(self, delegates.await_one(self._state))
             await self._until(lambda: self._background.have_all_ended(self._state))
@@ -358,8 +388,10 @@ class AgentTurn(Handlers):
     def _rotate(self, place: Place) -> NoReturn:
         state = self._background.charge(self._state)
         state = replace(state, waited=state.waited + self._deadline.settle())
-        carried = Carried(turn=state, mail=self.mail, place=place)
-        # The store has the rest of the request by now. A request without an id goes by that of its first run.
+        moves = state.origin.moves
+        moved_from = versions.own_version() if moves else ""
+        carried = Carried(turn=state, mail=self.mail, place=place, moved_from=moved_from)
+        # The store has what is left out here. A request without an id goes by the id of its first run.
         request = replace(
             self._request,
             request_id=carried.turn.origin.request_id,
@@ -370,7 +402,7 @@ class AgentTurn(Handlers):
             files=(),
             carried=carried.model_dump(mode="json", exclude_defaults=True),
         )
-        workflow.continue_as_new(request)
+        workflow.continue_as_new(request, initial_versioning_behavior=versions.newest() if moves else None)
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         """Record the end. A cancel that comes now is too late to change it."""
@@ -382,12 +414,12 @@ class AgentTurn(Handlers):
         )
         try:
             result = await self._await_fully(committing)
-        except ActivityError as error:  # the store has lost the turn, or cannot hold its end: Temporal has this one
+        except ActivityError as error:  # the store lost the turn, or cannot hold its end: only Temporal has this result
             result = failures.result_of_lost_commit(self._state, action, failures.detail(error, "runtime"))
         visibility.show_end(self._state, result)
         last_hooks = hooks.at_the_end(self._state, action, result, workflow.now())
         if last_hooks is not None:
-            with contextlib.suppress(ActivityError):  # they change nothing, also where they fail
+            with contextlib.suppress(ActivityError):  # they change nothing, not even by a failure
                 await self._await_fully(self._start_hooks(last_hooks))
         return result
 
@@ -406,7 +438,7 @@ class AgentTurn(Handlers):
         return self._close(result)
 
     async def _request_cancel(self) -> None:
-        """Request Temporal's cancel of this run, which can then close as Canceled. A message may come meanwhile."""
+        """Request Temporal's cancel of this run, or it could not close as Canceled. Messages may come meanwhile."""
         if self._cancelled_by_temporal:
             return
         asking = workflow.start_activity(stubs.close_as_canceled, **options.bookkeeping())
@@ -432,7 +464,7 @@ class AgentTurn(Handlers):
         return result
 
     async def _finish_handlers(self) -> None:
-        """Let the messages that have come in be taken; all that a handler ever waits for is the turn's number."""
+        """Wait until all handlers have finished. They wait for nothing but the turn's number."""
         if not workflow.all_handlers_finished():
             finished = workflow.wait_condition(workflow.all_handlers_finished)
             await self._await_fully(asyncio.ensure_future(finished))
@@ -443,7 +475,8 @@ class AgentTurn(Handlers):
         request = messages.request_of(
             first, store=origin.store if origin else "", tenant=origin.tenant if origin else ""
         )
-        workflow.continue_as_new(replace(request, queued=tuple(rest), paused=self.mail.paused))
+        asked = replace(request, queued=tuple(rest), paused=self.mail.paused)
+        workflow.continue_as_new(asked, initial_versioning_behavior=versions.newest())
 
     async def _drop_the_queue(self) -> None:
         """Temporal's cancel ends the execution: give each waiting message its own turn, ended as cancelled."""
@@ -461,7 +494,7 @@ class AgentTurn(Handlers):
 
 
 def _parse(given: Sequence[JsonValue]) -> Continuation:
-    """Read the input. Only a run before this one, or the caller of a delegate, sends what no other caller may."""
+    """Read the input. Fields that only perdure sends are taken from the run before this one, or a delegate's caller."""
     what, send = "turn request", '{"agent": "name", "prompt": "text"}'
     asked = read_input(given, Continuation, what=what, send=send)
     info, delegated = workflow.info(), asked.delegated

@@ -1,6 +1,6 @@
-"""Delegates as child workflows: each is a turn in its own session, started, waited for and cancelled by its caller.
+"""Delegates as child workflows: each is a turn in its own session, started, awaited and cancelled by its caller.
 
-What a delegate came to whose workflow says nothing is in the store.
+If the child workflow closes without a result, the result is read from the store.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from perdure.engine.state import TurnState
 from perdure.workflows import failures, options, stubs, visibility
 
 ASKED_AGAIN = timedelta(seconds=1)
-"""Wait before a delegate that runs already is started once more; it doubles."""
+"""Wait before a delegate whose session is still busy is started again; it doubles each time."""
 
 LONGEST_WAIT = timedelta(minutes=5)
-"""Upper bound of that wait: a delegate may work for days, and each start stands in the caller's history."""
+"""Upper bound of that wait. It may last days, and each start adds events to the caller's history."""
 
 
 async def account_for(start: StartDelegate) -> TurnResult | None:
-    """What a delegate came to that Temporal has ended; its turn is closed, if nobody did. None if it never began.
+    """Commit the turn of a delegate whose workflow Temporal ended, and return its result; None if it never began.
 
-    The turn of a delegate is the only one of its session.
+    A turn that is committed already keeps its result. The turn is number 1: a delegate's session has no other.
     """
     commit = CommitTurn(
         session=start.session,
@@ -67,10 +67,10 @@ Handle = workflow.ChildWorkflowHandle[object, TurnResult]
 
 
 class Children:
-    """Some delegates that run at the same time.
+    """Child workflows of delegates that run at the same time.
 
-    A caller that is terminated has Temporal cancel them. One that is stopped signals them: they then end with a result,
-    so that what they used is charged.
+    If their caller is terminated, Temporal cancels them (its parent close policy). If it is stopped, it signals them:
+    they then end with a result, and the caller is charged for what they spent.
     """
 
     def __init__(self, starts: Sequence[StartDelegate]) -> None:
@@ -82,16 +82,16 @@ class Children:
 
     @property
     def ended(self) -> bool:
-        """Whether all of them have."""
+        """Whether all of the delegates have ended."""
         return all(task.done() for task in self.running)
 
     def cancel(self, reason: str) -> None:
-        """Ask all of them to end as cancelled, also those that are just being started."""
+        """Signal every delegate to end as cancelled, as soon as it has started."""
         self._reason = reason
-        self._signals += [asyncio.create_task(self._tell(handle)) for handle in self._handles]
+        self._signals += [asyncio.create_task(self._send_cancel(handle)) for handle in self._handles]
 
     async def results(self) -> list[TurnResult | ErrorDetail]:
-        """What each has come to, once all have ended: its result, or why there is none."""
+        """Wait until all delegates have ended; the result of each, or why it has none, in the order of the starts."""
         ended = await asyncio.gather(*self.running)
         await asyncio.gather(*self._signals)
         return list(ended)
@@ -101,14 +101,18 @@ class Children:
         self.begun = True
         self._handles.append(handle)
         if self._reason is not None:
-            await self._tell(handle)
+            await self._send_cancel(handle)
         try:
             return await handle
         except ChildWorkflowError as error:
             return failures.result_in(error.cause) or await account_for(start) or _lost(_why(error))
 
     async def _start(self, start: StartDelegate) -> Handle:
-        """Start it; one that runs already, for a run of its caller before a reset, ends first, and keeps its result."""
+        """Start a delegate.
+
+        After a reset of the caller the delegate of the reset run may still work. Then wait until that one has ended:
+        a start with the same request finds its result.
+        """
         wait = ASKED_AGAIN
         while True:
             try:
@@ -130,49 +134,53 @@ class Children:
         self.begun = True
         stopped = self._reason is not None
         if stopped:
-            await self._tell(workflow.get_external_workflow_handle(start.session))
+            await self._send_cancel(workflow.get_external_workflow_handle(start.session))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._reason is not None and not stopped, timeout=wait)
         return ASKED_AGAIN if self._reason is not None else min(2 * wait, LONGEST_WAIT)
 
-    async def _tell(self, handle: Handle | workflow.ExternalWorkflowHandle[object]) -> None:
+    async def _send_cancel(self, handle: Handle | workflow.ExternalWorkflowHandle[object]) -> None:
         with contextlib.suppress(FailureError):  # it has ended meanwhile
             await handle.signal(Signal.CANCEL, CancelRequest(reason=self._reason or ""))
 
 
 class Background:
-    """The delegates of a turn that work while it goes on, each by its session."""
+    """The background delegates of a turn, by session."""
 
     def __init__(self) -> None:
         self._children: dict[str, Children] = {}
 
     def start(self, starts: Sequence[StartDelegate]) -> None:
-        """Start them."""
+        """Start delegates in the background."""
         self._children |= {start.session: Children((start,)) for start in starts}
 
     def have_begun(self, starts: Sequence[StartDelegate]) -> bool:
-        """Whether the server has begun each of them, or could not."""
+        """Whether each delegate's workflow has started, or failed to start."""
         children = [self._children[start.session] for start in starts]
         return all(child.begun or child.ended for child in children)
 
     def has_come(self, state: TurnState, action: AwaitDelegates) -> bool:
-        """Whether that has come which the action waits for: the ends of all, or of one unless limits were raised."""
+        """Whether the wait is over.
+
+        A call of the model waits until all its delegates have ended. Without one the turn waits until any has ended,
+        or until raised limits let it go on without.
+        """
         ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
         return all(ends) if action.call is not None else any(ends) or not waits_for_grants(state)
 
     def have_all_ended(self, state: TurnState) -> bool:
-        """Whether none of them works any more."""
+        """Whether the workflow of every delegate that the state counts as running has ended."""
         return all(self._children[delegate.session].ended for delegate in state.running)
 
     async def cancel(self, action: AwaitDelegates, reason: str) -> None:
-        """Ask them to end as cancelled, and wait until they have."""
+        """Signal delegates to end as cancelled, and wait until they have ended."""
         for session in action.sessions:
             self._children[session].cancel(reason)
         for session in action.sessions:
             await self._children[session].results()
 
     def charge(self, state: TurnState) -> TurnState:
-        """The state with those that have ended charged for."""
+        """The state charged for the delegates that have ended since the last call."""
         for delegate in state.running:
             child = self._children[delegate.session]
             if child.ended:
@@ -181,7 +189,7 @@ class Background:
 
 
 def collect(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle[ToolOutcome]:
-    """Have what delegates came to written as the result of the call that has waited for them."""
+    """Start the activity that writes the delegates' results as the result of the call that waited for them."""
     return workflow.start_activity(
         stubs.collect_delegates,
         delegates.collect(state, action),
@@ -191,7 +199,7 @@ def collect(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle
 
 
 def read_outcome(call: PlannedCall, outcome: ToolOutcome | BaseException) -> ToolOutcome | None:
-    """The result of that call, or why it could not be written."""
+    """The outcome of that call, or an error if it could not be written; None if the activity was cancelled."""
     if isinstance(outcome, ActivityError) and not is_cancelled_exception(outcome):
         return failed_outcome(call.call_id, failures.detail(outcome, call.tool))
     return outcome if isinstance(outcome, ToolOutcome) else None

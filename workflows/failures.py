@@ -1,4 +1,4 @@
-"""What a turn makes of a failed activity: the facts for the model, the result and the people who look for the cause."""
+"""Failed activities and failed turns: the facts of a failure for the model, for the result and for people."""
 
 import contextlib
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ MEMO_OUTPUT = 1_000
 
 
 def result_of_refusal(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
-    """The result of a request that never became a turn; every field is set, so that the JSON shows each."""
+    """The result of a request that never became a turn. Every field is set explicitly, so that the JSON shows all."""
     result = TurnResult(
         session=opening.session,
         turn=None,
@@ -40,7 +40,7 @@ def result_of_refusal(opening: OpenTurn, error: ErrorDetail) -> TurnResult:
 
 
 def result_of_lost_commit(state: TurnState, commit: CommitTurn, error: ErrorDetail) -> TurnResult:
-    """The result of a turn whose end the store could not record: what the workflow knows of it."""
+    """The result of a turn whose commit the store refused, from what the workflow knows."""
     result = TurnResult(
         session=state.origin.session,
         turn=state.origin.turn,
@@ -70,29 +70,29 @@ def fails_workflow(error: ActivityError) -> bool:
 
 
 def of_turn(result: TurnResult) -> ApplicationError:
-    """What a workflow fails with whose turn did: its first detail is the result."""
+    """The failure that closes the workflow of a failed or cancelled turn; its first detail is the turn's result."""
     code = result.reason_code or result.stop_reason
     return ApplicationError(result.error or code, result, type=code, non_retryable=True)
 
 
 def result_in(error: BaseException | None) -> TurnResult | None:
-    """The result of the turn whose workflow failed with it; None of any other failure."""
+    """The turn's result in a failure that :func:`of_turn` made; None in any other."""
     with contextlib.suppress(IndexError, ValidationError):
         return TurnResult.model_validate(error.details[0]) if isinstance(error, ApplicationError) else None
     return None
 
 
 def for_memo(result: TurnResult) -> TurnResult:
-    """As much of a result as a memo holds, which stands in every list of workflows."""
+    """The result, cut for the workflow's memo: every list of workflows carries it."""
     small = {"output": result.output[:MEMO_OUTPUT], "value": None, "requests": (), "todos": ()}
     return result.model_copy(update=small)
 
 
 def detail(error: ActivityError, title: str) -> ErrorDetail:
-    """What is known about a failed activity: its own detail if it sent one, else what Temporal says of it."""
+    """The facts of a failed activity: the detail that it sent, or else what Temporal knows of it."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        with contextlib.suppress(IndexError, ValidationError):  # details of somebody else's activity
+        with contextlib.suppress(IndexError, ValidationError):  # a user's own activity may fail with other details
             return ErrorDetail.model_validate(cause.details[0])
         code = code_of_kind(cause.type) if cause.type else ReasonCode.RUNTIME_WORKER_LOST
         return ErrorDetail(code=code, title=title, message=cause.message[:MAX_ERROR_TEXT], type=cause.type or "")
@@ -103,7 +103,7 @@ def detail(error: ActivityError, title: str) -> ErrorDetail:
 
 
 def of_model(error: ActivityError) -> Failed:
-    """A model call that failed for good, and what its tries have cost."""
+    """The failure of a model call that failed for good, with what its tries have cost."""
     paid = Paid()
     if isinstance(error.cause, ApplicationError):
         with contextlib.suppress(IndexError, ValidationError):
@@ -112,7 +112,7 @@ def of_model(error: ActivityError) -> Failed:
 
 
 def of_hooks(outcome: HookResults | BaseException) -> HookResults | Failed:
-    """What came of the activity that calls hooks."""
+    """The results of the activity ``run_hooks``, or its failure."""
     if isinstance(outcome, HookResults):
         return outcome
     if isinstance(outcome, ActivityError):
@@ -121,7 +121,10 @@ def of_hooks(outcome: HookResults | BaseException) -> HookResults | Failed:
 
 
 def of_tools(called: Sequence[PlannedCall], settled: Sequence[Any]) -> ToolResults:
-    """What came of calls, each with its outcome or its failure; a cancelled one has no outcome."""
+    """The outcome of each call, out of its activity's result or failure; a cancelled one has none.
+
+    ``called`` and ``settled`` are in the same order.
+    """
     outcomes: list[ToolOutcome] = []
     aborted: ErrorDetail | None = None
     for planned, outcome in zip(called, settled, strict=True):
@@ -135,7 +138,7 @@ def of_tools(called: Sequence[PlannedCall], settled: Sequence[Any]) -> ToolResul
 
 
 def _of_tool(error: ActivityError, tool: str) -> tuple[ErrorDetail, bool]:
-    """What the model is told of a failed tool activity, and whether it ends the turn."""
+    """The error that the model reads of a failed tool activity, and whether it ends the turn."""
     failure = detail(error, tool)
     if isinstance(error.cause, ApplicationError):
         return failure, True

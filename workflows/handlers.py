@@ -1,6 +1,6 @@
 """The message handlers of a running turn: what clients, operators and people send, and the turn's time limit.
 
-The handlers only write into the mailbox; the turn reads it. So they never wait for work, and cannot lose any.
+The handlers only write into the mailbox, and the turn reads it. So a handler never waits for the turn's work.
 
 Long, because Temporal wants the handlers of a workflow in its class, each with its validator.
 """
@@ -53,10 +53,10 @@ def refuse(code: ReasonCode, message: str) -> ApplicationError:
 def read_input(
     given: Sequence[JsonValue], model: type[Input], *, what: str, send: str, extra: Literal["forbid"] | None = None
 ) -> Input:
-    """Read the one object that a request, a signal or an update has to be; whoever calls may have sent anything.
+    """Parse the input of a request, a signal or an update, which has to be one object; callers may send anything.
 
     Raises:
-        ApplicationError: The input is something else, and no retry can help.
+        ApplicationError: The input is not one such object; non-retryable.
     """
     if len(given) != 1:
         count = "no argument" if not given else "two arguments" if len(given) == 2 else f"{len(given)} arguments"
@@ -73,7 +73,7 @@ def read_input(
 
 
 def or_nothing(given: Sequence[JsonValue]) -> Sequence[JsonValue]:
-    """The input, or an empty object in place of none, for what has no field that is needed."""
+    """The input, or an empty object if there is none: for messages without required fields."""
     return given if any(given) else ({},)
 
 
@@ -92,7 +92,10 @@ def _kind_of(value: JsonValue) -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """The turn has its number; ``last_turn`` is the session's highest, another one if this request was carried out."""
+    """The turn has its number.
+
+    ``last_turn`` is the session's highest number: higher than ``turn`` if the request was carried out before.
+    """
 
     turn: int
     request_id: str
@@ -107,11 +110,11 @@ class Refused:
 
 
 PAUSED = "paused"
-"""What the status query says that a paused turn does."""
+"""The ``doing`` of a paused turn in the status query."""
 
 
 class Deadline:
-    """Watches the time budget; ``past`` says that it is used up. The time stands still while a reason holds it."""
+    """Watches the time budget; ``past`` is true once it is used up. The clock stops while a reason holds it."""
 
     def __init__(self) -> None:
         self.past = False
@@ -120,7 +123,7 @@ class Deadline:
         self._holds = limits.Holds()
 
     def watch(self, state: TurnState) -> None:
-        """Count from the turn's beginning, without the time it waited for people or was paused."""
+        """Count from the turn's beginning, less the time in which it waited for people or was paused."""
         self._counts = True
         limit = state.policy.budgets.seconds
         if limit is None or self._holds.any:
@@ -133,30 +136,30 @@ class Deadline:
 
         self._watching = asyncio.create_task(watch())
 
-    def changed(self, state: TurnState) -> None:
-        """Count to another limit, unless the time stands still right now."""
+    def apply_limit(self, state: TurnState) -> None:
+        """Count to the limit that the state has now, unless the clock is held."""
         if self._counts:
             self._stop_watching()
             self.watch(state)
 
     def hold(self, reason: limits.HoldReason) -> None:
-        """Let the time stand still, for one more reason."""
+        """Stop the clock, for one more reason."""
         self._holds.hold(reason, workflow.now())
         self._stop_watching()
 
     def release(self, reason: limits.HoldReason, state: TurnState) -> timedelta:
-        """Take a reason back; once none is left the time counts again. The time that stood still."""
+        """Take a reason back; once none is left, run the clock again and return the time that it was held."""
         held = self._holds.release(reason, workflow.now())
         if self._watching is None and self._counts:
             self.watch(replace(state, waited=state.waited + held))
         return held
 
     def settle(self) -> timedelta:
-        """The time that has stood still so far, and is not yet in the state."""
+        """Return the time that the clock was held and that the state does not have yet."""
         return self._holds.settle(workflow.now())
 
     def stop(self) -> None:
-        """Count no longer."""
+        """Stop counting for good."""
         self._counts = False
         self._stop_watching()
 
@@ -167,12 +170,13 @@ class Deadline:
 
 
 class Handlers:
-    """The message handlers of a turn, and the mailbox they fill. A reply or limits that come twice do no harm."""
+    """The message handlers of a turn, and the mailbox they fill. Each may receive the same message twice."""
 
     def __init__(self) -> None:
         self.mail: Mailbox = Mailbox()
         self.turn: Turn | None = None
         self.opened: Opened | Refused | None = None
+        self.request_id = ""
         self.activity = "open_turn"
         self.shown_state = RunState.RUNNING
         self._deadline = Deadline()
@@ -184,11 +188,11 @@ class Handlers:
 
     @workflow.signal(name=Signal.CANCEL)
     async def cancel_by_signal(self, *given: JsonValue) -> None:
-        """Cancel a turn; a request that means none is ignored, because a signal cannot be refused."""
+        """Cancel a turn. A request that names no turn of this session is ignored: a signal cannot be refused."""
         request = given[0] if len(given) == 1 else list(given)
         try:
             asked = CancelRequest.model_validate(request or {})
-        except ValidationError:  # whoever sends a signal wants the turn to stop
+        except ValidationError:  # whatever it says, its sender wants the turn to stop
             reason = request if isinstance(request, str) else json.dumps(request, ensure_ascii=False)
             asked = CancelRequest(reason=reason[:200])
         with contextlib.suppress(ApplicationError):
@@ -196,7 +200,7 @@ class Handlers:
 
     @workflow.update(name=Update.CANCEL)
     async def cancel(self, *given: JsonValue) -> CancelReceipt:
-        """Cancel the turn that runs or one that waits, drop the queue; a request that names another turn is refused."""
+        """Cancel the running turn or a waiting one, or all of them; a request that names another turn is refused."""
         return await self._cancel(_cancel_request(given))
 
     @cancel.validator
@@ -207,12 +211,17 @@ class Handlers:
 
     async def _cancel(self, asked: CancelRequest) -> CancelReceipt:
         came_at = workflow.now()
-        # A request that names no turn stops the one that runs, also before its number is known.
-        if asked.turn is None and asked.request_id is None and self.opened is None:
+        # Without a number, or with this turn's request id, it means the running turn, even before that has its number.
+        if self.opened is None and asked.turn is None and self._means_this_request(asked.request_id):
             self.mail = limits.stop(self.mail, asked, came_at)
         opened = await self._wait_opened()
         self.mail, receipt = self._take_cancel(asked, opened, came_at)
         return receipt
+
+    def _means_this_request(self, request_id: str | None) -> bool:
+        if request_id is None:
+            return True
+        return request_id == self.request_id and workflow.patched("stop-before-opening")
 
     def _take_cancel(self, asked: CancelRequest, opened: Opened, came_at: datetime) -> tuple[Mailbox, CancelReceipt]:
         try:
@@ -221,7 +230,7 @@ class Handlers:
             raise refuse(ReasonCode.REQUEST_TURN_MISMATCH, str(error)) from None
 
     def _running(self, opened: Opened) -> RunningTurn:
-        """The turn that runs; one whose state is not set up yet, or never will be, counts as ending."""
+        """The running turn. It counts as ending while its state is not set up, which may be for good."""
         return RunningTurn(
             turn=opened.turn,
             request_id=opened.request_id,
@@ -233,10 +242,10 @@ class Handlers:
 
     @workflow.update(name=Update.SEND)
     async def send(self, *given: JsonValue) -> SendReceipt:
-        """Take a message for the next turn, or into the running one; the same request id is the same message."""
+        """Take a message for the running turn or a later one. The same request id twice is the same message."""
         asked = _message(given)
         request_id = asked.request_id or _update_id()
-        # The number of this turn is known only after open_turn; nothing else of the turn is waited for.
+        # The receipt names a turn, and this turn's number is known only after open_turn.
         opened = await self._wait_opened()
         running, message = (
             self._running(opened),
@@ -265,9 +274,9 @@ class Handlers:
             raise refuse(error.code, str(error)) from None
 
     def _need_room_for(self, asked: SendRequest) -> None:
-        """Refuse a message when too many wait: before it is taken in, and again when others came in with it."""
+        """Refuse a message if too many wait. Checked twice: by the validator, and where it is taken, after others."""
         waiting = (*self.mail.queued, *self.mail.steered, asked)
-        # As they stand in a payload: one that is too large would keep the turn from ever going on.
+        # The mailbox goes into the next run's input; a payload that is too large would keep the turn from going on.
         size = sum(len(message.model_dump_json().encode()) for message in waiting)
         if len(waiting) > MAX_WAITING_MESSAGES or size > MAX_WAITING_BYTES:
             message = f"{len(waiting) - 1} messages wait already; send this one when a turn has ended"
@@ -293,7 +302,7 @@ class Handlers:
 
     @workflow.update(name=Update.DENY)
     async def deny(self, *given: JsonValue) -> InputReceipt:
-        """Refuse a tool call, or an answer: the model gets an error result."""
+        """Deny a tool call, or decline a question: the model gets an error result."""
         return await self._take(_denial(given))
 
     @deny.validator
@@ -301,7 +310,7 @@ class Handlers:
         self._check(_denial(given))
 
     def _check(self, reply: Reply) -> None:
-        """Refuse before anything is written, as far as it can be told: a turn that rotated may not be set up yet."""
+        """Refuse a reply before it enters the history. A turn that has just rotated may not be set up for that yet."""
         if self.state is not None:
             self._accept_reply(reply)
 
@@ -323,14 +332,14 @@ class Handlers:
 
     @workflow.update(name=Update.EXTEND)
     async def extend(self, *given: JsonValue) -> BudgetStatus:
-        """Set limits; those that are not named stay."""
+        """Set limits. Limits that the request does not name stay."""
         asked = _extend_request(given)
         await workflow.wait_condition(lambda: self.opened is not None)
-        # No await stands in between: whatever the turn does with its state, it does it with this one.
+        # No await from here to the assignment, or a change that the turn makes meanwhile would be lost.
         extended_turn = self._with_new_limits(asked)
         assert self.turn is not None, "the turn is open"  # noqa: S101 - narrows the type
         self.turn.state = extended_turn
-        self._deadline.changed(extended_turn)
+        self._deadline.apply_limit(extended_turn)
         return budget_of(extended_turn)
 
     @extend.validator
@@ -353,7 +362,7 @@ class Handlers:
 
     @workflow.update(name=Update.PAUSE)
     async def pause_session(self, *given: JsonValue) -> PauseReceipt:
-        """Let nothing begin any more; what runs finishes. The session stays paused through the turns that wait."""
+        """Pause the session: nothing new begins, what runs finishes. Turns of waiting messages are paused too."""
         asked, opened = _pause_request(given), await self._wait_opened()
         changed = self.mail.paused is None
         if changed:
@@ -367,13 +376,13 @@ class Handlers:
 
     @workflow.update(name=Update.UNPAUSE)
     async def unpause_session(self, *given: JsonValue) -> PauseReceipt:
-        """Let the session go on."""
+        """Take the pause of the session back."""
         _pause_request(given)
         opened = await self._wait_opened()
         changed = self.mail.paused is not None
         self.mail = replace(self.mail, paused=None)
         if self.turn is not None and changed:
-            # No await stands in between: whatever the turn does with its state, it does it with this one.
+            # No await from here to the assignment, or a change that the turn makes meanwhile would be lost.
             state = self.turn.state
             self.turn.state = replace(state, waited=state.waited + self._deadline.release("pause", state))
         return PauseReceipt(turn=opened.turn, changed=changed)
@@ -383,10 +392,13 @@ class Handlers:
         _pause_request(given)
 
     async def _wait_opened(self) -> Opened:
-        """The running turn, once it has its number; refused if the turn was."""
+        """Wait until the turn has its number. Raises the turn's refusal if it was refused."""
         await workflow.wait_condition(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
-            raise refuse(ReasonCode.REQUEST_INVALID, opened.error.message if opened else "the turn was refused")
+            error = opened.error if opened is not None else None
+            blocked = error is not None and error.code == ReasonCode.REQUEST_BLOCKED
+            code = ReasonCode.REQUEST_BLOCKED if blocked else ReasonCode.REQUEST_INVALID
+            raise refuse(code, error.message if error is not None else "the turn was refused")
         return opened
 
     @workflow.query(name=Query.STATUS)
@@ -449,7 +461,7 @@ def _cancel_request(given: Sequence[JsonValue]) -> CancelRequest:
 
 
 def budget_of(state: TurnState) -> BudgetStatus:
-    """The limits, and what counts against them."""
+    """The limits of a turn, and what counts against them."""
     steps = state.step + state.spent.delegated_steps
     return BudgetStatus(max_steps=state.policy.max_steps, steps=steps, limits=state.policy.budgets, spent=state.spent)
 

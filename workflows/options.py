@@ -1,8 +1,8 @@
-"""Time-outs, heartbeats and retry options of each kind of activity.
+"""Timeouts, heartbeats and retry options of each kind of activity.
 
-Temporal is the only layer that retries. The activities decide whether a failure is worth a retry and after which wait
-(``non_retryable``, ``next_retry_delay``); the policies here only leave them room, and a margin for lost workers, whose
-attempts use up no try.
+Temporal is the only layer that retries. An activity decides whether its failure is retried and after which wait
+(``non_retryable``, ``next_retry_delay``). The policies here only leave room for that, and for lost workers: their
+attempts do not count as tries.
 """
 
 from collections.abc import Collection
@@ -16,34 +16,34 @@ from perdure.contracts.hooks import HookDeclaration, RunHooks
 from perdure.contracts.tools import ToolPolicy
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
-"""A worker that has not beaten for so long is lost; activities beat every second, or five when very many run."""
+"""Without a heartbeat for this time a worker is lost. Activities beat each second, or each five if very many run."""
 
 GRACE = timedelta(minutes=15)
-"""Time beyond an activity's own deadline before the server gives the attempt up: room to wait for an absent store.
+"""Added to an activity's own deadline for its start_to_close timeout: room to wait for an absent store.
 
-A worker that is lost or stuck is noticed by its missing beats, long before.
+A lost or stuck worker is noticed long before, by its missing heartbeats.
 """
 
 LOST_WORKER_MARGIN = 1000
 """Attempts beyond the policy's own, for lost workers and an absent store."""
 
 STEADY = timedelta(seconds=1)
-"""Wait before an attempt whose failure named none: the worker was lost."""
+"""Wait before the next attempt if the failure named none, because the worker was lost."""
 
 
 PINNED_WAIT = timedelta(seconds=60)
-"""A worker that alone may take a call, and has not taken it for so long, is lost."""
+"""schedule_to_start timeout of a call that only one worker may take; past it, that worker is lost."""
 
 LOST_WAIT = timedelta(seconds=1)
-"""So long the turn's later calls wait for such a worker: it may only have been slow."""
+"""schedule_to_start timeout of the turn's later calls to a lost worker: it may only have been slow."""
 
 
 MOST_EVENTS = 500
-"""Of one step that a hook is called with, for the outermost bound of its activity."""
+"""Assumed events of one step that a hook is called with; it only bounds the activity's timeout."""
 
 
 DELIVERY_TIME = timedelta(days=3)
-"""How long a receiver may be away before a message for it is given up; it can be sent again by hand then."""
+"""Time in which a webhook's message is retried. After that it can be sent again by hand."""
 
 
 class ActivityOptions(TypedDict):
@@ -57,7 +57,7 @@ class ActivityOptions(TypedDict):
 
 
 def bookkeeping() -> ActivityOptions:
-    """For what only writes to the store: short, safe to repeat, repeated until the store is there."""
+    """For activities that only write to the store: short, and retried until the store is there."""
     return ActivityOptions(
         start_to_close_timeout=timedelta(seconds=30),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -82,11 +82,11 @@ def generation(policy: TurnPolicy) -> ActivityOptions:
 
 
 AT_THE_END = 10
-"""Attempts at the hooks for the end of a turn: they change nothing, so its result waits no minute for them."""
+"""Attempts at the hooks of a turn's end. Their reactions change nothing, so the result must not wait long for them."""
 
 
 def run_hooks(policy: TurnPolicy, action: RunHooks) -> ActivityOptions:
-    """For ``run_hooks``, which bounds each call of a hook itself; another attempt goes on where the lost one was."""
+    """For ``run_hooks``. It bounds each call of a hook itself; a second attempt goes on where the lost one stopped."""
     called = [hook for hook in policy.hooks if isinstance(hook, HookDeclaration) and hook.name in action.calling]
     longest = sum((hook.timeout for hook in called), timedelta(0)) * MOST_EVENTS
     return ActivityOptions(
@@ -97,9 +97,9 @@ def run_hooks(policy: TurnPolicy, action: RunHooks) -> ActivityOptions:
 
 
 def tool_call(policy: ToolPolicy, lost: Collection[str]) -> ActivityOptions:
-    """For a tool. A second attempt never runs the body again unless the tool is idempotent: the ledger decides.
+    """For a tool's call. The ledger decides whether a second attempt runs the body again.
 
-    ``lost`` are the queues of workers that have taken no call of this turn any more.
+    ``lost`` are the task queues of workers that this turn has found lost.
     """
     wait = LOST_WAIT if policy.task_queue in lost else PINNED_WAIT
     return ActivityOptions(
@@ -111,7 +111,7 @@ def tool_call(policy: ToolPolicy, lost: Collection[str]) -> ActivityOptions:
 
 
 def delivery(*, once: bool) -> ActivityOptions:
-    """For ``deliver_webhook``: sent again after 30 s, 1 min, 2 min … 24 h, for three days; a test is sent once."""
+    """For ``deliver_webhook``: retried after 30 s, 1 min, 2 min … 24 h, for three days; a test is sent once."""
     return ActivityOptions(
         schedule_to_close_timeout=DELIVERY_TIME,
         start_to_close_timeout=timedelta(minutes=1),
@@ -125,13 +125,18 @@ def delivery(*, once: bool) -> ActivityOptions:
 
 
 def knock() -> ActivityOptions:
-    """For ``send_scheduled``: tried for a day, as server, store and workers may be away."""
+    """For ``send_scheduled``: retried for a day, as server, store and workers may be away."""
     return ActivityOptions(
         schedule_to_close_timeout=timedelta(days=1),
         start_to_close_timeout=timedelta(minutes=2),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RetryPolicy(initial_interval=timedelta(seconds=2), maximum_interval=timedelta(minutes=5)),
     )
+
+
+def sweep() -> ActivityOptions:
+    """For ``sweep_retention``: many small transactions, with heartbeats, and waits for a store that is away."""
+    return {**bookkeeping(), "start_to_close_timeout": timedelta(minutes=30)}
 
 
 def _steady(attempts: int) -> RetryPolicy:

@@ -7,6 +7,7 @@ from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.retention import SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
@@ -39,13 +40,13 @@ async def run_hooks(request: RunHooks) -> HookResults:
 
 @activity.defn(name=Activity.ASK)
 async def ask(asking: AskPeople) -> RecordedDecisions | None:
-    """Write what the turn waits for people for into the event log; in a replay, give what was decided."""
+    """Write input requests and decisions into the event log; in a replay, return the recorded decisions."""
     raise NotImplementedError
 
 
 @activity.defn(name=Activity.COLLECT_DELEGATES)
 async def collect_delegates(asked: CollectDelegates) -> ToolOutcome:
-    """Write what delegates in the background came to as the result of the call that waited for them."""
+    """Write the results of background delegates as the result of the call that waited for them."""
     raise NotImplementedError
 
 
@@ -57,17 +58,23 @@ async def commit_turn(commit: CommitTurn) -> TurnResult:
 
 @activity.defn(name=Activity.CLOSE_AS_CANCELED)
 async def close_as_canceled() -> None:
-    """Request Temporal's cancel of the workflow that asks: without one no workflow can close as Canceled."""
+    """Request Temporal's cancel of the calling workflow: without one it cannot close as Canceled."""
     raise NotImplementedError
 
 
 @activity.defn(name=Activity.DELIVER_WEBHOOK)
 async def deliver_webhook(notify: Notify) -> int:
-    """Send a message to a webhook's address, and give the status of the answer."""
+    """Send a message to a webhook's address, and return the HTTP status of the answer."""
     raise NotImplementedError
 
 
 @activity.defn(name=Activity.SEND_SCHEDULED)
 async def send_scheduled(knock: Knock) -> Knocked:
     """Send a schedule's message to its session."""
+    raise NotImplementedError
+
+
+@activity.defn(name=Activity.SWEEP_RETENTION)
+async def sweep_retention(part: SweepSlice) -> Swept:
+    """Sweep the next slice of an agent's sessions: delete what is older than its retention."""
     raise NotImplementedError

@@ -24,17 +24,17 @@ from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import waits_for_grants
 from perdure.engine.state import BackgroundDelegate, TurnState
-from perdure.engine.world import Action, StandStill
+from perdure.engine.world import Action, WaitForUnpause
 from perdure.workflows.handlers import PAUSED, Handlers
 
 SUMMARY_CHARACTERS = 120
-"""Longest summary of an activity: it is shown in one row."""
+"""Longest summary of an activity: the UI shows it in one row."""
 
-SUMMARY_BYTES = 350
-"""Largest summary as JSON; the server's own limit is 400 with what it is wrapped in."""
+SUMMARY_BYTES = 250
+"""Largest summary as JSON. The server's own limit is 400, with metadata and encryption around it."""
 
 KEYWORD_CHARACTERS = 255
-"""Longest value of a search attribute: the column that databases behind Temporal keep it in."""
+"""Longest value of a search attribute: the width of the column in Temporal's SQL databases."""
 
 KEYWORD_BYTES = 2_000
 """Largest value of a search attribute as JSON; the server's own limit is 2,048."""
@@ -43,11 +43,11 @@ SHOWN_REQUESTS = 5
 """Input requests that are listed in the current details."""
 
 REQUEST_CHARACTERS = 300
-"""Longest text of one there."""
+"""Longest text of an input request in the current details."""
 
 _MARKS = re.compile(r"[\\`*_<>\[\]#|~]")
 _ESCAPED = r"\\\g<0>"
-"""What Markdown would take for marks: the text of an error is shown as it is."""
+"""Escape what Markdown would take for marks, so that an error's text is shown as it is."""
 
 AGENT = SearchAttributeKey.for_keyword(SearchAttribute.AGENT)
 MODEL = SearchAttributeKey.for_keyword(SearchAttribute.MODEL)
@@ -62,7 +62,7 @@ COST_USD = SearchAttributeKey.for_float(SearchAttribute.COST_USD)
 
 
 def show_start(state: TurnState) -> None:
-    """A turn begins; what the turn before left behind is unset."""
+    """Set the search attributes of a turn that begins, and unset those that the turn before left behind."""
     if not state.origin.search_attributes:
         return
     known = workflow.info().typed_search_attributes
@@ -80,15 +80,15 @@ def show_start(state: TurnState) -> None:
 
 
 def _keyword(text: str) -> str:
-    """As much of the text as a search attribute holds; a larger value would fail the workflow."""
+    """The text, cut to what a search attribute holds; a larger value would fail the workflow task."""
     text = text[:KEYWORD_CHARACTERS]
-    while len(json.dumps(text)) > KEYWORD_BYTES:  # as it travels: with every other character escaped
+    while len(json.dumps(text)) > KEYWORD_BYTES:  # as it travels: non-ASCII characters are escaped
         text = text[:-10]
     return text
 
 
 def show_end(state: TurnState, result: TurnResult) -> None:
-    """The turn has ended; its result becomes searchable."""
+    """Set the search attributes and current details of a turn that has ended."""
     workflow.set_current_details(_details(state, _ended(result, _why(state, result))))
     if not state.origin.search_attributes:
         return
@@ -98,7 +98,7 @@ def show_end(state: TurnState, result: TurnResult) -> None:
         STEPS.value_set(result.steps),
         TOKENS.value_set(result.usage.total_tokens),
     ]
-    # A sum of unknown prices is no cost of zero.
+    # Calls without a known price must not be shown as a cost of zero.
     if result.cost_usd or not result.unpriced_calls:
         updates.append(COST_USD.value_set(float(result.cost_usd)))
     if result.reason_code:
@@ -109,7 +109,7 @@ def show_end(state: TurnState, result: TurnResult) -> None:
 
 
 def show_refusal(result: TurnResult) -> None:
-    """The request never became a turn: nothing is known of it that could be searched for."""
+    """Set the current details of a request that never became a turn. It has no search attributes."""
     workflow.set_current_details(_ended(result, result.error or ""))
 
 
@@ -134,7 +134,7 @@ def delegate_summary(call: PlannedCall) -> str:
 
 
 def awaiting_summary(state: TurnState, action: AwaitDelegates) -> str:
-    """The summary of the ``collect_delegates`` activity: whom the call has waited for."""
+    """The summary of the ``collect_delegates`` activity: the delegates that the call has waited for."""
     return _in_one_row(", ".join(delegate.tool for delegate in _awaited(state, action)))
 
 
@@ -155,7 +155,7 @@ def hooks_summary(action: RunHooks) -> str:
 
 
 def commit_summary(action: CommitTurn) -> str:
-    """The summary of the ``commit_turn`` activity, with which the timeline ends."""
+    """The summary of the ``commit_turn`` activity: how the turn ends."""
     code = f" · {action.error.code}" if action.error else ""
     return _in_one_row(f"{action.stop_reason}{code}")
 
@@ -167,58 +167,58 @@ def _in_one_row(text: str) -> str:
     return text
 
 
-def show_action(inbox: Handlers, action: Action) -> None:
-    """Say what the turn does now, in the status query and in the current details."""
-    state = inbox.state
+def show_action(handlers: Handlers, action: Action) -> None:
+    """Show what the turn does now, in the status query and in the current details."""
+    state = handlers.state
     if state is None:
         return
     why, rows = "", ""
-    _show_state(inbox, state, action)
+    _show_state(handlers, state, action)
     if isinstance(action, CallTools):
         called, _ = delegates.next_batch(state)
-        inbox.activity = "tools: " + ", ".join(planned.tool for planned in called)
+        handlers.activity = "tools: " + ", ".join(planned.tool for planned in called)
     elif isinstance(action, Generate):
-        inbox.activity = f"generate, step {action.step}"
+        handlers.activity = f"generate, step {action.step}"
     elif isinstance(action, Compact):
-        inbox.activity = f"compact, step {action.step}"
+        handlers.activity = f"compact, step {action.step}"
     elif isinstance(action, RunHooks):
-        inbox.activity = "hooks: " + ", ".join(action.calling)
-    elif isinstance(action, StandStill):
-        inbox.activity, why = PAUSED, _MARKS.sub(_ESCAPED, str(action.pause).removeprefix(PAUSED))
+        handlers.activity = "hooks: " + ", ".join(action.calling)
+    elif isinstance(action, WaitForUnpause):
+        handlers.activity, why = PAUSED, _MARKS.sub(_ESCAPED, str(action.pause).removeprefix(PAUSED))
         rows = f"\n- goes on by `perdure unpause {state.origin.session}`"
     elif isinstance(action, AskPeople):
-        inbox.activity = "ask"
+        handlers.activity = "ask"
     elif isinstance(action, CallDelegates):
-        inbox.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
+        handlers.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
         rows = _delegates([(start.call.tool, start.session) for start in action.starts])
     elif isinstance(action, AwaitDelegates):
         what = WAITS_FOR_A_SHARE if action.call is None and waits_for_grants(state) else "waiting for delegates"
-        inbox.activity = f"{what}: {awaiting_summary(state, action)}"
+        handlers.activity = f"{what}: {awaiting_summary(state, action)}"
         rows = _delegates([(delegate.tool, delegate.session) for delegate in _awaited(state, action)])
     elif isinstance(action, WaitForPeople):
-        inbox.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.calls.asking)
+        handlers.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.calls.asking)
         rows = _requests(state)
     else:
-        inbox.activity, why = "commit_turn", f", {commit_summary(action)}"
+        handlers.activity, why = "commit_turn", f", {commit_summary(action)}"
     since = f"since {workflow.now():%H:%M:%S} UTC"
-    workflow.set_current_details(_details(state, f"**now: {inbox.activity}**{why}, {since}{rows}"))
+    workflow.set_current_details(_details(state, f"**now: {handlers.activity}**{why}, {since}{rows}"))
 
 
-_STATES: dict[type[Action], RunState] = {WaitForPeople: RunState.WAITING_FOR_INPUT, StandStill: RunState.PAUSED}
+_STATES: dict[type[Action], RunState] = {WaitForPeople: RunState.WAITING_FOR_INPUT, WaitForUnpause: RunState.PAUSED}
 
 
-def _show_state(inbox: Handlers, state: TurnState, action: Action) -> None:
-    """Upsert the state when it changes: an event, so only when the turn begins to wait, and when it goes on."""
+def _show_state(handlers: Handlers, state: TurnState, action: Action) -> None:
+    """Upsert the state if it has changed: when the turn begins to wait, and when it goes on. Each costs an event."""
     now = _STATES.get(type(action), RunState.RUNNING)
-    if now is inbox.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
+    if now is handlers.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
         return
-    inbox.shown_state = now
+    handlers.shown_state = now
     if state.origin.search_attributes:
         workflow.upsert_search_attributes([STATE.value_set(now)])
 
 
 def state_shown() -> RunState:
-    """The state that the run's search attributes show; a run after a rotation begins with those of the run before."""
+    """The state that this run's search attributes show. A rotation carries them over to the next run."""
     return RunState(workflow.info().typed_search_attributes.get(STATE) or RunState.RUNNING)
 
 
@@ -227,7 +227,7 @@ def _needed(call: PlannedCall) -> str:
 
 
 def _requests(state: TurnState) -> str:
-    """What is waited for, and the command that ends the wait; the first few, as the page shows a few lines only."""
+    """The first few input requests, each with the command that replies to it: the page shows only a few lines."""
     rows: list[str] = []
     for call in state.calls.asking[:SHOWN_REQUESTS]:
         what = call.question if call.needs == "answer" else f"{call.tool} {call.arguments}"
@@ -241,14 +241,14 @@ def _requests(state: TurnState) -> str:
 
 
 def _delegates(working: Sequence[tuple[str, str]]) -> str:
-    """Where delegates work, by tool and session; the first few."""
+    """The first few delegates at work, each with the command that follows its session."""
     rows = [f"- {tool}: `perdure follow {session}`" for tool, session in working[:SHOWN_REQUESTS]]
     more = len(working) - len(rows)
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
 
 def _details(state: TurnState, headline: str) -> str:
-    """Markdown for the workflow's page: what matters most comes first, as the box there shows a few lines only."""
+    """Markdown for the workflow's page. What matters most comes first: the box there shows only a few lines."""
     policy, spent = state.policy, state.own_spent
     if not spent.unpriced_calls:
         cost = f"${spent.cost_usd:.4f}"
@@ -272,7 +272,7 @@ def _ended(result: TurnResult, why: str) -> str:
 
 
 def _why(state: TurnState, result: TurnResult) -> str:
-    """Why the turn ended, as one sentence; of one that the model finished there is nothing to say."""
+    """Why the turn ended, as one sentence; empty if the model finished it."""
     if result.error:
         return result.error
     if result.stopped_by is not None:

@@ -1,8 +1,7 @@
-"""One open client of an MCP server, entered and left by a task of its own; and what became of its HTTP requests.
+"""One open client of an MCP server, entered and left by a task of its own, and a record of its HTTP requests.
 
-Without that task, a server that dies would cancel the task of whoever called it, which looks like a cancel by Temporal.
-The SDK sends a call's HTTP requests from other tasks and says little of them, so ``Exchange`` notes what became of
-them.
+Without that task a server that dies would cancel the task of its caller, which looks like a cancel by Temporal. The SDK
+sends a call's HTTP requests from other tasks and reports little about them, so ``Exchange`` records them.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ EXIT_SECONDS = 8.0
 """Longest wait for a client to close: the SDK gives a process up to six seconds before it is killed."""
 
 LARGEST_EVENT = 64 * 1024 * 1024
-"""Bytes of one event of a reply; the SDK's megabyte is less than tools return."""
+"""Bytes of one server-sent event. The SDK's limit of one megabyte is less than tools return."""
 
 ABOUT_US = Implementation(name="perdure", version="0.1")
 
@@ -52,7 +51,7 @@ class Owner:
         self._opened.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._task = asyncio.create_task(self._run(), name="mcp-owner")
         self.failure: BaseException | None = None
-        """Why the client closed, if it did not close in order."""
+        """Why the client closed; None if it was told to."""
 
     @property
     def ended(self) -> bool:
@@ -60,11 +59,11 @@ class Owner:
         return self._leave.is_set() or self._task.done()
 
     async def client(self, seconds: float) -> Client:
-        """The client, once it is open.
+        """Wait for the open client, at most ``seconds``.
 
         Raises:
             TimeoutError: It did not open in time; it is closed in the background.
-            Exception: It cannot be opened.
+            Exception: Whatever the SDK raised when it could not open.
         """
         try:
             done, _ = await asyncio.wait([self._opened], timeout=seconds)
@@ -77,11 +76,11 @@ class Owner:
         return self._opened.result()
 
     def leave(self) -> None:
-        """Have the client closed."""
+        """Have the client closed in the background."""
         self._leave.set()
 
     async def close(self, seconds: float = EXIT_SECONDS) -> None:
-        """Have the client closed, and wait for it; a client that will not close is cut off."""
+        """Close the client, and wait for that; after ``seconds`` its task is cancelled."""
         self._leave.set()
         done, _ = await asyncio.wait([self._task], timeout=seconds)
         if not done:
@@ -118,14 +117,14 @@ async def connect_over(
 def connect_over_http(
     config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None
 ) -> Client:
-    """A client over streamable HTTP; with ``known`` it asks the server nothing before the first call."""
+    """A client over streamable HTTP; with ``known``, an earlier discovery, it sends nothing before the first call."""
     transport = streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT)
     return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
 
 
 @asynccontextmanager
 async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
-    """A client of a server that has only the older SSE transport; it closes the HTTP client that it is given."""
+    """A client of a server that has only the older SSE transport. It closes the HTTP client that ``http`` makes."""
     broken: list[Exception] = []
 
     def made(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:
@@ -144,14 +143,14 @@ async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.A
 
 
 class Exchange:
-    """The requests of one call, or of one greeting.
+    """The HTTP requests of one call, or of one handshake.
 
     Attributes:
-        reached: Whether one of them began to be sent; if none did, the server has carried nothing out.
+        reached: Whether a request began to be sent; if none did, the server certainly did not carry out the call.
         status: The HTTP status of the last answer, or 0.
-        refusals: The statuses of those that refused something.
+        refusals: The statuses of answers with an error.
         needs_login: Whether a person has to log in.
-        silent: Whether the server said nothing for too long.
+        silent: Whether the server sent nothing until the read timeout.
     """
 
     def __init__(self) -> None:
@@ -162,7 +161,7 @@ class Exchange:
         self.silent = False
 
     async def trace(self, event: str, info: Mapping[str, object]) -> None:
-        """Hear what the connection does with a request."""
+        """Record what the connection does with a request; httpcore's trace extension calls this."""
         self.silent = self.silent or isinstance(info.get("exception"), httpcore2.ReadTimeout)
         self.reached = self.reached or event.endswith("send_request_headers.started")
 
@@ -172,7 +171,7 @@ _current: ContextVar[Exchange | None] = ContextVar("mcp_exchange", default=None)
 
 @contextlib.contextmanager
 def exchange() -> Iterator[Exchange]:
-    """Note what becomes of the requests that are asked for in this block, whichever task sends them."""
+    """Record the requests that this block causes, whichever task sends them."""
     noted = Exchange()
     token = _current.set(noted)
     try:
@@ -182,7 +181,7 @@ def exchange() -> Iterator[Exchange]:
 
 
 class NotedClient(httpx2.AsyncClient):
-    """An HTTP client whose requests are noted for the call that asked for them."""
+    """An HTTP client whose requests are recorded in the ``Exchange`` of the call that caused them."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - the vendor's own
         """Send a request."""

@@ -17,21 +17,21 @@ from perdure.contracts.mcp import ServerStatus
 from perdure.contracts.values import describe_mistake
 
 _CLOSED = re.compile(r"connection closed$|sse stream (?:ended|failed)", re.IGNORECASE)
-"""What the SDK says of a connection that broke; servers use its codes for errors of their own."""
+"""The SDK's messages about a broken connection. Its error codes say nothing: servers use them for their own errors."""
 
 
 class McpError(Exception):
-    """A call that came to nothing; the model is told."""
+    """A call failed; the model reads why."""
 
     def __init__(self, code: ReasonCode, message: str, said: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.said = said
-        """What the server said, if it answered with an error of the protocol."""
+        """The server's message, if it answered with a protocol error."""
 
 
 class McpUnavailableError(McpError):
-    """The server cannot be used now; ``status`` is what operators see of it."""
+    """The server cannot be used now; ``status`` is what operators see."""
 
     def __init__(self, message: str, status: ServerStatus = ServerStatus.FAILED, *, again: bool = False) -> None:
         super().__init__(ReasonCode.TOOL_NETWORK_ERROR, message)
@@ -49,7 +49,7 @@ class ConnectionLostError(Exception):
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The failure inside the groups of failures that task groups raise."""
+    """The first plain exception inside nested exception groups, which task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         parts = cast("tuple[BaseException, ...]", error.exceptions)
         error = next((part for part in parts if isinstance(part, Exception)), parts[0])
@@ -57,7 +57,7 @@ def leaf(error: BaseException) -> BaseException:
 
 
 def describe_failure(error: BaseException) -> str:
-    """What a failure says, after its kind: some say nothing of themselves."""
+    """The text of a failure with its class before it, since some have no text."""
     text = str(error)
     if isinstance(error, ConnectionLostError | McpError):
         return text
@@ -67,7 +67,7 @@ def describe_failure(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
-    """Turn what the SDK raises for a call into errors of ours."""
+    """Turn what the SDK raises for a call into perdure's errors. ``limit`` is the call's timeout in seconds."""
     who = f"MCP server {server!r}"
     try:
         yield
@@ -76,7 +76,7 @@ def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
     except ValidationError as error:
         msg = f"{who}: the result of {tool!r} is not what the protocol allows: {describe_mistake(error)}"
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None
-    except RuntimeError as error:  # the SDK's word for a result outside the tool's own output schema
+    except RuntimeError as error:  # the SDK raises this if a result does not fit the tool's output schema
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, f"{who}: {error}") from None
 
 
@@ -95,17 +95,17 @@ def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exc
 
 
 RECENT_LINES = 50
-"""Lines of standard error that a failure has. Source: Dreadnode's MCP client."""
+"""Last lines of standard error that a failure's text has. Source: Dreadnode's MCP client."""
 
 LONGEST_RECENT_LINE = 160
-"""More of such a line stands in the log only."""
+"""Characters of such a line; the rest stands in the server's log only."""
 
 ENDS_WITH = "; its standard error ends with: "
-"""What stands before them."""
+"""The words before the last lines of standard error."""
 
 
 def shorten(text: str, limit: int) -> str:
-    """A failure's text within a limit: of its last lines as many of the newest as fit whole."""
+    """A failure's text, cut to a limit in characters. Of its last lines the newest are kept that fit as a whole."""
     head, mark, lines = text.partition(ENDS_WITH)
     room = limit - len(head) - len(mark)
     if len(text) <= limit or not lines or room <= 0:
@@ -115,7 +115,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def with_last_lines(text: str, limit: int) -> str:
-    """A failure's text with all its last lines; the limit is for what stands before them."""
+    """A failure's text with all its last lines; only the text before them is cut to the limit."""
     head, mark, lines = text.partition(ENDS_WITH)
     return head[:limit] + mark + lines[-RECENT_LINES * (LONGEST_RECENT_LINE + 1) :]
 

@@ -1,4 +1,4 @@
-"""A person's login at an MCP server: the only place that shows a page, and only when somebody asked for it."""
+"""A person's login at an MCP server, in a browser. Nothing else opens one, and only ``mcp_login`` calls this."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from perdure.activities.mcp.references import MissingVariableError, own_folder, 
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
 
 PATIENCE = 300.0
-"""Seconds that a person has. Source: Dreadnode's MCP client."""
+"""Seconds that a person has to log in. Source: Dreadnode's MCP client."""
 
 
 class _Callback:
-    """The page on loopback to which the login comes back."""
+    """The OAuth redirect target on loopback."""
 
     def __init__(self) -> None:
         self._answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
         self._state: str | None = None
 
     def expect(self, url: str) -> None:
-        """Take only what comes back from the login that this page begins."""
+        """Accept only answers to the login that this URL begins, by its ``state``."""
         self._state = _query_of(url).get("state")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ class _Callback:
         )
 
     async def wait(self) -> AuthorizationCodeResult:
-        """What the browser brought back."""
+        """Wait for the authorization code that the browser brings back."""
         return await self._answer
 
 
@@ -72,7 +72,7 @@ async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show:
     """Have a person log in at the server, and keep the tokens for the workers of this machine.
 
     Raises:
-        McpUnavailableError: It did not work; the message says why.
+        McpUnavailableError: The login failed; the message says why.
     """
     if config.oauth is None:
         raise McpUnavailableError(f"MCP server {config.name!r} has no oauth=OAuthConfig() in its configuration")

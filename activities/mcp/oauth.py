@@ -29,7 +29,7 @@ from perdure.contracts.values import Value, replace
 from perdure.local_files import make_folder
 
 LOGIN_PORT = 41741
-"""Where a login comes back to, on loopback: registered with the server, so it stays the same."""
+"""Port of the redirect URL on loopback. Fixed, because the URL is registered with the server."""
 
 CALLBACK = "/callback"
 REDIRECT = f"http://127.0.0.1:{LOGIN_PORT}{CALLBACK}"
@@ -38,7 +38,7 @@ REFRESH_SECONDS = 30.0
 """Longest wait for another process that refreshes the same tokens."""
 
 MOST_TRIES = 3
-"""Times that a request is sent again with tokens that have just come: a server may refuse those too."""
+"""Times that a request is sent again with new tokens, as a server may refuse those too."""
 
 _HEADER = "Authorization"
 
@@ -58,13 +58,13 @@ class Kept(Value):
 
     @property
     def header(self) -> str:
-        """What requests bear, or nothing if the tokens have run out."""
+        """The Authorization header; empty without tokens, or if they have expired."""
         valid = self.tokens is not None and (self.expires_at is None or time.time() <= self.expires_at)
         return f"Bearer {self.tokens.access_token}" if self.tokens is not None and valid else ""
 
 
 class TokenFile:
-    """The tokens of one server URL, as the SDK asks for them."""
+    """The tokens of one server URL, in a file; implements the SDK's ``TokenStorage``."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.path = folder / "tokens" / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
@@ -87,7 +87,7 @@ class TokenFile:
         self._write(replace(self.load(), client=client_info))
 
     def recall(self, context: OAuthContext) -> None:
-        """Tell the SDK what is kept now: it reads the file once, and other processes write it too."""
+        """Bring the SDK up to date with the file: it reads it only once, and other processes write it too."""
         kept = self.load()
         context.current_tokens, context.token_expiry_time = kept.tokens, kept.expires_at
         context.client_info = kept.client
@@ -95,17 +95,17 @@ class TokenFile:
         context.protected_resource_metadata = kept.resource or context.protected_resource_metadata
 
     def lock(self) -> AsyncFileLock:
-        """Held by the process that refreshes the tokens: a server may take each refresh token once."""
+        """The lock of the process that refreshes the tokens: a server may accept each refresh token only once."""
         make_folder(self.path.parent)
         return AsyncFileLock(self.path.with_suffix(".lock"), timeout=REFRESH_SECONDS, mode=0o600)
 
     def remember(self, context: OAuthContext) -> None:
-        """Keep what a login found out about the server."""
+        """Keep the metadata that a login has fetched from the server."""
         found = {"server": context.oauth_metadata, "resource": context.protected_resource_metadata}
         self._write(self.load().model_copy(update=found))
 
     def load(self) -> Kept:
-        """What the file holds now."""
+        """Read the file; empty if it is missing or unreadable."""
         try:
             return Kept.model_validate_json(self.path.read_bytes())
         except (OSError, ValidationError):
@@ -129,14 +129,14 @@ async def _refuse_login() -> AuthorizationCodeResult:
 
 
 def _wants_other_tokens(answer: httpx2.Response) -> bool:
-    """Whether a request was refused for its tokens; one that is forbidden otherwise may have been carried out."""
+    """Whether a request was refused because of its tokens. After any other 403 it may have been carried out."""
     if answer.status_code == HTTPStatus.FORBIDDEN:
         return extract_field_from_www_auth(answer, "error") == "insufficient_scope"
     return answer.status_code == HTTPStatus.UNAUTHORIZED
 
 
 class _SharedLogin(OAuthClientProvider):
-    """The SDK's login, with tokens that other processes refresh too."""
+    """The SDK's login, with tokens that other processes may refresh."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class _SharedLogin(OAuthClientProvider):
         self._alone = asyncio.Lock()
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send a request with tokens that are valid now, if anybody has logged in.
+        """Send a request with valid tokens, if anybody has logged in.
 
-        Requests with such tokens are sent side by side. The SDK holds its lock from before a request until after its
-        answer, so it is asked only to refresh tokens and to judge a refusal.
+        The SDK's own flow holds a lock from before a request until after its answer. It is used only to refresh tokens
+        and after a refusal, so that requests with valid tokens run in parallel.
         """
         kept, answer = self._tokens.load(), None
         if self._unattended and kept.tokens is None:
@@ -187,11 +187,11 @@ class _SharedLogin(OAuthClientProvider):
 
     @contextlib.asynccontextmanager
     async def _hold_refresh(self) -> AsyncIterator[None]:
-        """Tell the SDK what is kept; if that has run out, keep other processes from refreshing it too."""
+        """Bring the SDK up to date; if the tokens have expired, hold the lock so that only this process refreshes."""
         lock = self._tokens.lock()
         try:
             if not self._tokens.load().header:
-                with contextlib.suppress(Timeout):  # whoever holds it is stuck; the worst is a refresh token used twice
+                with contextlib.suppress(Timeout):  # its holder is stuck; at worst a refresh token is used twice
                     await lock.acquire()
             self._tokens.recall(self.context)
             if self.context.is_token_valid():

@@ -22,16 +22,16 @@ from perdure.contracts.mcp import StdioServerConfig
 from perdure.local_files import make_folder, open_private
 
 LONGEST_LINE = 256 * 1024
-"""No more of a line is looked at: finding the secrets in it takes half a second of the worker's time."""
+"""Bytes of a line that are kept: masking the secrets in so many takes half a second."""
 
 LONGEST_SECRET = 128 * 1024
-"""So much is left out at the end of a line that was cut, where half a secret may stand. No variable is longer."""
+"""Bytes dropped at the end of a cut line, where half a secret may stand. No environment variable is longer."""
 
 LOG_BYTES, LOG_FILES = 1_000_000, 3
-"""The size at which a log is turned over, and the number of older logs that are kept."""
+"""Size at which a log is rotated, and the number of older logs that are kept."""
 
 SETTLE_SECONDS = 0.5
-"""Longest wait for what a server that has ended wrote last."""
+"""Longest wait for the last output of a server that has ended, in seconds."""
 
 logger = logging.getLogger("perdure.mcp")
 
@@ -57,7 +57,7 @@ class StandardError:
             self._file.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
     def data(self, data: bytes) -> None:
-        """Take what was read."""
+        """Take bytes that were read."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self.line(bytes(self._rest) + line)
@@ -65,7 +65,7 @@ class StandardError:
         self._rest += rest[: LONGEST_LINE + 1 - len(self._rest)]
 
     def end(self) -> None:
-        """The last process that could write is gone."""
+        """Take the end of the output: the last process that could write is gone."""
         if self._rest:
             self.line(bytes(self._rest))
             self._rest.clear()
@@ -75,7 +75,7 @@ class StandardError:
         self._ended()
 
     async def wait_until_read(self) -> None:
-        """Wait, but not long, until all is read."""
+        """Wait until all output is read, at most ``SETTLE_SECONDS``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
                 await self.read_to_its_end.wait()
@@ -97,7 +97,7 @@ class _Reader(asyncio.Protocol):
 async def run_server(
     config: StdioServerConfig, variables: Mapping[str, str], standard_error: StandardError
 ) -> AsyncIterator[Any]:
-    """The server's process, below a guard that ends it with the worker; gives the streams of the SDK's transport."""
+    """Run the server under the reaper, which ends it with the worker; yields the streams of the SDK's transport."""
     parameters = StdioServerParameters(
         command=sys.executable,
         args=[
@@ -110,7 +110,7 @@ async def run_server(
         ],
         env=dict(variables),
         cwd=config.cwd,
-        encoding_error_handler="replace",  # one bad byte would leave the process without a reader
+        encoding_error_handler="replace",  # a byte that is not UTF-8 would end the SDK's reader
     )
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
@@ -118,7 +118,7 @@ async def run_server(
         reader, _ = await loop.connect_read_pipe(lambda: _Reader(standard_error), os.fdopen(read_end, "rb"))
         stack.callback(reader.close)
         stack.push_async_callback(standard_error.wait_until_read)
-        with os.fdopen(write_end, "w") as errors:  # closed here, so that its end is the end of the server's processes
+        with os.fdopen(write_end, "w") as errors:  # closed here, so that EOF means that all server processes are gone
             streams = await stack.enter_async_context(stdio_client(parameters, errlog=errors))
         yield streams
 
@@ -137,7 +137,7 @@ def _command(config: StdioServerConfig, variables: Mapping[str, str]) -> list[st
 
 
 class _OwnersLog(RotatingFileHandler):
-    """A log that its owner alone may read: servers write what they were called with."""
+    """A log that only its owner may read: servers log the arguments of their calls."""
 
     def _open(self) -> "TextIOWrapper[Any]":
         os.close(open_private(self.baseFilename, os.O_WRONLY | os.O_CREAT))

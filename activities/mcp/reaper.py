@@ -1,9 +1,9 @@
 """Starts an MCP server's command, and ends all its processes when the server ends or the worker is gone.
 
 Run as a program, ``reaper.py WORKER KEEP COMMAND …``, by an interpreter without site-packages. A server may ignore that
-its input was closed, and one started through npx, uvx or a shell is another process than the one that was started: so
-the guard leads a process group of its own and kills the whole of it. On Linux it also adopts what left the group, when
-the process that started it ends, and kills that too. Only the standard library is imported.
+its input was closed, and npx, uvx or a shell start it as a process below their own. So the reaper leads a process group
+and kills all of it. On Linux it is also a subreaper: it adopts processes that left the group when their parents end,
+and kills them too. Only the standard library is imported.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ import threading
 import time
 
 POLL_SECONDS = 0.25
-"""The server outlives a worker that was killed by no more than this."""
+"""Longest time that a server outlives a killed worker."""
 
 GRACE_SECONDS = 1
-"""A server that is told to end is killed after this. Another second, and the SDK kills the guard before it can."""
+"""Time from a signal to end until the server is killed. With a second more the SDK would kill the reaper first."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """An option of Linux: processes whose parent ends become children of this process. Source: prctl(2)."""
@@ -52,7 +52,7 @@ def _adopt_orphans() -> None:
 
 
 def _kill_children() -> int:
-    """Kill the children of this process, as far as the system lists them; gives how many it could."""
+    """Kill the child processes that the system lists, and return how many were killed."""
     killed = 0
     for entry in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - quick to import
         with contextlib.suppress(OSError, ValueError):
@@ -70,25 +70,25 @@ def _end_the_group() -> None:
 
 def main(worker: int, keep_locale: bool, command: list[str]) -> None:
     """Run the command until it ends."""
-    # Caught, not ignored: the command would inherit that. It gets the group's signals itself.
+    # Caught instead of ignored, since the command would inherit that. It gets the group's signals itself.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore_signal)
     signal.signal(signal.SIGTERM, _begin_to_end)
     signal.signal(signal.SIGALRM, _time_is_up)
     _adopt_orphans()
-    if not keep_locale:  # the interpreter sets it in the C locale; the server is given what its author named only
+    if not keep_locale:  # Python sets LC_CTYPE in the C locale, but the server gets only variables its author named
         os.environ.pop("LC_CTYPE", None)
     try:
         server = os.posix_spawnp(command[0], command, os.environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
         sys.exit(127)
-    for inherited in (0, 1):  # else the end of the server would not be the end of its streams
+    for inherited in (0, 1):  # or the server's streams would stay open after its end
         os.close(inherited)
     threading.Thread(target=_watch, args=(worker,), daemon=True).start()
     while os.waitpid(-1, 0)[0] != server:
-        """An orphan has ended."""
-    while _kill_children():  # the children of one that dies are the next
+        """Reap an orphan that has ended."""
+    while _kill_children():  # children of a killed process become children of this one
         os.waitpid(-1, 0)
     _end_the_group()
 

@@ -1,4 +1,4 @@
-"""What a server's settings take from the worker's environment. Imports no vendor."""
+"""References of a server's settings to the worker's environment. Imports no vendor."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from perdure.contracts.agents import fill_variables, names_in
 from perdure.contracts.mcp import AnyServerConfig, StdioServerConfig
 
 FOLDER_VARIABLE = "PERDURE_MCP_FOLDER"
-"""Where tokens and the servers' logs are, if not in ``~/.perdure/mcp``."""
+"""Variable that names the folder of tokens and servers' logs; ``~/.perdure/mcp`` without it."""
 
 
 class MissingVariableError(Exception):
@@ -15,10 +15,10 @@ class MissingVariableError(Exception):
 
 
 def resolve_references(config: AnyServerConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """The server's headers or variables, with the values of what they refer to.
+    """The server's HTTP headers or environment variables, with references replaced by values.
 
     Raises:
-        MissingVariableError: The worker lacks some.
+        MissingVariableError: The worker's environment lacks variables; the message names them.
     """
     needed = names_needed(config)
     missing = sorted(name for name in needed if not environment.get(name))
@@ -32,7 +32,7 @@ def resolve_references(config: AnyServerConfig, environment: Mapping[str, str]) 
 
 
 def own_folder(environment: Mapping[str, str]) -> Path:
-    """Where tokens and the servers' logs are."""
+    """The folder of tokens and servers' logs."""
     return Path(environment.get(FOLDER_VARIABLE) or "~/.perdure/mcp").expanduser()
 
 

@@ -1,6 +1,6 @@
-"""One MCP server on one worker: connected on first use, connected again once when the connection breaks.
+"""One MCP server on one worker: connected on first use, and once more when the connection breaks in a call.
 
-Texts of a call's result stand in the message for the model, images and files become artifacts.
+The text of a call's result goes into the message for the model; images and files become artifacts.
 """
 
 import asyncio
@@ -54,22 +54,22 @@ RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
 
 MOST_PAGES = 100
-"""Pages of a list of tools: a server that always has one more does not hang a turn."""
+"""Pages of a list of tools that are read, so that a server with endless pages cannot hang a turn."""
 
 LONGEST_LISTING = 540.0
-"""Seconds for a list of tools, all tries of connecting included: the opening of a turn may take ten minutes."""
+"""Seconds for a list of tools with all tries to connect: ``open_turn`` has ten minutes."""
 
 PROBE_SECONDS = 5.0
-"""After a call that took too long, a server that does not answer within this is taken for one that hangs."""
+"""Seconds to answer a probe after a call's timeout; a server that does not is taken for hung."""
 
 SURPLUS = 10.0
-"""Seconds beyond a call's time-out after which it is given up whatever the SDK does."""
+"""Seconds beyond a call's timeout after which the call is given up whatever the SDK does."""
 
 HIDDEN_CALLS = 100
-"""Calls with masked arguments whose values are kept out of a server's log: it may write of them after they ended."""
+"""Latest calls whose masked arguments are kept out of a server's log: it may log them after the call's end."""
 
 FORGOT = "was started anew: what it held is gone. The call was not carried out; call again if it can do without"
-"""What the model reads of a server with state that ended."""
+"""What the model reads once a stateful server has been restarted."""
 
 _LOGIN = re.compile(
     r"\b(401|unauthori[sz]ed|unauthenticated|not logged in|log ?in required|authentication (?:failed|required)"
@@ -78,22 +78,24 @@ _LOGIN = re.compile(
 )
 
 Report = Callable[[float, float | None, str], None]
-"""Takes how far a call is: the progress, its total if it is known, and a message."""
+"""Takes the progress of a call: how far it is, its total if that is known, and a message."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What servers know of the worker: its environment, where files go, and how a text loses its secrets and more."""
+    """What a server needs of its worker: environment, folder, and ``clean``, which masks secrets and given values."""
 
     environment: Mapping[str, str]
     folder: Path
     clean: Callable[[str, frozenset[str]], str]
+    reconnected: Callable[[str], None] = lambda _: None
+    """Called with the name of a server that has a new connection in place of a broken one."""
 
 
 class McpServer(ABC):
-    """A server; each transport says how it is connected."""
+    """A server; a subclass for each transport connects it."""
 
     def __init__(self, config: McpServerConfig, around: Surroundings) -> None:
         self.config = config
@@ -104,42 +106,43 @@ class McpServer(ABC):
         self._owner: Owner | None = None
         self._connecting: asyncio.Task[tuple[Client, Owner]] | None = None
         self.reliance = Reliance()
-        """Who relies on its state, if it holds some."""
+        """The sessions that rely on the server's state, if it is stateful."""
         self._behind: set[asyncio.Task[None]] = set()
         self._listed: dict[str, Tool] = {}
         self._calls = 0
+        self._broke = False
         self._hidden: deque[frozenset[str]] = deque(maxlen=HIDDEN_CALLS)
 
     def hide(self, unspoken: frozenset[str]) -> None:
-        """Leave what nobody may see of a call's arguments out of what the server says, now and later."""
+        """Mask these values of a call's arguments in the server's messages and log, now and later."""
         if unspoken:
             lines = (line.strip() for value in unspoken for line in value.splitlines())
             self._hidden.append(unspoken | {line for line in lines if len(line) >= SHORTEST_SECRET})
 
     def clean(self, text: str) -> str:
-        """A text of the server's without the worker's secrets, and without what its last calls were told."""
+        """A text of the server without the worker's secrets and the masked arguments of its latest calls."""
         return self.around.clean(text, frozenset[str]().union(*self._hidden))
 
     @abstractmethod
     async def connect(self) -> Owner:
-        """Connect once, within ``init_timeout``.
+        """Try once to connect, within ``init_timeout``.
 
         Raises:
-            McpUnavailableError: It cannot be connected.
+            McpUnavailableError: The server cannot be connected.
         """
 
     async def tools(self) -> list[Tool]:
         """The tools that the server offers now.
 
         Raises:
-            McpUnavailableError: It cannot be used, refuses, or does not answer in time.
+            McpUnavailableError: The server cannot be used, refuses, or does not answer in time.
         """
         seconds = self.config.init_timeout.total_seconds()
         try:
             async with asyncio.timeout(LONGEST_LISTING):
                 tools = await self.list_tools(seconds)
         except TimeoutError:
-            if not self._is_needed():  # calls that run may be why; once they take too long, it is seen to
+            if not self._is_needed():  # running calls may keep it busy; if one times out, a probe follows
                 self.drop(self._owner)
             msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
             raise self.note_failure(McpUnavailableError(msg)) from None
@@ -151,7 +154,7 @@ class McpServer(ABC):
         return tools
 
     async def list_tools(self, seconds: float) -> list[Tool]:
-        """Ask for the tools, again if the connection breaks."""
+        """Ask for the tools, and once more if the connection breaks. ``seconds`` bound each try."""
 
         async def ask(client: Client) -> list[Tool]:
             async with asyncio.timeout(seconds):
@@ -169,17 +172,19 @@ class McpServer(ABC):
         repeatable: bool,
         on_progress: Report,
     ) -> CallToolResult:
-        """Call a tool. A call that may have been carried out is not sent again, unless it is repeatable.
+        """Call a tool, with a timeout of ``limit`` seconds.
+
+        If the connection breaks, the call is sent again only if it was certainly not carried out, or is repeatable.
 
         Raises:
-            McpError: It came to nothing.
+            McpError: The call failed.
         """
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             on_progress(progress, total, message or "")
 
         async def ask(client: Client, use: Use) -> CallToolResult:
-            if self.config.stateful and not use.begins():
+            if self.config.stateful and not use.begin():
                 raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
             _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
             try:
@@ -205,7 +210,7 @@ class McpServer(ABC):
             self._calls -= 1
 
     def _is_needed(self) -> bool:
-        """Whether calls run, or sessions rely on what it holds: then a silence is no reason to end it."""
+        """Whether calls run, or sessions rely on the server's state: then it is not dropped for being silent."""
         return bool(self._calls) or self.reliance.is_in_use()
 
     async def close(self) -> None:
@@ -218,10 +223,15 @@ class McpServer(ABC):
             await asyncio.wait(self._behind)
 
     def drop(self, which: Owner | None = None) -> None:
-        """Have the kept connection closed in the background; if one is named, it broke: only while that is it."""
+        """Close the kept connection in the background.
+
+        With ``which``, a connection that broke: nothing happens if another one has taken its place, otherwise the
+        server's state counts as lost.
+        """
         if which is not None and which is not self._owner:
             return
         if which is not None:
+            self._broke = True
             self.reliance.note_loss()
         owner, self._owner, self._connecting = self._owner, None, None
         if owner is not None:
@@ -229,16 +239,16 @@ class McpServer(ABC):
             self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
 
     def leave(self, owner: Owner) -> None:
-        """Have a client closed in the background; :meth:`close` waits for it."""
+        """Close a client in the background; :meth:`close` waits for that."""
         self._start(owner.close())
 
     def note_failure(self, error: McpUnavailableError) -> McpUnavailableError:
-        """Note why the server cannot be used."""
+        """Show operators why the server cannot be used; returns the error."""
         self.state = ServerState(name=self.config.name, status=error.status, error=str(error))
         return error
 
     def unavailable(self, why: str, said: str = "", *, again: bool = False) -> McpUnavailableError:
-        """The failure to connect, with what the server said last; words of a missing login make it one."""
+        """The failure to connect, with the server's last output; words in it such as "log in" make it one of login."""
         needs_login = bool(_LOGIN.search(said))
         tail = f"{ENDS_WITH}{said}" if said else ""
         msg = self.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
@@ -247,11 +257,11 @@ class McpServer(ABC):
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
-        """A client for one request: here the kept one."""
+        """A client for one request: the kept one, unless a transport needs its own."""
         yield await self.get_client()
 
     async def get_client(self) -> tuple[Client, Owner]:
-        """The kept client; whoever comes while it is being connected waits for the same attempt."""
+        """The kept client, connected if there is none. Concurrent callers wait for the same attempt to connect."""
         if self._owner is not None and self._owner.ended:
             self.drop(self._owner)
         if self._connecting is None:
@@ -274,12 +284,15 @@ class McpServer(ABC):
             raise self.note_failure(error) from None
         self._owner = owner
         self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
+        if self._broke:
+            self._broke = False
+            self.around.reconnected(self.config.name)
         return await owner.client(0), owner
 
     async def _ask_again_if_broken(
         self, ask: Callable[[], Awaitable[Answer]], *, what: str, repeatable: bool
     ) -> Answer:
-        """Ask, and if the connection breaks connect anew; ask again only if that can do no harm."""
+        """Ask; if the connection breaks, connect anew and ask once more, but only if that can do no harm."""
         try:
             return await ask()
         except (ConnectionLostError, McpUnavailableError) as error:
@@ -307,13 +320,13 @@ class McpServer(ABC):
                 raise
 
     async def _probe(self, client: Client, owner: Owner) -> None:
-        """Drop a connection over which nothing is answered any more, unless it may be busy with another call.
+        """After a call's timeout, drop the connection if the server answers nothing any more.
 
-        Then it is left to the time-out of that one. It begins when the call that took too long is over.
+        A server that is busy with another call, or holds state in use, is left alone.
         """
         if self._is_needed():
             return
-        with contextlib.suppress(MCPError, ValidationError):  # an answer too, or it is dropped already
+        with contextlib.suppress(MCPError, ValidationError):  # an error is an answer too, or the connection is gone
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await client.list_tools()
@@ -327,7 +340,7 @@ class McpServer(ABC):
         task.add_done_callback(self._behind.discard)
 
     def describe_break(self, why: str) -> str:
-        """Why a connection broke, with what the server said last."""
+        """Why a connection broke, with the server's last output if the transport has it."""
         return why
 
     def _give_up(self, error: ConnectionLostError | McpUnavailableError, what: str) -> McpError:
@@ -339,9 +352,9 @@ class McpServer(ABC):
 
 
 def _seed(client: Client, tool: Tool) -> None:
-    """Tell the SDK what the tool is: it would list all tools after the call, and a result may be lost by that.
+    """Put the tool into the SDK's cache, or it would list all tools after the call, which may lose the result.
 
-    It is not told of the output's schema, to which it would hold the result for as long as that takes.
+    The output schema is left out: the SDK would check it without a time limit. ``check_output`` does that.
     """
     shown = replace(tool, output_schema=None)
     known = ListToolsResult(tools=[shown], ttl_ms=0, cache_scope="private")
@@ -366,7 +379,7 @@ PROBLEM_CHARACTERS = 1_000
 
 
 async def check_output(tool: Tool | None, result: CallToolResult) -> None:
-    """Hold a result to its tool's own output schema, as far as that can be done in a short time."""
+    """Check a result against its tool's output schema, within a time limit."""
     if tool is None or (schema := tool.output_schema) is None or result.is_error:
         return
     if result.structured_content is None:
@@ -384,7 +397,7 @@ def read(result: CallToolResult, call_id: str) -> CallResult:
     """The result as text and attachments.
 
     Raises:
-        McpError: The server says that the call failed, or an image or a file cannot be taken.
+        McpError: The server says that the call failed, or an image or a file is not valid.
     """
     attachments = attachments_of(call_id)
     parts = [_read_block(block, attachments) for block in result.content]

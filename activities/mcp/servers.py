@@ -1,10 +1,12 @@
-"""All MCP servers of one worker: what tools their agents get, calls, their states, and their end."""
+"""All MCP servers of one worker: the tools that agents get, their calls, their states, and their closing."""
 
 import asyncio
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from mcp_types import Tool
@@ -26,25 +28,37 @@ from perdure.llm.tool_output import CallResult
 from perdure.security.redaction import redact_text, without_known
 
 MOST_TOOLS = 500
-"""Tools of one server that an agent may use. Models take some hundred, and the workflow carries a line for each."""
+"""Most tools of one server in an agent. Models take a few hundred, and the workflow carries a line for each."""
 
 LARGEST_DECLARATIONS = 500_000
-"""Bytes of one server's tools, with descriptions and schemas: more than most models read, for it is in every request.
+"""Bytes of one server's tools with descriptions and schemas, which every request carries: more than most models read.
 
-What the tools of several servers need in a turn's history stays far below the 2 MB of one Temporal payload.
+With it, the tools of several servers stay far below the 2 MB limit of a Temporal payload.
 """
 
 SHOWN = 500
-"""Characters of a list of names in a message."""
+"""Longest list of names in a message, in characters."""
 
 logger = logging.getLogger("perdure.mcp")
 
 
+@dataclass(frozen=True)
+class McpTold:
+    """Listeners, for metrics: ``called`` gets a server's name and a call's seconds, ``reconnected`` the name."""
+
+    called: Callable[[str, float], None] = lambda _, __: None
+    reconnected: Callable[[str], None] = lambda _: None
+
+
 class McpServers:
-    """The servers of a worker's agents. Equal configurations are one server, connected when it is first needed."""
+    """The servers of a worker's agents. Equal configurations share one server, connected when first needed."""
 
     def __init__(
-        self, agents: Iterable[Agent], secrets: frozenset[str], environment: Mapping[str, str] = os.environ
+        self,
+        agents: Iterable[Agent],
+        secrets: frozenset[str],
+        environment: Mapping[str, str] = os.environ,
+        told: McpTold | None = None,
     ) -> None:
         agents = tuple(agents)
         self._secrets = secrets
@@ -52,15 +66,16 @@ class McpServers:
         def clean(text: str, unspoken: frozenset[str]) -> str:
             return redact_text(replace_surrogates(text[:LONGEST_LINE]), secrets | unspoken)
 
-        self._around = Surroundings(environment, own_folder(environment), clean)
+        self._told = told or McpTold()
+        self._around = Surroundings(environment, own_folder(environment), clean, self._told.reconnected)
         self._servers: dict[str, McpServer] = {}
         self.queue: str | None = None
         """The task queue that only this worker polls, for servers that hold state."""
         if any(agent.mcp_servers for agent in agents):
-            for name in ("mcp", "httpx2", "httpcore2"):  # what they log is told here, in a sentence and without secrets
+            for name in ("mcp", "httpx2", "httpcore2"):  # their failures are logged here, in a sentence without secrets
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         for config in (config for agent in agents for config in agent.mcp_servers if not config.enabled):
-            self._server(config)  # nobody asks for it, and operators are to see it
+            self._server(config)  # listed for operators, although no agent uses it
 
     async def declarations(
         self, agent: Agent, tell: Callable[[Sequence[str]], None] = lambda _: None
@@ -68,11 +83,11 @@ class McpServers:
         """The tools that the agent's servers offer now, as the agent may use them.
 
         Args:
-            agent: Whose servers are asked.
-            tell: Hears at once, and after each answer, which servers have not answered yet.
+            agent: The agent whose servers are asked.
+            tell: Called at once and after each answer with the names of the servers that have not answered yet.
 
         Raises:
-            McpUnavailableError: A server cannot be used, or what it offers does not fit its configuration.
+            McpUnavailableError: A server cannot be used, or its tools do not fit its configuration or the limits.
         """
         configs = [config for config in agent.mcp_servers if config.enabled]
         silent = [config.name for config in configs]
@@ -104,10 +119,10 @@ class McpServers:
         unspoken: frozenset[str],
         on_progress: Report,
     ) -> CallResult:
-        """Carry out a call; ``unspoken`` is what nobody but the server may see of its arguments.
+        """Carry out a call; ``unspoken`` are values of its arguments that only the server may see.
 
         Raises:
-            McpError: It came to nothing, or the server says that it failed.
+            McpError: The call failed, or the server says so.
         """
         name = declaration.remote.name if declaration.remote is not None else ""
         if not _is_allowed(config, name):
@@ -115,27 +130,38 @@ class McpServers:
             raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
         server = self._server(config)
         server.hide(unspoken)
-        result = await server.call(
-            name,
-            arguments,
-            caller=caller,
-            limit=declaration.timeout.total_seconds(),
-            repeatable=declaration.idempotent,
-            on_progress=on_progress,
-        )
+        began = time.monotonic()
+        try:
+            result = await server.call(
+                name,
+                arguments,
+                caller=caller,
+                limit=declaration.timeout.total_seconds(),
+                repeatable=declaration.idempotent,
+                on_progress=on_progress,
+            )
+        finally:
+            self._told.called(config.name, time.monotonic() - began)
         return read(result, caller.call_id)
 
     def carry_over(self, session: str, before: str) -> None:
-        """A session goes on from the conversation of another, and with it from what servers hold of that one."""
+        """Let ``session``, which goes on from the conversation of ``before``, rely on the same state of servers."""
         for server in self._servers.values():
             server.reliance.carry_over(session, before)
 
     def states(self) -> tuple[ServerState, ...]:
-        """The servers that have been asked for, and those that are disabled."""
+        """The states of the servers that were needed so far, and of the disabled ones."""
         return tuple(server.state for server in self._servers.values())
 
+    def usable(self) -> list[tuple[str, bool]]:
+        """Names of servers with True if connected, False if they cannot be used; others are left out."""
+        known = {ServerStatus.CONNECTED, ServerStatus.FAILED, ServerStatus.NEEDS_AUTH}
+        return [
+            (state.name, state.status is ServerStatus.CONNECTED) for state in self.states() if state.status in known
+        ]
+
     def troubles(self) -> list[str]:
-        """A line for each server that cannot be used. None of it makes the worker unready: it has other work."""
+        """A line for each server that cannot be used. The worker stays ready: it has other work."""
         return [
             f"{state.status}: {state.error.splitlines()[0]}"
             for state in self.states()
@@ -143,7 +169,7 @@ class McpServers:
         ]
 
     async def close(self) -> None:
-        """Close every connection; the processes have ended then."""
+        """Close every connection, and wait until the servers' processes have ended."""
         servers = tuple(self._servers.values())
         self._servers.clear()
         await asyncio.gather(*(server.close() for server in servers), return_exceptions=True)
@@ -160,7 +186,7 @@ class McpServers:
         return [self._without_secrets(tool) for tool in tools]
 
     def _without_secrets(self, tool: Tool) -> Tool:
-        """What a server says of its tool, without what it was told in confidence."""
+        """The tool, with the worker's secrets masked in its description and schema."""
         said = without_known(tool.description or tool.title or "", self._secrets)
         schema = _with_clean_names(without_secrets(tool.input_schema, self._secrets), self._secrets)
         return replace(tool, description=said, input_schema=cast("dict[str, JsonValue]", schema))
@@ -174,14 +200,14 @@ class McpServers:
 
 
 def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
-    """A schema without secrets in the names of its properties, also where it lists them as texts."""
+    """A schema without secrets in property names, and in lists of these names such as ``required``."""
     if isinstance(value, dict):
         return {without_known(name, secrets): _with_clean_names(inner, secrets) for name, inner in value.items()}
     return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
 def _admit_tools(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
-    """The tools of the server that the agent may use; the limits of a list hold for them."""
+    """The tools of the server that the agent may use, within ``MOST_TOOLS`` and ``LARGEST_DECLARATIONS``."""
     offered = [tool.name for tool in tools]
     if absent := sorted(set(config.pick or ()).difference(offered)):
         msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_format_names(offered)}"
@@ -203,7 +229,7 @@ def _problem(names: Sequence[str]) -> str:
 
 
 def _size_problem(tools: Sequence[Tool]) -> str:
-    """Bytes of names, descriptions and schemas, which a turn keeps of its tools."""
+    """Why the tools' names, descriptions and schemas are too large together; empty if they are not."""
     sizes = {tool.name: len(to_json((tool.name, tool.description or tool.title, tool.input_schema))) for tool in tools}
     if sum(sizes.values()) <= LARGEST_DECLARATIONS:
         return ""
@@ -216,7 +242,7 @@ def _size_problem(tools: Sequence[Tool]) -> str:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """The names, as far as one line has room."""
+    """The names on one line, cut to ``SHOWN`` characters."""
     text = " ".join(", ".join(names).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(names)} in all)"
 
@@ -228,7 +254,7 @@ def _is_allowed(config: AnyServerConfig, tool: str) -> bool:
 def _declare_tools(
     config: AnyServerConfig, tools: Sequence[Tool], taken: set[str], queue: str | None
 ) -> list[ToolDeclaration]:
-    """The tools, sorted: a definition's hash does not depend on their order."""
+    """The declarations of the tools, sorted, so that the definition's hash does not depend on the server's order."""
     declared: list[ToolDeclaration] = []
     for tool in sorted(tools, key=lambda tool: tool.name):
         name = wire_name(config.name, tool.name, taken)

@@ -1,4 +1,4 @@
-"""Which sessions rely on what a server with state holds, and which of them have read that it is gone."""
+"""Records which sessions rely on the state of a stateful server, and which were told that it is lost."""
 
 import contextlib
 import time
@@ -9,12 +9,12 @@ from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUn
 from perdure.contracts.errors import ReasonCode
 
 MOST_SESSIONS = 10_000
-"""Sessions that are remembered for a server, those that called last: that is a few megabytes."""
+"""Sessions remembered for a server, the latest callers: a few megabytes."""
 
 IN_USE = 3600.0
-"""Seconds from a server's last answer to a session during which no other session's time-out may end it.
+"""Seconds after an answer to a session during which another session's timeout may not end the server.
 
-Models think and people answer in between. After that, one that hangs is of no use to anybody.
+In between models think and people reply. After that a hung server is dropped.
 """
 
 
@@ -27,16 +27,23 @@ class Caller:
 
     @property
     def answer(self) -> str:
-        """The model's answer that the call is of: a call's id ends with its place in it.
+        """Identifies the model's answer that made the call: the call's id without its place in the answer.
 
-        The step's number would not do: a call that a person approved goes on in the next turn.
+        The step's number would not do: an approved call may run in the next turn.
         """
         return self.call_id.rpartition("_")[0] or self.call_id
 
 
 @dataclass
 class _Relying:
-    """What is known of a session; ``calls`` of it may have been carried out in this ``life`` of the server."""
+    """What is known of a session.
+
+    Attributes:
+        life: The life of the server that the session uses.
+        calls: Calls of the session that may have been carried out in that life.
+        told: The model's answer whose calls are told that the state is lost.
+        answered_at: When the server last answered in time, by the monotonic clock.
+    """
 
     life: int
     calls: int = 0
@@ -45,43 +52,43 @@ class _Relying:
 
 
 class Use:
-    """One attempt to carry out a call, of a session that may rely on what earlier ones left."""
+    """One attempt to carry out a call of a session."""
 
     def __init__(self, memory: "Reliance", caller: Caller) -> None:
         self._memory = memory
         self._caller = caller
         self._known: _Relying | None = None
 
-    def begins(self) -> bool:
-        """Note that the call is about to be sent; False if the session must be told first that the state is gone."""
+    def begin(self) -> bool:
+        """Note that the call is about to be sent; False if the session must first be told that the state is lost."""
         self._known = self._memory.note_call(self._caller)
         return self._known is not None
 
     def note_break(self, *, unsent: bool) -> None:
-        """The connection broke; a call that was certainly not carried out left nothing to rely on."""
+        """Note that the connection broke. If the call was certainly not carried out, it left no state."""
         if self._known is not None and unsent:
             self._known.calls -= 1
 
-    def answered(self, *, in_time: bool) -> None:
-        """Note whether the server answered."""
+    def note_answer(self, *, in_time: bool) -> None:
+        """Note whether the server answered in time."""
         if self._known is not None:
             self._known.answered_at = time.monotonic() if in_time else None
 
 
 class Reliance:
-    """The memory of one server. A server begins a new life when its state is lost."""
+    """The sessions that rely on one server's state. When the state is lost, the server begins a new *life*."""
 
     def __init__(self) -> None:
         self._life = 0
         self._sessions: dict[str, _Relying] = {}
 
     def note_loss(self) -> None:
-        """What the server held is gone."""
+        """Note that the server's state is lost."""
         self._life += 1
 
     @contextlib.contextmanager
     def use(self, caller: Caller) -> Iterator["Use"]:
-        """One attempt to carry out a call; what came of it is noted at the end."""
+        """One attempt to carry out a call in this block; its result or failure is noted at the end."""
         use = Use(self, caller)
         try:
             yield use
@@ -92,15 +99,15 @@ class Reliance:
             use.note_break(unsent=True)
             raise
         except McpError as error:
-            use.answered(in_time=error.code != ReasonCode.TOOL_TIMEOUT)
+            use.note_answer(in_time=error.code != ReasonCode.TOOL_TIMEOUT)
             raise
         else:
-            use.answered(in_time=True)
+            use.note_answer(in_time=True)
 
     def note_call(self, caller: Caller) -> _Relying | None:
-        """Note a call that is about to be sent; None if the session is to be told first.
+        """Note a call that is about to be sent; None if the session must first be told that the state is lost.
 
-        A session that has used a life which is over is told once, with all calls of that answer of its model.
+        A session that used a former life is told once: by all calls of the model's answer that comes first.
         """
         known = self._sessions.pop(caller.session, None) or _Relying(self._life)
         if known.life != self._life:
@@ -112,7 +119,7 @@ class Reliance:
         return known
 
     def is_in_use(self) -> bool:
-        """Whether a session would lose something if the server ended now, and has no sign that it hangs."""
+        """Whether a session got an answer of this life in time, and not too long ago, so that it may rely on it."""
         since = time.monotonic() - IN_USE
         return any(
             known.life == self._life and known.answered_at is not None and known.answered_at > since
@@ -120,7 +127,7 @@ class Reliance:
         )
 
     def carry_over(self, session: str, before: str) -> None:
-        """A session that goes on from another's conversation relies on what that one does."""
+        """Let a session that goes on from the conversation of ``before`` rely on the same state."""
         known = self._sessions.get(before)
         if known is not None and known.calls and session not in self._sessions:
             self._keep(session, _Relying(known.life, known.calls))

@@ -1,4 +1,4 @@
-"""How servers are connected: a process of their own, streamable HTTP, or SSE where the server has only that."""
+"""The transports of MCP servers: a process (stdio), streamable HTTP, or SSE if the server has only that."""
 
 import contextlib
 import re
@@ -35,17 +35,17 @@ from perdure.activities.mcp.server import McpServer, Surroundings
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerState, ServerStatus, StdioServerConfig
 
 ONLY_SSE = frozenset({400, 404, 405, 415})
-"""Answers to a POST by servers that know the older transport only. Source: the protocol's rule for older servers."""
+"""Statuses with which servers of the older SSE transport answer a POST. Source: MCP, "Backwards Compatibility"."""
 
 NOT_GREETED = frozenset({400, 404})
-"""Answers to a request of no session, or of one that the server does not know."""
+"""Statuses of answers to a request without a session, or with one that the server does not know."""
 
 _NO_SESSION = re.compile(
     r"session (?:terminated|not found)|(?:missing|invalid|unknown|no valid) session|mcp-session-id"
     r"|not initiali[sz]ed|unsupported protocol version",
     re.IGNORECASE,
 )
-"""What servers of either generation say with these, and before they look at the request."""
+"""Messages of servers of either protocol generation with these statuses; the request was not carried out."""
 
 
 def server_of(config: AnyServerConfig, around: Surroundings) -> McpServer:
@@ -54,7 +54,7 @@ def server_of(config: AnyServerConfig, around: Surroundings) -> McpServer:
 
 
 class StdioServer(McpServer):
-    """A process of the worker's, kept while the worker lives."""
+    """A server that the worker runs as a process, for as long as the worker lives."""
 
     def __init__(self, config: StdioServerConfig, around: Surroundings) -> None:
         super().__init__(config, around)
@@ -64,14 +64,14 @@ class StdioServer(McpServer):
         self._mode = "auto"
 
     async def connect(self) -> Owner:
-        """Start the process and greet it."""
+        """Start the process and make the protocol's handshake."""
         seconds = self._settings.init_timeout.total_seconds()
         try:
             variables = resolve_references(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
         self._garbage, mode = "", self._mode
-        self._mode = "legacy" if mode == "auto" else "auto"  # of the next try, if this one comes to nothing
+        self._mode = "legacy" if mode == "auto" else "auto"  # for the next try, if this one fails
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
         self._said = said = StandardError(log, self.clean, lambda: self._note_end(owner))
         owner = Owner(lambda: connect_over(run_server(self._settings, variables, said), self._note_garbage, mode))
@@ -90,7 +90,7 @@ class StdioServer(McpServer):
         return owner
 
     def describe_break(self, why: str) -> str:
-        """Why it broke, and what it wrote last."""
+        """Why the connection broke, with the last lines of the server's standard error."""
         tail = self._read_tail()
         return f"{why}{ENDS_WITH}{tail}" if tail else why
 
@@ -112,8 +112,8 @@ class StdioServer(McpServer):
 class HttpServer(McpServer):
     """A server at a URL.
 
-    Of the newer protocol generation, which has no sessions, each call has a client of its own over shared connections:
-    one that breaks takes no other with it. A session of the older one is kept.
+    The newer protocol generation has no sessions: each call has a client of its own, over shared connections, so that
+    one that breaks affects no other. With the older generation the session is kept open.
     """
 
     def __init__(self, config: HttpServerConfig, around: Surroundings) -> None:
@@ -124,7 +124,7 @@ class HttpServer(McpServer):
         self._version = ""
 
     async def connect(self) -> Owner:
-        """Greet the server over streamable HTTP, or over SSE if it refuses that."""
+        """Make the handshake over streamable HTTP, or over SSE if the server refuses that."""
         try:
             headers = resolve_references(self._settings, self.around.environment)
         except MissingVariableError as error:
@@ -147,7 +147,7 @@ class HttpServer(McpServer):
         return owner
 
     async def list_tools(self, seconds: float) -> list[Tool]:
-        """Ask for the tools; a server that turns out to be of another generation by now is greeted anew."""
+        """Ask for the tools, with a new handshake if the server is of another protocol generation by now."""
         known = self._known
         try:
             return await super().list_tools(seconds)
@@ -160,7 +160,7 @@ class HttpServer(McpServer):
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
-        """A client for one request, whose failure is told by what became of its own HTTP requests."""
+        """A client for one request; a failure is explained by what its own HTTP requests met."""
         client, owner = await self._open()
         try:
             with exchange() as noted:
@@ -172,7 +172,7 @@ class HttpServer(McpServer):
             if owner is not self._owner:
                 await owner.close()
                 if owner.failure is not None:
-                    self._known = None  # greet it anew: it may be another one by now
+                    self._known = None  # make a new handshake: it may be another server by now
 
     async def close(self) -> None:
         """Close the session and the connections."""
@@ -188,7 +188,7 @@ class HttpServer(McpServer):
             self.drop()
             self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
         known, http, version = self._known, self._http, self._version
-        assert http is not None, "it was made when the server was greeted"  # noqa: S101 - narrows the type
+        assert http is not None, "the handshake made it"  # noqa: S101 - narrows the type
         owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
         return await owner.client(self.config.init_timeout.total_seconds()), owner
 
@@ -212,14 +212,14 @@ class HttpServer(McpServer):
             raise self.unavailable(why, again=True) from None
 
     def _explain_failure(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
-        """What a failure means, by what became of the call's own requests."""
+        """The error for a failed call, by what its HTTP requests met."""
         if noted.needs_login:
             return self.note_failure(self._login())
         if isinstance(error, ConnectionLostError):
             silent = noted.silent or isinstance(owner.failure, httpx2.ReadTimeout)
             return ConnectionLostError(self._cause(error, silent=silent), unsent=not noted.reached)
         if noted.status in ONLY_SSE:
-            self._known = None  # as servers of the older generation answer the newer one
+            self._known = None  # servers of the older generation answer requests of the newer one like this
         if noted.status in NOT_GREETED and _NO_SESSION.search(error.said):
             self.drop(owner)
             return ConnectionLostError(error.said, unsent=True)
@@ -228,7 +228,7 @@ class HttpServer(McpServer):
         return error
 
     def _cause(self, error: BaseException, *, silent: bool) -> str:
-        """Why the connection broke, with the setting that has a say in it."""
+        """Why the connection broke; names the setting if that was a timeout."""
         if not silent:
             return describe_failure(error)
         seconds = self._settings.sse_read_timeout.total_seconds()
@@ -239,7 +239,7 @@ class HttpServer(McpServer):
         auth = authentication(settings, settings.oauth, tokens) if settings.oauth is not None else None
         read = settings.sse_read_timeout.total_seconds()
         waits = httpx2.Timeout(settings.timeout.total_seconds(), read=read, pool=None)
-        # A call waits for no other: how many there are at once is the worker's affair.
+        # Unlimited: the worker's own settings bound how many calls run at once.
         return NotedClient(headers=headers, auth=auth, timeout=waits, limits=httpx2.Limits(max_connections=None))
 
     def _login(self) -> McpUnavailableError:

@@ -50,6 +50,7 @@ from perdure.contracts.hooks import MAX_HOOKS, HookRule, OnHookError
 from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.names import Activity
+from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy, check_model
 from perdure.contracts.tools import Completion, ToolDeclaration
 from perdure.contracts.values import (
@@ -79,13 +80,13 @@ class Agent(Value):
     """An agent: a model, instructions, tools, limits and policies. Frozen; checked where it is defined.
 
     Attributes:
-        name: How callers start it; unique among the agents of a task queue.
+        name: The name by which callers start the agent; unique among the agents of a task queue.
         model: ``provider/model``, as litellm takes it.
         instructions: The system prompt, or several texts that make it up; indentation is removed. By default none.
             ``{context.NAME}``, ``{turn.tenant}`` and ``{turn.by}`` are filled in when a turn opens. A function of the
             turn's context, sync or async, makes the text when a turn opens.
-        label: What people may read in place of the name.
-        tags: Words to choose agents by; ``perdure agents`` and exports have them.
+        label: Name for people, shown beside the name.
+        tags: Words to choose agents by; ``perdure agents`` and exports show them.
         tools: Functions, ``@tool`` objects and instances of toolsets.
         delegates: Other agents that it may call as tools: agents, names of agents of the same workers, or ``Delegate``
             with settings. A call is a turn of its own that reads only the query.
@@ -114,14 +115,14 @@ class Agent(Value):
         tool_mode: How the model calls tools: ``api`` by its provider, or in plain text as ``xml``, ``json``,
             ``json-in-xml``, ``json-with-tag`` or ``pythonic``; ``auto`` is ``api`` unless the model is known to have
             no calls, or its provider refuses so many tools, and then ``json-in-xml``.
-        budgets: Limits beside ``max_steps``.
+        budgets: Limits beside ``max_steps``: dollars, calls, seconds and others.
         compaction: When and how a conversation that grows too long is summarised.
         output_schema: What the last answer must be, as JSON: a JSON schema, or a type for its schema and its own
             validators (a pydantic class, a dataclass, ``list[int]``, any that ``pydantic.TypeAdapter`` takes). The
             turn's ``value`` then holds it.
         output_corrections: How often an answer that does not fit may be sent back to the model, in a turn.
-        interactive: What a turn does that needs a person: ``wait`` for one, or ``stop`` with ``waiting_for_input``,
-            so that the reply starts the next turn.
+        interactive: What a turn does when it needs a person: ``wait`` for the reply, ``stop`` with
+            ``waiting_for_input``, so that the reply starts the next turn, or ``refuse`` the call with ``tool.denied``.
         approvals: Which tool calls need somebody's approval, as rules over tool and arguments.
         fallback_models: Models that are called, in this order, when the one before has failed for good: its retries are
             used up, its provider refuses the key or has no quota left, or does not know the model. The next one stays
@@ -131,7 +132,9 @@ class Agent(Value):
         stream: ``watched`` asks the provider for a stream only while somebody follows the session piece by piece,
             ``always`` every time, ``off`` never. The stored answer is the same.
         stream_thinking: Whether the pieces have the model's reasoning too.
-        skills: What the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` finds it in a folder.
+        retention: How long the agent's sessions keep their events, artifacts and transcripts; None keeps them for good.
+        max_running: Most turns of the agent that run at once, over all workers; others wait. Delegates do not count.
+        skills: Skills that the model may read with the tool ``skill``, as ``perdure.skills.skills_in`` reads a folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
@@ -170,6 +173,8 @@ class Agent(Value):
     cache: CacheMode = "latest"
     stream: StreamMode = "watched"
     stream_thinking: bool = False
+    retention: Annotated[Retention, refuse_unknown_fields(Retention)] | None = None
+    max_running: int | None = Field(default=None, ge=1)
     _output_type: TypeAdapter[Any] | None = PrivateAttr(default=None)
 
     def __init__(self, **settings: Unpack[AgentSettings]) -> None:

@@ -1,4 +1,4 @@
-"""What a tool's function is given and may answer with: the context of its call, errors, and what a reconciler found."""
+"""Values that a tool's function takes and returns: the context of its call, errors, and the answers of a reconciler."""
 
 import inspect
 import typing
@@ -15,11 +15,11 @@ class ToolDefinitionError(TypeError):
 
 
 class ToolUnavailableError(Exception):
-    """The tool cannot run here and now, so nothing was done; always told to whoever called it."""
+    """The tool cannot run here and now, so nothing was done; the caller, such as the model, always gets the message."""
 
 
 class InvalidInputError(Exception):
-    """Arguments do not fit the tool; always told to whoever sent them."""
+    """Arguments do not fit the tool; the caller, such as the model, always gets the message."""
 
 
 class InvalidOutputError(Exception):
@@ -36,7 +36,7 @@ class ToolContext(ABC):
         turn: The number of the turn.
         call_id: The call's id, unique in the session.
         idempotency_key: The same on every attempt of this call; hand it to services that deduplicate.
-        data: What the turn's starter gave as ``context``, with what ``${PERDURE_CONTEXT_…}`` stands for; a copy.
+        data: The turn's ``context``, with ``${PERDURE_CONTEXT_…}`` replaced by the worker's variables; a copy.
         tenant: On whose behalf the turn runs; empty if the starter did not say.
         by: Who started the turn, as the starter says; perdure does not check it.
     """
@@ -52,11 +52,11 @@ class ToolContext(ABC):
     @property
     @abstractmethod
     def cancelled(self) -> bool:
-        """Whether the turn was cancelled or the call ran out of time; a blocking tool should look now and then."""
+        """Whether the turn was cancelled or the call ran out of time; a blocking tool should check this regularly."""
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """Block until cancelled, at most so long; True if cancelled. For sync tools, in place of ``time.sleep``."""
+        """Block until cancelled, at most ``seconds``; True if cancelled. For sync tools, instead of ``time.sleep``."""
 
     def report_progress(self, progress: float, total: float | None = None, message: str = "") -> None:  # noqa: B027 - a context of one's own needs none
         """Say how far the call is, as often as you like: it takes no time, and never fails.
@@ -65,9 +65,9 @@ class ToolContext(ABC):
         """
 
     def stop_turn(self, reason: str) -> None:  # noqa: B027 - the same
-        """Ask that the turn ends, as finished, once all calls of this answer have their results.
+        """End the turn as finished once all calls of this answer have their results.
 
-        The model is not asked again; what the body returns is kept as its result. A call that fails asks for nothing.
+        The model is not asked again; what the body returns is kept as its result. A call that fails does not end it.
         """
 
     def read_artifact(self, handle: str) -> File:
@@ -93,7 +93,7 @@ class DidNotHappen:
 
 @dataclass(frozen=True)
 class EffectUnknown:
-    """Nobody can tell; the model reads so, and ``why``."""
+    """Nobody can tell whether the effect happened; the model reads that, and ``why``."""
 
     why: str = ""
 

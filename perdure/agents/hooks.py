@@ -45,7 +45,7 @@ class HookContext(ABC):
         step: The number of the step.
         usage: Tokens that the turn has used so far, its delegates included.
         cost_usd: US dollars that they have cost, as far as prices are known.
-        data: What the turn's starter gave as ``context``, with what ``${PERDURE_CONTEXT_…}`` stands for; a copy.
+        data: The turn's ``context``, with ``${PERDURE_CONTEXT_…}`` replaced by the worker's variables; a copy.
         tenant: On whose behalf the turn runs; empty if the starter did not say.
         by: Who started the turn, as the starter says; perdure does not check it.
     """
@@ -62,11 +62,11 @@ class HookContext(ABC):
     @property
     @abstractmethod
     def cancelled(self) -> bool:
-        """Whether the turn was cancelled or the hook ran out of time; a blocking hook should look now and then."""
+        """Whether the turn was cancelled or the hook ran out of time; a blocking hook should check this regularly."""
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """Block until cancelled, at most so long; True if cancelled. For sync hooks, in place of ``time.sleep``."""
+        """Block until cancelled, at most ``seconds``; True if cancelled. For sync hooks, instead of ``time.sleep``."""
 
     @abstractmethod
     def messages(self, last: int = 20) -> tuple[Message, ...]:
@@ -122,10 +122,10 @@ def hook(
     None. Sync functions run in a thread, async ones on a loop of their own, like tools.
 
     Args:
-        on: The events it is for: their types, or their classes.
+        on: Events that call the hook: types such as ``"tool_end"``, or classes such as ``ToolEnd``.
         when: A stop condition (``perdure.stop``) that must hold too.
-        tool: Of events of tools: a tool's name, or a pattern with ``*`` and ``?``.
-        name: By default the function's.
+        tool: For events of tools: only this tool, by name or by a pattern with ``*`` and ``?``.
+        name: Name of the hook; by default the function's name.
         timeout: Longest time one call may take; a hook that takes longer has failed.
 
     Raises:

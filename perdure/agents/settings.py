@@ -30,6 +30,7 @@ from perdure.contracts.conditions import AnyCondition
 from perdure.contracts.hooks import HookRule, OnHookError
 from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig
+from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy
 from perdure.contracts.tools import Completion
 from perdure.contracts.turn_context import TurnContext
@@ -97,6 +98,8 @@ class CommonSettings(WordsOfOthers, total=False):
     cache: CacheMode
     stream: StreamMode
     stream_thinking: bool
+    retention: Retention | dict[str, Any] | None
+    max_running: int | None
 
 
 class AgentSettings(CommonSettings):

@@ -130,8 +130,8 @@ class Toolset(BaseModel):
     have any name but the five that are defined here.
 
     Attributes:
-        name: Stands before the names of its tools, ``name__method``; without one they have the bare names.
-        variant: Which of its methods are offered.
+        name: Prefix of the names of its tools, as in ``name__method``; empty gives the bare names.
+        variant: Variant whose methods are offered.
     """
 
     __slots__ = ("__perdure_state__",)  # of no instance's ``__dict__``, where authors' attributes are

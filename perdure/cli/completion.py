@@ -1,4 +1,4 @@
-"""``perdure completion``: what a shell needs to complete verbs, options, sessions and agents."""
+"""``perdure completion``: the script with which a shell completes verbs, options, sessions and agents."""
 
 import asyncio
 import os
@@ -70,11 +70,13 @@ async def _read(kind: str) -> list[str]:
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion_command(ctx: click.Context, *, shell: str) -> None:
-    """Print what SHELL needs to complete verbs, options, sessions and agents.
+    """Print the script with which SHELL completes verbs, options, sessions and agents. Set it up once:
 
-    bash: eval "$(perdure completion bash)" in ~/.bashrc. zsh: the same with zsh in ~/.zshrc. fish: perdure completion
-    fish > ~/.config/fish/completions/perdure.fish
-    """
+    \b
+    bash  add to ~/.bashrc:  eval "$(perdure completion bash)"
+    zsh   add to ~/.zshrc:   eval "$(perdure completion zsh)"
+    fish  run:               perdure completion fish > ~/.config/fish/completions/perdure.fish
+    """  # noqa: D301, D415  # \b is click's mark of lines that stay as they are
     kind = get_completion_class(shell)
     root = ctx.find_root().command
     if kind is not None:

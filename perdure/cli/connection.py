@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from perdure.cli.errors import CliError, ExitCode, UnreachableError
-from perdure.client import Client
+from perdure.client import Client, encryption
 from perdure.client.errors import (
     ClientError,
+    EventsGoneError,
+    KeysMismatchError,
     NoWorkerError,
     RequestRefusedError,
     ServerUnreachableError,
@@ -17,14 +19,16 @@ from perdure.client.errors import (
     TemporalConfigError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownBlockError,
     UnknownScheduleError,
     UnknownSessionError,
     UnknownWebhookError,
 )
+from perdure.contracts.errors import KeyringError
 from perdure.local_files import find
 from perdure.settings import Settings, SettingsError, is_set, load_settings, temporal_file
 from perdure.store import Store
-from perdure.store.errors import NotFoundError, StoreError
+from perdure.store.errors import NotFoundError, SessionErasedError, StoreConfigError, StoreError
 
 Result = TypeVar("Result")
 
@@ -81,7 +85,7 @@ async def open_store(settings: Settings | None = None) -> AsyncIterator[Store]:
     """
     settings = settings or load_settings()
     _check_file(settings)
-    store = await Store.open(settings.store_url, listen_url=settings.listen_url)
+    store = await encryption.open_store(settings)
     try:
         yield store
     finally:
@@ -101,15 +105,20 @@ def _check_file(settings: Settings) -> None:
 
 _UNREACHABLE = (ServerUnreachableError, NoWorkerError)
 _USAGE = (
+    EventsGoneError,
     UnknownSessionError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownBlockError,
     UnknownScheduleError,
     UnknownWebhookError,
     RequestRefusedError,
     SessionIdleError,
     SettingsError,
+    StoreConfigError,
     StoreMismatchError,
+    KeyringError,
+    KeysMismatchError,
     TemporalConfigError,
 )
 
@@ -118,6 +127,8 @@ def describe(error: Exception) -> CliError | None:
     """The error as the command line shows it; None if it is not one that is expected."""
     if isinstance(error, CliError):
         return error
+    if isinstance(error, SessionErasedError):
+        return CliError(str(error), ExitCode.USAGE)
     if isinstance(error, NotFoundError):
         return CliError(f"{error}; 'perdure list' names the sessions there are", ExitCode.USAGE)
     if isinstance(error, _USAGE):

@@ -1,4 +1,4 @@
-"""``perdure cancel``, ``pause``, ``unpause`` and ``delete``: stop turns, have a session stand still, erase it."""
+"""``perdure cancel``, ``pause``, ``unpause`` and ``delete``: stop turns, pause a session, erase it."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,22 +13,22 @@ from perdure.client import CancelOutcome, Client
 from perdure.client.cancels import OpenFilter
 from perdure.contracts.turns import RunState
 
-_OPEN = (RunState.RUNNING.value, RunState.WAITING_FOR_INPUT.value)
+_OPEN = (RunState.RUNNING.value, RunState.WAITING_FOR_INPUT.value, RunState.QUEUED.value)
 
 
 @click.command("cancel")
 @click.argument("session", required=False)
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the turn.")
-@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Turn N, which runs or waits.")
-@click.option("--drop-queue", is_flag=True, help="Drop all messages that wait, too: their turns end as cancelled.")
-@click.option("--all", "every", is_flag=True, help="All sessions whose turn runs, or those that the filters mean.")
-@click.option("--dry-run", is_flag=True, help="With --all: cancel nothing, and say what would be.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the turn's result.")
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Cancel turn N, running or queued.")
+@click.option("--drop-queue", is_flag=True, help="Also cancel every queued turn of the session.")
+@click.option("--all", "every", is_flag=True, help="Cancel the running turns of all sessions that match the filters.")
+@click.option("--dry-run", is_flag=True, help="With --all: cancel nothing, and list what would be cancelled.")
 @click.option("--state", type=click.Choice(_OPEN), help="With --all: only sessions in this state.")
 @click.option("--agent", metavar="A", help="With --all: only turns of this agent.")
 @click.option("--tenant", metavar="T", help="With --all: only sessions of this tenant.")
-@click.option("--since", type=Since(), metavar="WHEN", help="With --all: only turns that began since then: 12h, 3d, …")
+@click.option("--since", type=Since(), metavar="WHEN", help="With --all: only turns that began since: 12h, 3d, …")
 @click.option("--caller", metavar="SESSION", help="With --all: only the delegates of this session.")
-@click.option("--json", "as_json", is_flag=True, help="One object a session, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each session.")
 @click.pass_context
 def cancel_command(  # noqa: PLR0913  # one for each option of the command line
     ctx: click.Context,
@@ -46,13 +46,14 @@ def cancel_command(  # noqa: PLR0913  # one for each option of the command line
     caller: str | None,
     as_json: bool,
 ) -> None:
-    """Cancel the running turn of SESSION, or one that waits; an idle session is left as it is.
+    """Cancel the running turn of SESSION, or with --turn a queued one. An idle session stays as it is.
 
-    A --turn that neither runs nor waits is refused with exit code 2 while another one runs. With --json the object has
-    session, and sent: false if there was nothing to cancel.
+    While another turn runs, a --turn that is neither running nor queued is refused with exit code 2. With --json the
+    object has session, and sent: false if there was nothing to cancel.
 
-    With --all and no SESSION: every running turn that the filters mean, and the messages that wait behind it. What
-    begins meanwhile is left alone. With --json each line has session, turn, agent, outcome and error.
+    With --all instead of SESSION: cancel every running turn that matches the filters, and the messages queued behind
+    it. Turns that begin meanwhile go on. With --json each line has session, turn, agent, outcome and error. The exit
+    code is 1 if a turn could not be cancelled.
     """
     filters: OpenFilter = {"agent": agent, "tenant": tenant, "since": since, "caller": caller}
     if state is not None:
@@ -96,34 +97,34 @@ def _show(outcomes: Sequence[CancelOutcome], *, as_json: bool) -> None:
         ]
         print_table(("session", "turn", "agent", "outcome", "error"), rows)
     else:
-        click.echo("no turn runs that the filters mean; nothing to cancel")
+        click.echo("no running turn matches the filters; nothing to cancel")
 
 
 @click.command("pause")
 @click.argument("session")
-@click.option("--reason", default="", metavar="TEXT", help="Why; who looks at the session reads it.")
-@click.option("--by", default="", metavar="NAME", help="Who says so.")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; shown to everyone who looks at the session.")
+@click.option("--by", default="", metavar="NAME", help="Who pauses it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def pause_command(*, session: str, reason: str, by: str, as_json: bool) -> None:
-    """Have SESSION stand still: what runs finishes, and nothing begins until `perdure unpause SESSION`.
+    """Pause SESSION: calls that run finish, and no new one begins until 'perdure unpause SESSION'.
 
-    Delegates that work for the session are paused too. It may take days: a paused session costs nothing, needs no
-    worker, and its time counts against no limit of seconds. With --json the object has session, paused and changed.
+    Delegates of the session are paused too. A pause may last for days: it costs nothing, needs no worker, and does not
+    count against a budget of seconds. With --json the object has session, paused and changed.
     """
     changed = with_client(lambda client: client.pause(session, reason, by=by))
     if as_json:
         print_json({"session": session, "paused": True, "changed": changed})
     else:
         state = "is paused" if changed else "was paused already"
-        click.echo(f"session {session} {state}; 'perdure unpause {session}' goes on")
+        click.echo(f"session {session} {state}; 'perdure unpause {session}' lets it go on")
 
 
 @click.command("unpause")
 @click.argument("session")
-@click.option("--by", default="", metavar="NAME", help="Who says so.")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+@click.option("--by", default="", metavar="NAME", help="Who lets it go on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def unpause_command(*, session: str, by: str, as_json: bool) -> None:
-    """Have a paused SESSION, and the delegates that work for it, go on."""
+    """Let a paused SESSION and its delegates go on. With --json the object has session, paused and changed."""
     changed = with_client(lambda client: client.unpause(session, by=by))
     if as_json:
         print_json({"session": session, "paused": False, "changed": changed})
@@ -133,22 +134,25 @@ def unpause_command(*, session: str, by: str, as_json: bool) -> None:
 
 @click.command("delete")
 @click.argument("session")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--histories", is_flag=True, help="Have the Temporal server delete the histories of its turns, too.")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON; it does not ask.")
-def delete_command(*, session: str, yes: bool, histories: bool, as_json: bool) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--histories", is_flag=True, help="Also delete the workflow histories of its turns from Temporal.")
+@click.option("--by", default="", metavar="NAME", help="Who asks for it; kept in the tombstone.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; implies --yes.")
+def delete_command(*, session: str, yes: bool, histories: bool, by: str, as_json: bool) -> None:
     """Erase SESSION and the sessions of its delegates from the store: conversation, events, calls, artifacts.
 
-    A session whose turn runs is refused: cancel it first. Steps that forks stand on stay, and nobody finds them by this
-    id. Temporal keeps the histories of the turns, with previews of what was said, until its own retention, unless
-    --histories has them deleted. An erasure that was cut off goes on when it is asked for again.
+    A tombstone with a hash of the erased data stays, and the id is never used again. A session with a running turn is
+    refused: cancel the turn first. Steps that a fork needs stay, but cannot be found by this id.
+
+    Temporal keeps the workflow histories of the turns, which hold previews of the messages, until the retention of the
+    namespace; --histories deletes them now. If an erasure was interrupted, run the command again to finish it.
     """
     if not (yes or as_json):
         click.confirm(f"erase session {session} for good?", abort=True)
-    erased = with_client(lambda client: client.delete(session, histories=histories))
+    erased = with_client(lambda client: client.delete(session, histories=histories, by=by))
     if as_json:
         print_json(erased.model_dump(mode="json"))
         return
     more = f", {len(erased.delegates)} sessions of delegates" if erased.delegates else ""
-    kept = f"; {erased.kept_steps} steps that forks stand on stay" if erased.kept_steps else ""
-    click.echo(f"erased session {session}{more}{kept}")
+    kept = f"; {erased.kept_steps} steps that forks need stay" if erased.kept_steps else ""
+    click.echo(f"erased session {session}{more}{kept}; tombstone {erased.tombstone.id}")

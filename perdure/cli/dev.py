@@ -83,25 +83,29 @@ class WatchedFiles:
 
 
 @click.command("dev")
-@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be given again.")
-@click.option("--reload", is_flag=True, help="Start the worker anew when a Python file or an agent's file is saved.")
-@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Of the server.")
-@click.option("--ui-port", type=click.IntRange(1, 65535), default=DEFAULT_UI_PORT, show_default=True, help="Of the UI.")
+@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be repeated.")
+@click.option("--reload", is_flag=True, help="Restart the worker when a Python file or a file with agents is saved.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Port of the server."
+)
+@click.option(
+    "--ui-port", type=click.IntRange(1, 65535), default=DEFAULT_UI_PORT, show_default=True, help="Port of the UI."
+)
 @click.option(
     "--gateway-port",
     type=click.IntRange(1, 65535),
-    help=f"Of the HTTP gateway and its page; {DEFAULT_GATEWAY_PORT} by default, none with --headless.",
+    help=f"Port of the HTTP gateway and its web page. [default: {DEFAULT_GATEWAY_PORT}; with --headless, no gateway]",
 )
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Of the worker's metrics; 9464 by default.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Port of the worker's metrics. [default: 9464]")
 @click.option(
     "--db",
     type=click.Path(dir_okay=False, path_type=Path),
     default=FOLDER / "temporal.db",
     show_default=True,
     metavar="FILE",
-    help="Where the server keeps running jobs.",
+    help="SQLite file of the Temporal server: running turns and their histories.",
 )
-@click.option("--headless", is_flag=True, help="Without the UI.")
+@click.option("--headless", is_flag=True, help="Start no UI, and no gateway unless --gateway-port is given.")
 @record_option
 @replay_option
 def dev_command(  # noqa: PLR0913  # one for each option of the command line
@@ -119,9 +123,9 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
 ) -> None:
     """Run the embedded Temporal server, its UI, a worker and the gateway on this machine. Ctrl+C stops all of them.
 
-    Other verbs find the server and the store by themselves, in this folder and below it. A worker that dies is started
-    again. Jobs survive a stop, a crash and kill -9: start again and they go on. After a power failure the last moments
-    may be missing, because the server does not wait for the disk.
+    In this folder and below it, other verbs find the server and the store without any setting. A worker that dies is
+    restarted. Turns survive a stop, a crash and kill -9: start 'perdure dev' again and they go on. A power failure may
+    lose the last moments, because the server does not wait for the disk.
     """
     worker = worker_arguments(agents)
     settings = load_settings(of_folder=False)
@@ -132,10 +136,30 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
     settings = settings.model_copy(update=changes)
     prepare_recordings(settings)
     sources = agents or settings.agents
-    options = ServerOptions(port=port, ui_port=None if headless else ui_port, db=db, log=FOLDER / "server.log")
-    watched = WatchedFiles.of(sources) if reload else None
     port_of_gateway = gateway_port or (None if headless else DEFAULT_GATEWAY_PORT)
+    options = ServerOptions(
+        port=port,
+        ui_port=None if headless else ui_port,
+        codec_endpoint=codec_endpoint_of(settings, None if headless else port_of_gateway),
+        db=db,
+        log=FOLDER / "server.log",
+    )
+    watched = WatchedFiles.of(sources) if reload else None
     asyncio.run(Dev(options, worker, settings, watched, port_of_gateway).run())
+
+
+def codec_endpoint_of(settings: Settings, gateway_port: int | None) -> str | None:
+    """Where the UI has what is encrypted decrypted: at the gateway beside it. None without keys, or without one."""
+    has_keys = settings.encryption_keys or settings.encryption_keys_file is not None
+    return f"http://127.0.0.1:{gateway_port}/codec" if has_keys and gateway_port is not None else None
+
+
+def codec_variables_of(options: ServerOptions, settings: Settings) -> dict[str, str]:
+    """What lets the pages of this UI, and no others, have the gateway decrypt."""
+    if options.codec_endpoint is None:
+        return {}
+    ours = [f"http://{name}:{options.ui_port}" for name in ("localhost", "127.0.0.1")]
+    return {"PERDURE_CODEC_ORIGINS": ",".join([*settings.codec_origins, *ours])}
 
 
 def address_variables_of(address: str) -> dict[str, str]:
@@ -166,8 +190,9 @@ class Dev:
         self._told: tuple[str, list[str]] = ("", [])
         self._secrets = secrets_of()
         self._environment = self._worker_environment()
+        of_gateway = self._environment | codec_variables_of(options, settings)
         self._gateway = (
-            None if gateway_port is None else GatewayProcess(gateway_port, self._environment, FOLDER / "gateway.log")
+            None if gateway_port is None else GatewayProcess(gateway_port, of_gateway, FOLDER / "gateway.log")
         )
 
     def _worker_environment(self) -> dict[str, str]:

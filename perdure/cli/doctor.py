@@ -1,7 +1,7 @@
-"""``perdure doctor`` and ``setup``: whether all is there that a job needs, and what to do if not.
+"""``perdure doctor`` and ``setup``: check what a turn needs, say how to fix it, and register search attributes.
 
-The checks of the server and of the store are independent of each other, and may take as long as they like: the doctor
-has a deadline for both. Long, because each check says what it found, and what to do, in its own words.
+The checks of the server and of the store do not wait for each other, and one deadline bounds both. Long, because each
+check says what it found, and what to do, in its own words.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 from pydantic import ValidationError
@@ -29,20 +30,24 @@ from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.gateway import gateway_url, readiness_of
 from perdure.cli.live import print_json, show
 from perdure.cli.render import Line, Tone, clean
+from perdure.cli.rules import find_unknown_metrics
 from perdure.cli.waits import list_running_turns
 from perdure.cli.worker import USUAL_KEYS
 from perdure.client import Client, ClientError
-from perdure.client.connect import CONNECT_TIMEOUT, address_source, load_config, rpc_errors
+from perdure.client.connect import CONNECT_TIMEOUT, address_source, connect, load_config, make_converter, rpc_errors
+from perdure.client.encryption import load_keyring
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
 from perdure.client.read import closures
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
+from perdure.contracts.queues import Role
 from perdure.security.redaction import redact_text
-from perdure.settings import PREFIX, Settings, folder_settings, secrets_of
+from perdure.settings import PREFIX, Settings, SettingsError, folder_settings, secrets_of
+from perdure.store import Store
 from perdure.store.database import BUSY_TIMEOUT, Address
 from perdure.store.errors import StoreError
+from perdure.store.migrate import read_schema
 from perdure.store.records import RegisteredAgent
-from perdure.store.schema import REVISION
 
 _TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
@@ -52,12 +57,12 @@ _TYPES = {
 
 
 @click.command("setup")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def setup_command(*, as_json: bool) -> None:
-    """Register perdure's search attributes in the namespace. Doing it again changes nothing.
+    """Register perdure's search attributes in the namespace. Running it again changes nothing.
 
-    Temporal Cloud takes them through its own console or command line instead. With --json the object has registered,
-    the names that were missing.
+    On Temporal Cloud, add them in its console or with tcld instead. With --json the object has registered: the names
+    that were missing.
     """
     added = with_client(register, store=False)
     if as_json:
@@ -77,16 +82,20 @@ async def register(client: Client) -> list[str]:
 
 
 async def find_missing_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
-    """The search attributes that the namespace has not, with their types."""
+    """The search attributes that the namespace lacks, with their types."""
     request = ListSearchAttributesRequest(namespace=client.temporal.namespace)
     with rpc_errors():
         listed = await client.temporal.operator_service.list_search_attributes(request)
     wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
     there = listed.custom_attributes
-    other = sorted(name for name in wanted if name in there and there[name] != wanted[name])
+    other = [
+        f"{name} ({kind})"
+        for name, kind in SEARCH_ATTRIBUTE_TYPES.items()
+        if there.get(name, wanted[name]) != wanted[name]
+    ]
     if other:
-        msg = f"{', '.join(other)}: registered with another type; remove it, or set PERDURE_SEARCH_ATTRIBUTES=off"
-        raise CliError(msg)
+        fix = "remove them, or set PERDURE_SEARCH_ATTRIBUTES=off"
+        raise CliError(f"search attributes that must be of another type: {', '.join(sorted(other))}; {fix}")
     return {name: kind for name, kind in wanted.items() if name not in there}
 
 
@@ -137,14 +146,20 @@ def read_settings() -> tuple[Settings, list[Finding]]:
         usable = {name: Settings.model_fields[name].default for name in wrong}
         settings = Settings(**folder_settings() | usable)
         for name, message in wrong.items():
-            fix = "correct or unset it; its default is used below"
+            fix = "correct or unset it; the checks below use its default"
             found.append(_make_finding("settings", f"{PREFIX}{name.upper()}: {message}", fix))
     try:
         Address(settings.store_url)
     except StoreError as error:
         text, _, fix = str(error).partition("; ")
         found.append(_make_finding("settings", f"PERDURE_STORE_URL: {text}", fix))
-    return settings, found or [Finding(check="settings", ok=True, text="all PERDURE_* can be used")]
+    try:
+        load_keyring(settings)
+    except SettingsError as error:
+        text, _, fix = str(error).partition("; ")
+        found.append(_make_finding("settings", text, fix))
+        settings = settings.model_copy(update={"encryption_keys": "", "encryption_keys_file": None})
+    return settings, found or [Finding(check="settings", ok=True, text="all PERDURE_* variables are valid")]
 
 
 def read_cluster() -> tuple[Cluster | None, Finding]:
@@ -170,7 +185,8 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
             yield finding
         return
     try:
-        client = await Client.connect(settings)
+        keyring = load_keyring(settings)
+        client = Client(await connect(make_converter(keyring)), settings)
         yield await _server(client, cluster)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
         yield _describe_no_connection(error)
@@ -185,6 +201,13 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         return
     yield await _try_check("search attributes", _search_attributes(client))
     yield await _try_check("worker", _worker(client))
+    if (roles := await find_missing_roles(client)) is not None:
+        yield roles
+    # Loaded here: it makes findings of the doctor's.
+    from perdure.cli.keys import ask_fleet  # noqa: PLC0415
+
+    if (keys := await ask_fleet(client, keyring)) is not None:
+        yield keys
     with contextlib.suppress(CliError, StoreError):  # told by another check
         if (stores := await _stores_of_workers(client)) is not None:
             yield stores
@@ -200,20 +223,56 @@ async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
     """Whether the store can be read, which agents are registered in it, and the keys their models need."""
     try:
         async with open_store(settings) as store:
-            agents = await store.agents()
+            agents, blocks = await store.agents(), await store.blocks()
             rings = await store.doorbell.answers()
+            artifacts = await _look_at_artifacts(settings, store)
+            key_store = await _look_at_key_store(store)
     except Exception as error:  # noqa: BLE001 - as above
         yield finding_of_error("store", error)
         for finding in _skip_checks("the store cannot be read", "agents", "keys"):
             yield finding
         return
-    yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {REVISION}")
+    schema = await asyncio.to_thread(read_schema, settings.store_url)
+    yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {schema.applied}")
     if not rings:
-        fix = "set PERDURE_LISTEN_URL to its address without the pool; until then, events are looked for every second"
-        text = "a NOTIFY does not arrive at a LISTEN, as behind PgBouncer in transaction mode"
+        fix = (
+            "set PERDURE_LISTEN_URL to its address without the pool; until then, followers look for events every second"
+        )
+        text = "PostgreSQL's NOTIFY does not reach a LISTEN, as behind PgBouncer in transaction mode"
         yield Finding(check="events", ok=None, text=text, fix=fix)
+    if artifacts is not None:
+        yield artifacts
+    if key_store is not None:
+        yield key_store
+    for block in blocks:
+        yield Finding(check="blocks", ok=None, text=clean(block.in_words), fix=f"perdure unblock {block.id}")
     for finding in look_at_agents(agents):
         yield finding
+
+
+async def _look_at_artifacts(settings: Settings, store: Store) -> Finding | None:
+    """Whether the place of large artifacts can be written, if there is one."""
+    if not settings.artifacts:
+        return None
+    try:
+        await store.shelf.check()
+    except StoreError as error:
+        cause, _, fix = str(error).rpartition("; ")
+        return Finding(check="artifacts", ok=False, text=cause, fix=fix, code=ExitCode.UNREACHABLE)
+    return Finding(check="artifacts", ok=True, text=f"{settings.artifacts} can be written")
+
+
+async def _look_at_key_store(store: Store) -> Finding | None:
+    """Whether the keys of sessions stand in the key store, if there is one: that it answers, the store has seen."""
+    if store.key_store is None:
+        return None
+    here = sum((await store.count_own_keys()).values())
+    if here:
+        fix = "run 'perdure store keys --to key-store' once every process has PERDURE_KEY_STORE_URL"
+        text = f"{here} keys of sessions are still in the store, and in its backups"
+        return Finding(check="key store", ok=None, text=text, fix=fix)
+    apart = sum((await store.count_keys()).values())
+    return Finding(check="key store", ok=True, text=f"{store.key_store.address} holds all keys of sessions, {apart}")
 
 
 async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
@@ -225,7 +284,7 @@ async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
     if said == "ready":
         yield Finding(check="gateway", ok=True, text=f"{url} is ready")
     else:
-        fix = "start it with 'perdure gateway', or set PERDURE_GATEWAY_ADDRESS to where it is"
+        fix = "start it with 'perdure gateway', or set PERDURE_GATEWAY_ADDRESS to its HOST:PORT"
         yield Finding(check="gateway", ok=False, text=f"{url}: {said}", fix=fix, code=ExitCode.UNREACHABLE)
 
 
@@ -244,13 +303,15 @@ def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
 def _key(provider: str) -> Finding:
     names = USUAL_KEYS.get(provider)
     if names is None:
-        text = f"{provider}: the usual variable is not known" if provider else "a model is named without its provider"
-        return Finding(check="keys", ok=None, text=text, fix="litellm's documentation says what the worker needs")
+        unknown = f"{provider}: perdure does not know which variable holds its key"
+        text = unknown if provider else "a model has no provider in its name, as openai/ in openai/gpt-4o"
+        fix = "litellm's documentation of the provider names the variable; set it where the worker starts"
+        return Finding(check="keys", ok=None, text=text, fix=fix)
     there = next((name for name in names if os.environ.get(name)), None)
     if there is not None:
         return Finding(check="keys", ok=True, text=f"{provider}: {there} is set here; workers read their own")
     text = f"{provider}: {' or '.join(names)} is not set here; workers read their own"
-    return Finding(check="keys", ok=None, text=text, fix=f"set {names[0]} where the worker starts, unless it is there")
+    return Finding(check="keys", ok=None, text=text, fix=f"make sure that {names[0]} is set where the worker starts")
 
 
 async def _server(client: Client, cluster: Cluster) -> Finding:
@@ -280,14 +341,30 @@ async def _search_attributes(client: Client) -> Finding:
         return Finding(check=check, ok=True, text="not used, by PERDURE_SEARCH_ATTRIBUTES=off")
     missing = await find_missing_attributes(client)
     if missing:
-        fix = "run 'perdure setup' once, or set PERDURE_SEARCH_ATTRIBUTES=off; no worker starts before"
+        fix = "run 'perdure setup' once, or set PERDURE_SEARCH_ATTRIBUTES=off; without either, no worker starts"
         return Finding(check=check, ok=False, text=f"{', '.join(sorted(missing))}: not registered", fix=fix)
     return Finding(check=check, ok=True, text="all are registered")
 
 
 async def _worker(client: Client) -> Finding:
     await client.check_worker()
-    return Finding(check="worker", ok=True, text=f"one polls the task queue {client.settings.task_queue!r}")
+    return Finding(check="worker", ok=True, text=f"a worker polls the task queue {client.settings.task_queue!r}")
+
+
+async def find_missing_roles(client: Client) -> Finding | None:
+    """The roles of a split fleet that no worker has; None if no worker has any, as each then does everything."""
+    queue, told = client.settings.task_queue, await worker_stores(client.temporal, client.settings.task_queue)
+    there = frozenset[str]().union(*(worker.roles for worker in told))
+    if not there:
+        return None
+    if any(not worker.roles for worker in told):
+        there |= {Role.TURNS}
+    missing = [role for role in Role if role not in there]
+    if not missing:
+        return Finding(check="roles", ok=True, text=f"workers of {queue!r} have {', '.join(Role)}")
+    text = f"no worker of {queue!r} has the role {' or '.join(missing)}, so work for this role waits"
+    fix = f"start one with 'perdure worker --roles {','.join(missing)} --agents MODULE'"
+    return Finding(check="roles", ok=False, text=text, fix=fix)
 
 
 async def _stores_of_workers(client: Client) -> Finding | None:
@@ -313,7 +390,7 @@ async def _stores_of_workers(client: Client) -> Finding | None:
 
 
 async def _find_closed_turns(client: Client) -> Finding | None:
-    """The open turns that nothing carries out any more, with the command that goes on."""
+    """Open turns whose workflow Temporal has ended, with the command that goes on; None if there are none."""
     async with open_store(client.settings) as store:
         ended = await closures(client.temporal, await store.open_runs())
     if not ended:
@@ -321,12 +398,12 @@ async def _find_closed_turns(client: Client) -> Finding | None:
     shown = ", ".join(f"{name} ({closure.how})" for name, closure in list(ended.items())[:SHOWN_TURNS])
     more = f" and {len(ended) - SHOWN_TURNS} more" if len(ended) > SHOWN_TURNS else ""
     text = f"Temporal has ended the workflows of open turns: {shown}{more}"
-    fix = f"'perdure send {next(iter(ended))} …' goes on from the last step, and ends the open turn"
+    fix = f"'perdure send {next(iter(ended))} …' ends the open turn and goes on from its last step"
     return Finding(check="turns", ok=None, text=text, fix=fix)
 
 
 async def _find_standing_turns(client: Client) -> list[Finding]:
-    """The turns of the queue that stand still until somebody acts, and how many others wait, for what."""
+    """The turns of the task queue that stand still until somebody acts, and by cause how many others wait."""
     waits = await client.waits(await list_running_turns(client.temporal, client.settings.task_queue))
     stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
     # A caller that waits for one of these delegates has nothing to add.
@@ -342,8 +419,8 @@ async def _find_standing_turns(client: Client) -> list[Finding]:
     others = Counter(wait.cause.value for session, wait in waits.items() if session not in stuck)
     if others:
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(others.items()))
-        fix = "'perdure list' says for what, 'perdure inbox' what people are asked"
-        found.append(Finding(check="turns", ok=None, text=f"waiting as they may: {causes}", fix=fix))
+        fix = "nothing to do; 'perdure list' says what each waits for, 'perdure inbox' what people are asked"
+        found.append(Finding(check="turns", ok=None, text=f"waiting: {causes}", fix=fix))
     return found
 
 
@@ -385,20 +462,40 @@ def _skip_checks(why: str, *checks: str) -> Iterator[Finding]:
 PATIENCE = max(CONNECT_TIMEOUT, BUSY_TIMEOUT) + timedelta(seconds=1)
 """How long the answers of server and store may take together: as long as a connection, and a moment to report it."""
 
+KEYS_PATIENCE = timedelta(seconds=60)
+"""The same where histories are read."""
+
 _MARKS = {True: ("✓", Tone.GOOD), False: ("✗", Tone.BAD), None: ("·", Tone.QUIET)}
 _WORST_FIRST = (ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.ERROR)
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+@click.option(
+    "--keys", is_flag=True, help="Also decrypt the oldest open turn, and say which keys open turns and schedules need."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--rules",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Only check that perdure has the metrics that this file of Prometheus rules or Grafana dashboard names. A "
+    "folder stands for its .yml, .yaml and .json files; may be repeated.",
+)
 @click.pass_context
-def doctor_command(ctx: click.Context, *, as_json: bool) -> None:
-    """Check settings, server, worker and store, and say what to do about what is wrong.
+def doctor_command(ctx: click.Context, *, keys: bool, as_json: bool, rules: tuple[Path, ...]) -> None:
+    """Check settings, server, worker and store, and say how to fix each problem.
 
-    It changes nothing, takes a few seconds at most, and shows no secret. A line with a dot is a hint, or what could not
-    be checked. Exit codes: 0 all is well, 2 a setting is wrong, 8 something is not reachable, 1 anything else.
+    It changes nothing, takes a few seconds at most, and shows no secret. ✓ is well, ✗ is a problem, and · is a hint or
+    could not be checked. Exit codes: 0 no problem, 2 a setting is wrong, 8 something is not reachable, 1 any other
+    problem.
     """
-    findings = examine(time.monotonic() + PATIENCE.total_seconds())
+    patience = (KEYS_PATIENCE if keys else PATIENCE).total_seconds()
+    findings = (
+        [found for path in rules for found in check_rules(path)]
+        if rules
+        else examine(time.monotonic() + patience, keys=keys)
+    )
     versions = {
         "perdure": version("perdure"),
         "temporalio": version("temporalio"),
@@ -421,7 +518,22 @@ def doctor_command(ctx: click.Context, *, as_json: bool) -> None:
     ctx.exit(code)
 
 
-def examine(deadline: float) -> list[Finding]:
+def check_rules(path: Path) -> list[Finding]:
+    """A finding for each metric that rules or dashboards name and perdure lacks; one good finding if there is none."""
+    unknown = find_unknown_metrics(path)
+    return [
+        Finding(
+            check="rules",
+            ok=False,
+            text=f"{metric.place}: perdure has no metric {metric.name}",
+            fix=f"did you mean {metric.near}?" if metric.near else "docs/metrics.md lists them",
+            code=ExitCode.USAGE,
+        )
+        for metric in unknown
+    ] or [Finding(check="rules", ok=True, text=f"{path}: perdure has all perdure_* metrics in it")]
+
+
+def examine(deadline: float, *, keys: bool = False) -> list[Finding]:
     """Everything that was found by the deadline, in a fixed order and without secrets."""
     settings, found = read_settings()
     cluster, temporal = read_cluster()
@@ -430,6 +542,10 @@ def examine(deadline: float) -> list[Finding]:
         Asking("store", ask_store(settings), fix="check PERDURE_STORE_URL and the network"),
         Asking("gateway", ask_gateway(settings), fix="check PERDURE_GATEWAY_ADDRESS and the network"),
     ]
+    if keys:
+        from perdure.cli.keys import ask_keys  # noqa: PLC0415 - as above
+
+        asked.append(Asking("encryption", ask_keys(settings), fix="check TEMPORAL_ADDRESS, TLS and the network"))
     found = [*found, temporal, *(finding for asking in asked for finding in asking.collect(deadline))]
     secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}
 
@@ -463,7 +579,7 @@ class Asking:
         late = self._thread.is_alive()
         found = list(self._found)
         if late:
-            text = f"no further answer within {PATIENCE.total_seconds():.0f} s"
+            text = f"did not answer all checks within {PATIENCE.total_seconds():.0f} s"
             found.append(Finding(check=self._name, ok=False, text=text, fix=self._fix, code=ExitCode.UNREACHABLE))
         return found
 

@@ -1,7 +1,8 @@
-"""``perdure gateway``: the HTTP door for other services, and tokens for them."""
+"""``perdure gateway``: the HTTP gateway for other services, and tokens for them."""
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import urllib.error
@@ -19,7 +20,9 @@ from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
 from perdure.local_files import find
+from perdure.security.redaction import redact_text
 from perdure.settings import Settings, is_set, load_settings, secrets_of
+from perdure.tracing import Tracing, is_on
 
 DEFAULT_GATEWAY_PORT = 8234
 """The gateway's port on this machine, unless another is chosen."""
@@ -38,18 +41,25 @@ def check_installed() -> None:
         MistakeError: One is not.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise MistakeError(f"the gateway needs {missing[0]}, which is not installed; pip install 'perdure[gateway]'")
+        raise MistakeError(
+            f"the gateway needs {missing[0]}, which is not installed; install it with: pip install 'perdure[gateway]'"
+        )
 
 
 @click.group("gateway", invoke_without_command=True)
-@click.option("--address", metavar="HOST:PORT", help="Where it listens, instead of PERDURE_GATEWAY_ADDRESS.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Listen here, instead of at PERDURE_GATEWAY_ADDRESS (127.0.0.1:8234)."
+)
 @click.pass_context
 def gateway_command(ctx: click.Context, *, address: str | None) -> None:
-    """Run the HTTP door until it is told to stop; SIGTERM lets answers finish.
+    """Run the HTTP gateway until it gets SIGTERM or Ctrl+C; open responses may finish.
 
-    Other services start, watch, steer and stop jobs through it, with a token and without Temporal's address or the
-    store's. Any number of them may run side by side. Logs are JSON lines on stderr, with an audit line for each action.
-    Without tokens it listens on this machine only, and everybody is the admin of the default tenant.
+    Through the gateway, other services start, follow, steer and cancel turns. They need a token, and neither the
+    address of Temporal nor that of the store. You can run any number of gateways side by side. Logs are JSON lines on
+    stderr, with an audit line for each action.
+
+    Without PERDURE_GATEWAY_TOKENS_FILE or PERDURE_GATEWAY_TOKENS, the gateway listens on this machine only, and every
+    caller is admin of the default tenant.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -60,13 +70,15 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
     from perdure.gateway.serve import GatewayServer, bind  # noqa: PLC0415
     from perdure.gateway.tokens import load_tokens  # noqa: PLC0415
 
-    settings = load_settings()
+    settings, secrets = load_settings(), secrets_of()
+    is_on(os.environ)  # which refuses variables that cannot be used
     where = address or settings.gateway_address
     listener = bind(where, has_tokens=load_tokens(settings) is not None)
-    configure_logging(settings.log_level, secrets_of())
+    configure_logging(settings.log_level, secrets)
+    tracing = Tracing.started("perdure-gateway", lambda text: redact_text(text, secrets))
 
     async def serve(client: Client) -> None:
-        server = GatewayServer(create_app(client), grace=settings.shutdown_grace.total_seconds())
+        server = GatewayServer(create_app(client, tracing), grace=settings.shutdown_grace.total_seconds())
         host, port = listener.getsockname()[:2]
         click.echo(f"gateway  http://{f'[{host}]' if ':' in host else host}:{port}")
         await server.serve([listener])
@@ -75,7 +87,7 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
         async with connect() as client:
             await serve(client)
 
-    with contextlib.closing(listener), contextlib.suppress(KeyboardInterrupt):
+    with contextlib.closing(listener), contextlib.closing(tracing or listener), contextlib.suppress(KeyboardInterrupt):
         # uvicorn raises the signal again once it has stopped: that was the wish, and is no error.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         asyncio.run(main())
@@ -83,19 +95,25 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
 
 @gateway_command.command("token")
 @click.argument("name")
-@click.option("--tenant", default="", metavar="TENANT", help="Whose sessions it sees; by default the default tenant's.")
+@click.option(
+    "--tenant", default="", metavar="TENANT", help="The tenant whose sessions it may use. [default: the default tenant]"
+)
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     required=True,
-    type=click.Choice(["read", "run", "approve", "admin"]),
-    help="What it allows; may be given again. admin has all.",
+    type=click.Choice(["read", "run", "approve", "admin", "decrypt"]),
+    help="What the token allows; may be repeated. admin includes all but decrypt, which decrypts payloads of every "
+    "tenant.",
 )
 def token_command(*, name: str, tenant: str, scopes: tuple[str, ...]) -> None:
-    """Make a token: it is printed to stderr, once, and its line for PERDURE_GATEWAY_TOKENS_FILE to stdout.
+    """Make a token. Print it to stderr, once, and its line for PERDURE_GATEWAY_TOKENS_FILE to stdout.
 
-    NAME stands in the audit log, and is who approves. The line holds a hash; the token itself is kept nowhere.
+    NAME appears in the audit log and as the person who approves. The line holds only a hash of the token, so keep the
+    token: nobody can show it again.
+
+    Example: perdure gateway token ci --scope run >> tokens
     """
     check_installed()
     from perdure.gateway.access import Scope  # noqa: PLC0415 - as above

@@ -15,7 +15,7 @@ from perdure.cli.render import Line, Tone, clean, cost_of, duration
 from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.connect import connect
-from perdure.client.read import Listed, closures, end_of, list_sessions
+from perdure.client.read import Listed, closures, end_of, is_listed, list_sessions
 from perdure.client.waits import wait_for_person
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
@@ -25,7 +25,7 @@ from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import STUCK
 from perdure.settings import load_settings
 from perdure.store import SessionRecord, Store, TurnRecord
-from perdure.store.records import Closure, RegisteredAgent, TurnGlance
+from perdure.store.records import Closure, QueuedTurn, RegisteredAgent, SessionFilter, TurnGlance
 
 HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
@@ -68,23 +68,26 @@ class Since(click.ParamType[datetime]):
 @click.option(
     "--stop-reason",
     type=click.Choice([reason.value for reason in StopReason]),
-    help="Only sessions whose last turn ended so.",
+    help="Only sessions whose last turn ended with this stop reason.",
 )
-@click.option("--reason-code", metavar="CODE", help="Only sessions whose last turn ended with this code.")
+@click.option("--reason-code", metavar="CODE", help="Only sessions whose last turn ended with this reason code.")
 @click.option("--agent", metavar="A", help="Only sessions whose last turn was of this agent.")
 @click.option(
-    "--since", type=Since(), metavar="WHEN", help="Only sessions whose last turn began since then: 12h, 3d, …"
+    "--since",
+    type=Since(),
+    metavar="WHEN",
+    help="Only sessions whose last turn began since: 12h, 3d, 2026-11-21 or 2026-11-21T14:30 (local time).",
 )
-@click.option("--stuck", is_flag=True, help="Only turns that stand still until somebody acts, with what to do.")
+@click.option("--stuck", is_flag=True, help="Only turns that stand still until somebody acts, with the action.")
 @click.option(
-    "--needs-version", is_flag=True, help="Only running turns that need an agent's version that no worker has."
+    "--needs-version", is_flag=True, help="Only running turns that need a version of their agent that no worker has."
 )
 @click.option("--caller", metavar="SESSION", help="Only the delegates of this session.")
-@click.option("--no-delegates", is_flag=True, help="No sessions of delegates.")
+@click.option("--no-delegates", is_flag=True, help="Leave out the sessions of delegates.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Most sessions to list."
 )
-@click.option("--json", "as_json", is_flag=True, help="One session a line, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each session.")
 def list_command(  # noqa: PLR0913  # one for each option of the command line
     *,
     state: str | None,
@@ -99,26 +102,27 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
     limit: int,
     as_json: bool,
 ) -> None:
-    """List the sessions, those whose last turn began last first; filters add up.
+    """List the sessions by the start of their last turn, the newest first. A session must match all given filters.
 
-    The table has how each last turn ended or stands, its steps, cost and duration, and the beginning of its prompt.
+    The table shows the last turn of each session: its state or how it ended, steps, cost, duration and prompt.
 
-    With --json each line has session, agent, turn (its last), created_at, updated_at, state, job_status (in the words
-    of Perstack, see docs/coming-from.md), started_at and ended_at of that turn, and of its end stop_reason,
-    reason_code, error, stopped_by, steps and cost_usd: null while it runs. An open turn whose workflow Temporal has
-    ended is listed as ended by error (runtime.turn_closed), without steps and cost. waits_for says why a running turn
-    stands still: cause, text, advice, since, next_at and missing (the version that no worker has); null if it goes on.
-    A turn that no worker has opened yet has session, state and waits_for only.
-    Temporal is asked about the first 20 running turns of the list, and with --stuck and --needs-version about the 500
-    running turns that began last.
+    With --json each line has session, agent, turn (the last), created_at, updated_at, state, job_status (in the words
+    of Perstack, see docs/coming-from.md), started_at and ended_at of that turn, and, null until it has ended,
+    stop_reason, reason_code, error, stopped_by, steps and cost_usd.
+
+    waits_for says why a running turn stands still: cause, text, advice, since, next_at and missing (the version that no
+    worker has); it is null if the turn goes on. Temporal is asked about the first 20 running turns of the list, or,
+    with --stuck and --needs-version, about the 500 that began last.
+
+    If Temporal has ended the workflow of an open turn, the turn is listed as ended by error (runtime.turn_closed),
+    without steps and cost. A turn that no worker has opened yet has only session, state and waits_for; a session whose
+    first turn is queued also has its agent.
     """
     _check_code(reason_code)
     only = frozenset({Cause.VERSION}) if needs_version else STUCK if stuck else None
 
     async def main(store: Store) -> Found:
-        found = await list_sessions(
-            store,
-            _closures,
+        wanted = SessionFilter(
             agent=agent,
             state=RunState(state) if state is not None else RunState.RUNNING if only is not None else None,
             stop_reason=StopReason(stop_reason) if stop_reason is not None else None,
@@ -126,40 +130,38 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
             since=since,
             caller=caller,
             delegates=not no_delegates,
-            limit=limit if only is None else MOST_LOOKED_AT,
         )
-        waits = await _waits(store, found, only)
+        found = await list_sessions(store, _closures, limit=limit if only is None else MOST_LOOKED_AT, **wanted)
+        every = await store.queued_turns()
+        known = {session.session for session, _ in found}
+        queued = [turn for turn in every if turn.session not in known and is_listed(turn, wanted)][:limit]
+        waits = await _waits(store, found, only, [turn.session for turn in queued])
         if only is not None:
             found = [row for row in found if row[0].session in waits][:limit]
         is_any = state in {None, RunState.RUNNING} and not (stop_reason or reason_code or agent or since or caller)
-        unopened: Mapping[str, TurnWait] = await _find_unopened(store, only) if is_any else {}
+        unopened: Mapping[str, TurnWait] = await _find_unopened(store, only, every) if is_any else {}
         turns = {session.session: last.turn for session, last in found}
-        return Found(found, {} if as_json else await store.glances(turns), waits, unopened)
+        return Found(found, {} if as_json else await store.glances(turns), waits, unopened, queued)
 
-    sessions, glances, waits, unopened = with_store(main)
+    sessions, glances, waits, unopened, queued = with_store(main)
+    for turn in queued if as_json else ():
+        print_json(_body_of_unopened(turn.session, RunState.QUEUED, waits.get(turn.session), turn.agent))
     for session, last in sessions if as_json else ():
         wait = waits.get(session.session)
         print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
     for name, wait in unopened.items() if as_json else ():
-        print_json(
-            {
-                **_NOTHING,
-                **dict.fromkeys(_ENDED),
-                "session": name,
-                "state": RunState.RUNNING,
-                "waits_for": wait.model_dump(mode="json"),
-            }
-        )
-    if sessions and not as_json:
+        print_json(_body_of_unopened(name, RunState.RUNNING, wait))
+    if (sessions or queued) and not as_json:
         now, nothing = datetime.now(UTC), TurnGlance()
-        rows = [_row(session, last, glances.get(session.session, nothing), now) for session, last in sessions]
+        rows = [_row_of_queued(turn, now) for turn in queued]
+        rows += [_row(session, last, glances.get(session.session, nothing), now) for session, last in sessions]
         tones = [Tone.BAD if row[2].startswith(StopReason.ERROR) else Tone.PLAIN for row in rows]
         print_table(HEADS, rows, tones)
         for name, wait in waits.items():
             show(Line(f"{name}: {wait.sentence(now)}", _tone(wait)))
     for name, wait in unopened.items() if not as_json else ():
         show(Line(f"{name}: not opened yet, {wait.sentence(datetime.now(UTC))}", _tone(wait)))
-    if not sessions and not unopened and not as_json:
+    if not (sessions or unopened or queued or as_json):
         filtered = only or any(value is not None for value in (state, stop_reason, reason_code, agent, since, caller))
         click.echo("no such sessions" if filtered else "no sessions; start one with 'perdure run AGENT PROMPT'")
 
@@ -171,12 +173,14 @@ class Found(NamedTuple):
         glances: The steps and prompts of the last turns.
         waits: Why turns stand still, by their sessions.
         unopened: The same of turns that no worker has opened yet: the store knows nothing of them.
+        queued: Turns that wait for a slot, of sessions that are not among these.
     """
 
     sessions: Sequence[Listed]
     glances: Mapping[str, TurnGlance]
     waits: Mapping[str, TurnWait]
     unopened: Mapping[str, TurnWait]
+    queued: Sequence[QueuedTurn]
 
 
 def _tone(wait: TurnWait) -> Tone:
@@ -209,26 +213,31 @@ def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
         ended["error"] = last.closure.text
     return {
         **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
-        "state": _state(session),
+        "state": session.state,
         "job_status": last.job_status,
         **last.model_dump(mode="json", include={"started_at", "ended_at"}),
         **ended,
     }
 
 
-def _state(session: SessionRecord) -> RunState:
-    if session.open_turn is None:
-        return RunState.ENDED
-    return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
+def _body_of_unopened(
+    session: str, state: RunState, wait: TurnWait | None, agent: str | None = None
+) -> dict[str, JsonValue]:
+    waits_for: JsonValue = wait.model_dump(mode="json") if wait is not None else None
+    named: dict[str, JsonValue] = {"session": session, "agent": agent, "state": state, "waits_for": waits_for}
+    return {**_NOTHING, **dict.fromkeys(_ENDED), **named}
 
 
-async def _waits(store: Store, found: Sequence[Listed], only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+async def _waits(
+    store: Store, found: Sequence[Listed], only: frozenset[Cause] | None, queued: Sequence[str]
+) -> Mapping[str, TurnWait]:
     """Why turns stand still: the first of a list and those that ask people, or all that do for these causes."""
-    open_turns = [session for session, last in found if not last.closure]
-    running = [session.session for session in open_turns if _state(session) is RunState.RUNNING]
+    open_turns = [session for session, last in found if not last.closure or session.queued]
+    states = {RunState.RUNNING, RunState.QUEUED}
+    running = [*queued, *(session.session for session in open_turns if session.state in states)]
     if only is not None:
         return {name: wait for name, wait in (await waits_of(running)).items() if wait.cause in only}
-    asking = {session.session for session in open_turns if _state(session) is RunState.WAITING_FOR_INPUT}
+    asking = {session.session for session in open_turns if session.state is RunState.WAITING_FOR_INPUT}
     asked: dict[str, list[OpenRequest]] = {}
     for request in await store.open_requests() if asking else ():
         if request.session in asking:
@@ -242,10 +251,12 @@ async def _waits(store: Store, found: Sequence[Listed], only: frozenset[Cause] |
     return people
 
 
-async def _find_unopened(store: Store, only: frozenset[Cause] | None) -> Mapping[str, TurnWait]:
+async def _find_unopened(
+    store: Store, only: frozenset[Cause] | None, queued: Sequence[QueuedTurn]
+) -> Mapping[str, TurnWait]:
     """Why running turns that the store knows nothing of stand still."""
     with contextlib.suppress(ClientError):  # as above
-        known = await store.open_runs()
+        known = {*await store.open_runs(), *(turn.session for turn in queued)}
         running = await list_running_turns(await connect(), load_settings().task_queue)
         waits = await waits_of([name for name in running if name not in known][:MOST])
         return {name: wait for name, wait in waits.items() if only is None or wait.cause in only}
@@ -253,10 +264,12 @@ async def _find_unopened(store: Store, only: frozenset[Cause] | None) -> Mapping
 
 
 def _row(session: SessionRecord, last: TurnRecord, glance: TurnGlance, now: datetime) -> tuple[str, ...]:
-    ended: str = last.result.stop_reason if last.result is not None else _state(session)
+    ended: str = last.result.stop_reason if last.result is not None else session.state
     if last.result is not None and last.result.reason_code is not None:
         ended = f"{ended} ({last.result.reason_code})"
-    if last.closure is not None:
+    if session.queued:
+        ended = RunState.QUEUED
+    elif last.closure is not None:
         ended = f"{StopReason.ERROR} ({ReasonCode.RUNTIME_TURN_CLOSED}: {last.closure.how})"
     steps = str(glance.steps if last.result is None else last.result.steps)
     cost = "" if last.result is None else cost_of(last.result)
@@ -265,8 +278,13 @@ def _row(session: SessionRecord, last: TurnRecord, glance: TurnGlance, now: date
     return (session.session, str(session.turn), ended, steps, cost, took, when, session.agent, glance.prompt)
 
 
+def _row_of_queued(turn: QueuedTurn, now: datetime) -> tuple[str, ...]:
+    waited = duration((now - turn.queued_at).total_seconds())
+    return (turn.session, str(turn.turn), RunState.QUEUED, "", "", waited, "", turn.agent, "")
+
+
 @click.command("agents")
-@click.option("--json", "as_json", is_flag=True, help="One agent a line, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each agent.")
 def agents_command(*, as_json: bool) -> None:
     """List the agents that workers have registered in the store."""
 

@@ -24,7 +24,7 @@ from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableErro
 from perdure.cli.progress import Progress, Screen, can_be_live
 from perdure.cli.render import Line, Tone, clean, table
 from perdure.cli.waits import LOOK, Watch
-from perdure.client import Client, ClientError, ServerUnreachableError, Turn
+from perdure.client import Client, ClientError, EventsGoneError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
 from perdure.client.tree import Tree, TreePlace
 from perdure.client.turn import UNRECORDED
@@ -98,8 +98,8 @@ only_types = click.option(
     "types",
     type=EventType(),
     multiple=True,
-    help="Only events of this type; may be repeated. agent_error is also called AgentError (every type goes by its "
-    "class too) and, for those who come from Perstack, errorRun or stopRunByError; see docs/coming-from.md.",
+    help="Only events of this type; may be repeated. A type is also known by its class: agent_error is also called "
+    "AgentError, and in Perstack's words errorRun or stopRunByError (docs/coming-from.md).",
 )
 """The option that chooses among events."""
 
@@ -107,8 +107,7 @@ type_names = click.option(
     "--names",
     type=click.Choice(get_args(Names)),
     default="perdure",
-    help="With --json: whose names of event types are printed; Perstack's errorRun, for example, or AgentError as in "
-    "Dreadnode.",
+    help="With --json: whose names event types get. perdure: agent_error; dreadnode: AgentError; perstack: errorRun.",
 )
 """The option that names the types of printed events."""
 
@@ -117,12 +116,12 @@ with_deltas = click.option(
     "--deltas",
     "deltas",
     is_flag=True,
-    help="With --json: answers while they are written too, a line of the type delta for each piece. On a terminal they "
-    "are shown anyway.",
+    help="With --json: also stream answers while they are written, one line of type delta for each piece. A terminal "
+    "without --json always shows them.",
 )
 """The option that prints pieces of answers."""
 
-with_tree = click.option("--tree", is_flag=True, help="The events of delegates too, below those of their callers.")
+with_tree = click.option("--tree", is_flag=True, help="Also show the events of delegates, below their callers' events.")
 """The option that shows delegates."""
 
 
@@ -382,8 +381,13 @@ async def _read_source(
     if session == turn.session:
         async for item in turn.events(heartbeat=printer.heartbeat, deltas=printer.wants_deltas):
             yield item
-    else:
+        return
+    try:
         async for envelope in client.events(session, after):
+            yield envelope
+    except EventsGoneError as error:  # a delegate's retention is shorter; the others go on
+        printer.note(str(error))
+        async for envelope in client.events(session, error.last):
             yield envelope
 
 

@@ -13,42 +13,48 @@ VARIABLE = "_PERDURE_COMPLETE"
 """The variable by which a shell asks for completions."""
 
 VERBS: dict[str, str] = {
-    "dev": "Embedded server, UI and worker in one command.",
-    "worker": "A worker for a cluster.",
-    "gateway": "The HTTP door for other services.",
+    "dev": "Run an embedded server, its UI, a worker and the gateway.",
+    "worker": "Run a worker for a cluster.",
+    "gateway": "Run the HTTP gateway for other services.",
     "run": "Start a turn and follow it live.",
-    "send": "Send a message: the next turn, or into the running one.",
-    "follow": "Follow the running or last turn of a session.",
+    "send": "Send a message to a session and follow the turn that takes it.",
+    "follow": "Follow the events of a session live.",
     "cancel": "Cancel the running turn of a session, or of many.",
-    "pause": "Have a session stand still until it is unpaused.",
-    "unpause": "Have a paused session go on.",
+    "pause": "Pause a session until you unpause it.",
+    "unpause": "Let a paused session go on.",
+    "block": "Stop all matching turns, and refuse new ones.",
+    "unblock": "Lift a block.",
+    "blocks": "List the blocks: what they stop, who set them and why.",
     "delete": "Erase a session from the store.",
-    "extend": "Other limits for the running turn of a session.",
-    "inbox": "What waits for people, over all sessions.",
+    "extend": "Change the limits of a session's running turn.",
+    "inbox": "List what waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
-    "approve": "Let a tool call run that waits for it.",
-    "deny": "Refuse a tool call, or to answer a question.",
+    "approve": "Approve a tool call that waits for approval.",
+    "deny": "Deny a tool call, or decline a question.",
     "resume": "Go on from a session's end, or from an earlier step.",
-    "fork": "A new session from a step of another.",
+    "fork": "Start a new session from a step of another.",
     "compact": "Summarise a session's conversation between its turns.",
-    "show": "What a session did: its turns and the conversation.",
-    "list": "The sessions, newest first.",
-    "artifact": "A long output, an image or a file of a session.",
-    "export": "A transcript or event log for other programs.",
-    "agents": "The agents that workers have registered.",
-    "schedule": "Turns that the clock starts.",
-    "webhooks": "Addresses that are told when turns end or wait.",
-    "mcp": "The agents as durable jobs, for an MCP host.",
+    "show": "Show the turns and the conversation of a session.",
+    "list": "List the sessions, newest first.",
+    "artifact": "Print or save a long output, an image or a file of a session.",
+    "export": "Export a transcript or an event log for other programs.",
+    "agents": "List the agents that workers have registered.",
+    "schedule": "Manage schedules: turns that the clock starts.",
+    "webhooks": "Manage webhooks: HTTP requests when turns end or wait.",
+    "mcp": "Serve the agents as durable jobs to an MCP host.",
     "setup": "Register the search attributes on a cluster.",
-    "doctor": "Check settings, server, worker and store, with fixes.",
-    "errors": "The reason codes and what they mean.",
-    "completion": "What a shell needs to complete verbs and names.",
+    "store": "Manage the transcript store: schema, keys, retention, garbage.",
+    "replay": "Replay a cluster's turns against this code before a rollout.",
+    "doctor": "Check settings, server, worker and store, and suggest fixes.",
+    "errors": "Explain the reason codes: cause, fix, retried or final.",
+    "completion": "Print a shell's completion script.",
 }
 """Each verb with the short help of the list; :func:`module` says where its command is."""
 
 _MODULES: dict[str, str] = {
     **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
     **dict.fromkeys(("cancel", "pause", "unpause", "delete"), "control"),
+    **dict.fromkeys(("block", "unblock", "blocks"), "block"),
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),
@@ -139,9 +145,11 @@ def _expected(error: Exception) -> CliError:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="perdure", message="%(version)s")
 def cli() -> None:
-    """LLM agents as durable jobs on Temporal.
+    """Run LLM agents as durable jobs on Temporal.
 
-    The server's address comes from TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
-    Exit codes: 0 finished, 1 error, 2 usage, 3 max_steps_reached, 4 stalled, 5 budget_exhausted,
-    6 cancelled, 7 waiting, 8 nothing reachable.
+    Temporal's own variables and profiles (TEMPORAL_ADDRESS, TEMPORAL_PROFILE, …) say where the Temporal server is;
+    PERDURE_* variables set everything else.
+
+    Exit codes: 0 finished, 1 error, 2 usage, 3 max_steps_reached, 4 stalled, 5 budget_exhausted, 6 cancelled,
+    7 waiting_for_input, 8 server, worker or store not reachable, 130 interrupted by a second Ctrl+C.
     """

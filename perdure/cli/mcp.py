@@ -69,7 +69,7 @@ Json = dict[str, JsonValue]
 
 
 class Jobs:
-    """The tools. The cluster is reached at the first call that needs it, so that a host may start before it."""
+    """The tools of the MCP server. The first tool call connects to the cluster, so a host may start before it."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]] = connect) -> None:
         self._connect = connect
@@ -108,12 +108,12 @@ class Jobs:
         agent: Annotated[str, "The agent's name, from list_agents."],
         prompt: Annotated[str, "What it is to do."],
         session: Annotated[
-            str | None, "A session to go on with or to begin under that id; by default a new one."
+            str | None, "Id of the session to go on with, or of a new session to begin; by default a new id."
         ] = None,
         request_id: RequestId = None,
         files: Attached = (),
     ) -> Json:
-        """Start a durable job: one turn of an agent. Returns its session and turn at once; wait gives the result."""
+        """Start a durable job: one turn of an agent. Returns its session and turn at once; wait returns the result."""
         client = await self._get_client()
         await client.check_worker()
         if session is None and request_id is not None:
@@ -130,9 +130,9 @@ class Jobs:
     ) -> Json:
         """Wait for a turn's end. state is "ended", with the result, or "running" if the time was up: then wait again.
 
-        "waiting_for_input" comes with requests, which a person has to decide about before the turn goes on. The result
-        says why the turn ended (stop_reason) and what the agent answered (output, or value). To stop waiting changes
-        nothing about the job.
+        state "waiting_for_input" comes with requests: a person has to decide about them before the turn goes on. The
+        result says why the turn ended (stop_reason) and what the agent answered (output, or value). The job goes on
+        even if you stop waiting.
         """
         client = await self._get_client()
         awaited = await client.attach(session, turn)
@@ -227,11 +227,11 @@ class Jobs:
         self,
         session: Session,
         turn: Annotated[int | None, Field(ge=1), "As it was at the end of this turn; by default as it is now."] = None,
-        last: Annotated[int, Field(ge=1, le=1000), "So many messages from its end."] = 20,
+        last: Annotated[int, Field(ge=1, le=1000), "Number of messages, counted from the end."] = 20,
     ) -> Json:
-        """The conversation of a session: prompts, answers, tool calls and their results.
+        """Read the conversation of a session: prompts, answers, tool calls and their results.
 
-        left_out counts the messages before those that are given: beyond last, or too long to be read at once.
+        left_out counts the earlier messages that are not returned: those before the last ones, or too long to return.
         """
         client = await self._get_client()
         messages = await client.transcript(session, turn)
@@ -246,7 +246,7 @@ class Jobs:
 
 
 def sentence(error: Exception) -> str | None:
-    """What the command line says of an expected error."""
+    """The line that the command line prints for an expected error; None for any other."""
     described = describe(error)
     return None if described is None else described.message
 
@@ -336,12 +336,17 @@ SHUTDOWN_SECONDS = 3
 
 @click.command("mcp")
 @click.option("--http", metavar="HOST:PORT", help="Serve streamable HTTP at http://HOST:PORT/mcp instead of stdio.")
-@click.option("--allow-remote", is_flag=True, help="Let HOST be reachable from other machines; there is no login.")
+@click.option(
+    "--allow-remote",
+    is_flag=True,
+    help="Allow a HOST that other machines can reach; there is no login, so anybody there can run agents.",
+)
 def mcp_command(*, http: str | None, allow_remote: bool) -> None:
-    """Serve the registered agents to an MCP host: start, wait, status, send, answer, approve, deny, cancel, transcript.
+    """Serve the registered agents to an MCP host, as tools that start, await, steer, answer and cancel turns.
 
-    An MCP host starts this itself, and talks with it over stdin and stdout. The server's address comes from
-    TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
+    Put 'perdure mcp' into the configuration of the host as a stdio server; the host starts it. The tools are
+    list_agents, start, wait, status, send, answer, approve, deny, cancel and transcript. TEMPORAL_ADDRESS or a Temporal
+    profile names the Temporal server, PERDURE_STORE_URL the store.
     """
     load_settings()
     listener = None if http is None else bind_socket(http, allow_remote=allow_remote)
@@ -355,7 +360,8 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
                 # The SDK reads stdin on a thread, which keeps an interrupted event loop from ending.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 if sys.stdin.isatty():
-                    click.echo("perdure: an MCP server on stdin and stdout, for an MCP host; Ctrl+C ends it", err=True)
+                    hint = "an MCP host starts this itself; Ctrl+C ends it"
+                    click.echo(f"perdure: MCP server on stdin and stdout; {hint}", err=True)
                 await server.run_stdio_async()
             else:
                 host = str(listener.getsockname()[0])
@@ -368,15 +374,16 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
 
 
 def protect_app(app: "ASGIApp", host: str) -> "ASGIApp":
-    """The application, out of reach for web pages that have a name of their own lead a browser here.
+    """The application behind a check that refuses web pages, whose host name may resolve to this address.
 
-    At the usual addresses of loopback the SDK knows the names of clients; at others only pages tell an origin.
+    On 127.0.0.1 and ::1 the MCP SDK checks host names itself. On other addresses, any request with an ``Origin`` header
+    is refused: only pages in a browser send one.
     """
     from starlette.responses import PlainTextResponse  # noqa: PLC0415 - comes with the MCP SDK, which is an extra
 
     async def checked(scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
-            await PlainTextResponse("no requests of web pages are served here", 403)(scope, receive, send)
+            await PlainTextResponse("requests from web pages are refused", 403)(scope, receive, send)
             return
         await app(scope, receive, send)
 
@@ -403,9 +410,9 @@ def bind_socket(address: str, *, allow_remote: bool) -> socket.socket:
         if not (allow_remote or ipaddress.ip_address(place[0]).is_loopback):
             raise MistakeError(
                 f"--http {address} is reachable from other machines, and anybody there could run agents; "
-                "use 127.0.0.1, or add --allow-remote behind something that asks for a login"
+                "use 127.0.0.1, or add --allow-remote if a proxy in front of it asks for a login"
             )
         listener = socket.create_server(place[:2], family=family)
     except (OSError, OverflowError) as error:
-        raise UnreachableError(f"--http {address} cannot be used ({error}); choose another port") from error
+        raise UnreachableError(f"--http {address} cannot be used ({error}); choose another address") from error
     return listener

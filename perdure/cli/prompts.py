@@ -53,7 +53,7 @@ attachments = click.option(
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="An image, a PDF or a text that goes with the prompt; may be given several times.",
+    help="An image, a PDF or a text file to send with the prompt; may be repeated.",
 )
 
 
@@ -91,9 +91,15 @@ class JsonObject(click.ParamType[dict[str, JsonValue]]):
 def add_sender_options(command: Command) -> Command:
     """Add the options of a turn that takes a message."""
     context = click.option(
-        "--context", "data", type=JsonObject(), metavar="JSON", help="For tools and instructions; or @FILE."
+        "--context",
+        "data",
+        type=JsonObject(),
+        metavar="JSON",
+        help="JSON object that tools and instructions of the turn can read, or @FILE that holds it.",
     )
-    by = click.option("--by", default="", metavar="NAME", help="Who says it, for tools and instructions.")
+    by = click.option(
+        "--by", default="", metavar="NAME", help="Who sends the message; tools and instructions can read it."
+    )
     return context(by(command))
 
 

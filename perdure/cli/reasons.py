@@ -1,4 +1,4 @@
-"""``perdure errors``: the reason codes, one of them in full, or the table of faults that they are chosen by."""
+"""``perdure errors``: the reason codes, one of them in full, or the table of faults that choose them."""
 
 import json
 import shutil
@@ -16,12 +16,13 @@ from perdure.llm.failures import ROWS, Evidence, Row
 _OTHERS = {
     "exception.": Reason(
         transient=True,
-        text="a class that no table knows, so a bug in perdure or in an agent's module; the worker's log has the "
-        "traceback, and Temporal runs the activity again, so that a repaired worker goes on with the turn",
+        text="an exception class that the table does not list: a bug in perdure or in an agent's module; read the "
+        "traceback in the worker's log. Temporal retries the activity, so a fixed worker goes on with the "
+        "turn",
     ),
     "llm.": Reason(
         transient=False,
-        text="not in the table: an agent's own model provider raises it, and says whether the call is retried",
+        text="a code of an agent's own model provider, which says whether the call is retried",
     ),
 }
 """Codes that are made at run time, by their first part."""
@@ -29,12 +30,15 @@ _OTHERS = {
 
 @click.command("errors")
 @click.argument("code", required=False)
-@click.option("--faults", is_flag=True, help="What each code is chosen by instead: statuses, classes, words.")
-@click.option("--json", "as_json", is_flag=True, help="One code or fault a line, as JSON.")
+@click.option(
+    "--faults", is_flag=True, help="List instead which HTTP statuses, exception classes and words lead to which code."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each code or fault.")
 def errors_command(*, code: str | None, faults: bool, as_json: bool) -> None:
     """List the reason codes: what each means, and whether the call is retried or the failure is final.
 
-    With CODE, such as llm.timeout: that one in full, with what the model reads and by what it is chosen.
+    With CODE, such as llm.timeout: explain this code in full, with its fix, what the model reads, and which faults
+    lead to it.
     """
     if faults:
         _print_faults(_rows_of(code), as_json=as_json)
@@ -58,7 +62,7 @@ def _rows_of(code: str | None) -> list[Row]:
         raise _unknown(code, " in the table")
     rows = [row for row in ROWS if code in {None, row.code}]
     if not rows:
-        click.echo(f"no row chooses {code}", err=True)
+        click.echo(f"no fault of the table leads to {code}", err=True)
     return rows
 
 

@@ -18,13 +18,12 @@ from perdure.contracts.input_requests import InputReceipt, InputRequest, Need, O
 @click.option("--session", metavar="ID", help="Only what this session waits for.")
 @click.option("--agent", metavar="A", help="Only turns of this agent.")
 @click.option("--tenant", metavar="T", help="Only sessions of this tenant.")
-@click.option("--json", "as_json", is_flag=True, help="One request a line, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each request.")
 def inbox_command(*, session: str | None, agent: str | None, tenant: str | None, as_json: bool) -> None:
-    """List what waits for people over all sessions, the oldest request first, with the commands that reply.
+    """List the open input requests of all sessions, the oldest first, each with the command that replies.
 
-    With --json each line has session, turn, agent, asked_at, request_id, needs (answer or approval), tool, arguments,
-    question, options, digest and expires_at. Turns that Temporal has ended, and approvals whose time is over, are left
-    out.
+    Turns that Temporal has ended and expired approvals are left out. With --json each line has session, turn, agent,
+    asked_at, request_id, needs (answer or approval), tool, arguments, question, options, digest and expires_at.
     """
     found = with_client(lambda client: client.inbox(session, agent=agent, tenant=tenant))
     if as_json:
@@ -45,10 +44,10 @@ def inbox_command(*, session: str | None, agent: str | None, tenant: str | None,
         show(Line(command_for(request.session, request), Tone.QUIET))
 
 
-by = click.option("--by", metavar="NAME", help="Who decides; the user of this machine by default.")
+by = click.option("--by", metavar="NAME", help="Who decides. [default: the user of this machine]")
 """The option that names the person."""
 
-as_json = click.option("--json", "as_json", is_flag=True, help="The receipt, as JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the receipt as one JSON object.")
 
 which = click.argument("request", required=False)
 """The request's id, which may be left out where only one waits."""
@@ -105,17 +104,17 @@ def pick_request(session: str, waiting: list[OpenRequest], needs: Need | None) -
 @by
 @as_json
 def answer_command(*, session: str, request: str, value: str | None, by: str | None, as_json: bool) -> None:
-    """Answer REQUEST, a question of SESSION, with VALUE: the model reads it as the result of its call.
+    """Answer question REQUEST of SESSION with VALUE. The model reads VALUE as the result of its tool call.
 
-    REQUEST may be left out if SESSION waits for one answer only; several are listed. A question with options takes one
-    of them; a tool whose answer is no text takes JSON, such as 3 or true. A session that has stopped for the question
-    goes on. The same answer twice is harmless.
+    Leave REQUEST out if SESSION waits for one answer only; otherwise the command lists the requests. A question with
+    options takes one of them; a tool that wants no text takes JSON, such as 3 or true. A session that has stopped to
+    wait goes on. Sending the same answer twice is harmless.
     """
     said = request if value is None else value
 
     async def send(client: Client, found: str, _: str) -> InputReceipt:
         if value is None and found == said:
-            raise click.UsageError(f"{said!r} is the request, and the VALUE is missing")
+            raise click.UsageError(f"{said!r} is the id of the request; add the VALUE behind it")
         return await client.answer(session, found, said, by=person(by))
 
     reply(session, None if value is None else request, send, needs="answer", as_json=as_json)
@@ -125,12 +124,17 @@ def answer_command(*, session: str, request: str, value: str | None, by: str | N
 @click.argument("session")
 @which
 @by
-@click.option("--digest", default="", metavar="HEX", help="Only if the request still has this digest.")
+@click.option(
+    "--digest",
+    default="",
+    metavar="HEX",
+    help="Refuse if the digest of the request is another, as after a change of its call.",
+)
 @as_json
 def approve_command(*, session: str, request: str | None, by: str | None, digest: str, as_json: bool) -> None:
-    """Approve REQUEST, a tool call of SESSION that waits for it: the tool runs.
+    """Approve tool call REQUEST of SESSION: the tool runs.
 
-    REQUEST may be left out if SESSION waits for one approval only; several are listed.
+    Leave REQUEST out if SESSION waits for one approval only; otherwise the command lists the requests.
     """
     reply(
         session,
@@ -148,9 +152,9 @@ def approve_command(*, session: str, request: str | None, by: str | None, digest
 @by
 @as_json
 def deny_command(*, session: str, request: str | None, reason: str, by: str | None, as_json: bool) -> None:
-    """Deny REQUEST of SESSION: a tool call does not run, a question gets no answer; the model is told so.
+    """Deny REQUEST of SESSION: a tool call does not run, a question gets no answer. The model reads the denial.
 
-    REQUEST may be left out if SESSION waits for one reply only; several are listed.
+    Leave REQUEST out if SESSION waits for one reply only; otherwise the command lists the requests.
     """
     reply(
         session,

@@ -24,7 +24,7 @@ from perdure.cli.live import (
 )
 from perdure.cli.prompts import PROMPT, add_sender_options, attachments, read_attached, read_history
 from perdure.client import Client, ServerUnreachableError, SessionIdleError, Turn, TurnOptions
-from perdure.client.requests import ResumeOptions
+from perdure.client.requests import ResumeOptions, SendOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope, Names
@@ -72,17 +72,30 @@ class Told(Following):
     model: str | None
     max_steps: int | None
     max_cost_usd: Decimal | None
+    priority: int | None
     attached: tuple[Path, ...]
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
-detached = click.option("--detach", "detached", is_flag=True, help="Print session and turn, and return at once.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+detached = click.option(
+    "--detach", "detached", is_flag=True, help="Print the session's id and the turn's number, and do not follow."
+)
+
+with_priority = click.option(
+    "--priority",
+    type=click.IntRange(1, 5),
+    metavar="N",
+    help="From 1, the most urgent, to 5: where work waits for workers, a lower number goes first. [default: 3]",
+)
 
 _FOLLOWING = (as_json, only_types, type_names, with_tree, with_deltas, detached)
 _TURN = (
-    click.option("--model", metavar="NAME", help="Another model for this turn, as provider/model."),
-    click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Another step limit for this turn."),
-    click.option("--max-cost-usd", type=Dollars(), metavar="X", help="What this turn may cost."),
+    click.option("--model", metavar="NAME", help="Model of this turn, as provider/model, instead of the agent's."),
+    click.option(
+        "--max-steps", type=click.IntRange(min=1), metavar="N", help="Step limit of this turn, instead of the agent's."
+    ),
+    click.option("--max-cost-usd", type=Dollars(), metavar="X", help="Most US dollars this turn may cost, e.g. 0.50."),
+    with_priority,
     attachments,
 )
 _PLACE = (
@@ -90,10 +103,10 @@ _PLACE = (
         "--at",
         type=click.IntRange(min=0),
         metavar="STEP",
-        help="The step to go on from, with the results of its calls; without it, the turn's end.",
+        help="Step to go on from, after the results of its calls. [default: the turn's last step]",
     ),
     click.option(
-        "--turn", type=click.IntRange(min=0), metavar="N", help="The turn of that step; without it, the last one."
+        "--turn", type=click.IntRange(min=0), metavar="N", help="Turn to go on from. [default: the last turn]"
     ),
 )
 
@@ -113,7 +126,7 @@ def options_of(told: Told) -> ResumeOptions:
     """The options of a turn as the client takes them."""
     cost = told["max_cost_usd"]
     budgets = Budgets(cost_usd=cost) if cost is not None else None
-    return ResumeOptions(model=told["model"], max_steps=told["max_steps"], budgets=budgets)
+    return ResumeOptions(model=told["model"], max_steps=told["max_steps"], budgets=budgets, priority=told["priority"])
 
 
 def lead(start: Callable[[Client], Awaitable[Turn]], told: Following) -> int:
@@ -135,12 +148,20 @@ def lead(start: Callable[[Client], Awaitable[Turn]], told: Following) -> int:
 @click.command("run")
 @click.argument("agent")
 @click.argument("prompt", type=PROMPT)
-@click.option("--session", metavar="ID", help="The session; without it, a new one.")
+@click.option(
+    "--session", metavar="ID", help="Id of the session; a new id begins a session under it. [default: a new id]"
+)
 @add(*_FOLLOWING)
-@click.option("--history", "path", type=FILE, metavar="FILE", help="A conversation that the new session begins with.")
+@click.option(
+    "--history",
+    "path",
+    type=FILE,
+    metavar="FILE",
+    help="JSON file with a conversation that the new session begins with, as OpenAI chat messages.",
+)
 @add_sender_options
-@click.option("--tenant", default="", metavar="NAME", help="On whose behalf the turn runs.")
-@click.option("--recording", metavar="NAME", help="The recording that a recording or replaying worker uses.")
+@click.option("--tenant", default="", metavar="NAME", help="Tenant on whose behalf the turn runs.")
+@click.option("--recording", metavar="NAME", help="Recording to write or read, on a worker with --record or --replay.")
 @add(*_TURN)
 @click.pass_context
 def run_command(  # noqa: PLR0913  # one for each option of the command line
@@ -156,9 +177,10 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
     recording: str | None,
     **told: Unpack[Told],
 ) -> None:
-    """Start a turn of AGENT with PROMPT and follow it to its end; - reads the prompt from stdin, @FILE from a file.
+    """Start a turn of AGENT with PROMPT and follow it to its end.
 
-    Ctrl+C cancels the turn; a second one within three seconds quits at once.
+    PROMPT may be - to read stdin, or @FILE to read a file. Ctrl+C cancels the turn; a second one within three seconds
+    quits at once, and the turn may go on.
     """
     content = read_attached(prompt, told["attached"])
     options = cast("TurnOptions", options_of(told))
@@ -174,11 +196,13 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
 @click.option(
     "--when-busy",
     type=click.Choice(get_args(WhenBusy)),
-    help="While a turn runs: refuse the message; let it wait (the default); have the running turn read it before its "
-    "next model call; cancel the running turn and those that wait, and be the next; or also begin where it began.",
+    help="What to do while a turn runs. reject: refuse the message. queue (default): keep it for the next turn. steer: "
+    "the running turn reads it before its next model call. interrupt: cancel the running turn and all queued ones, "
+    "then start with this message. rollback: like interrupt, from where the cancelled turn began.",
 )
-@click.option("--steer", is_flag=True, help="Short for --when-busy steer.")
+@click.option("--steer", is_flag=True, help="The same as --when-busy steer.")
 @add_sender_options
+@with_priority
 @add(*_FOLLOWING, attachments)
 @click.pass_context
 def send_command(  # noqa: PLR0913  # one for each option of the command line
@@ -190,20 +214,22 @@ def send_command(  # noqa: PLR0913  # one for each option of the command line
     steer: bool,
     data: dict[str, JsonValue] | None,
     by: str,
+    priority: int | None,
     attached: tuple[Path, ...],
     **told: Unpack[Following],
 ) -> None:
-    """Send PROMPT to SESSION and follow the turn that takes it; - reads the prompt from stdin, @FILE from a file.
+    """Send PROMPT to SESSION and follow the turn that takes it.
 
-    A busy session queues the message for its next turn, or does what --when-busy says. Ctrl+C cancels the turn; a
-    second one within three seconds quits at once.
+    PROMPT may be - to read stdin, or @FILE to read a file. A busy session queues the message for its next turn, or does
+    what --when-busy says. Ctrl+C cancels the turn; a second one within three seconds quits at once.
     """
     if steer and when_busy not in {None, "steer"}:
-        msg = f"--steer, --when-busy {when_busy}: say different things; leave --steer out"
+        msg = f"--steer and --when-busy {when_busy} contradict each other; leave one of them out"
         raise MistakeError(msg)
     busy: WhenBusy = "steer" if steer else when_busy or "queue"
     content = read_attached(prompt, attached)
-    ctx.exit(lead(lambda client: client.send(session, content, when_busy=busy, context=data, by=by), told))
+    options = SendOptions(context=data, by=by, priority=priority)
+    ctx.exit(lead(lambda client: client.send(session, content, when_busy=busy, **options), told))
 
 
 class Taken(Told):
@@ -221,9 +247,9 @@ class Taken(Told):
 def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Taken]) -> None:
     """Go on with SESSION where its last turn stopped, and follow the new turn to its end.
 
-    Without PROMPT the model goes on with what stands at the end of the conversation, such as the results of its calls
-    after `max_steps_reached`. With --turn and --at the session goes back to that place first: what came after stays
-    stored, and leaves the conversation. --turn 0 is before the first message. Calls that have run never run again.
+    Without PROMPT the model goes on from the end of the conversation, for example from the results of its calls after
+    max_steps_reached. With --turn and --at the session first goes back to that step: later steps stay stored but leave
+    the conversation. --turn 0 goes back to before the first message. Tool calls that have run never run again.
     """
     at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
     ctx.exit(lead(lambda client: client.resume(session, content, at=at, turn=turn, **options_of(told)), told))
@@ -232,14 +258,14 @@ def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unp
 @click.command("fork")
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
-@click.option("--as", "into", metavar="ID", help="The new session; without it, a new id.")
+@click.option("--as", "into", metavar="ID", help="Id of the new session. [default: a new id]")
 @add(*_PLACE, *_FOLLOWING, *_TURN)
 @click.pass_context
 def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Taken]) -> None:
-    """Begin a new session from a step of SESSION, and follow its first turn to its end.
+    """Start a new session from a step of SESSION, and follow its first turn to its end.
 
-    SESSION stays as it is; it may even run. Without PROMPT the model goes on with what stands at that step, with
-    another model or limit if you like. Nothing is copied, and calls that have run never run again.
+    SESSION stays as it is, and may even be running. Without PROMPT the model goes on from that step, for example with
+    another --model. Nothing is copied, and tool calls that have run never run again.
     """
     at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
     options = options_of(told)
@@ -252,10 +278,10 @@ def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | N
 @add(as_json, detached)
 @click.pass_context
 def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json: bool, detached: bool) -> None:
-    """Have the conversation of SESSION summarised, and follow that to its end.
+    """Summarise the conversation of SESSION, and follow the compaction to its end.
 
-    Models then read the summary and the last messages; `perdure show` and `perdure export` go on giving every
-    message. GUIDANCE says what the summary must keep in mind. A session whose turn runs is refused.
+    From then on models read the summary and the last messages; 'perdure show' and 'perdure export' still give every
+    message. GUIDANCE tells the summarising model what to keep. A session with a running turn is refused.
     """
     told = Following(as_json=as_json, types=(), names="perdure", tree=False, deltas=False, detached=detached)
     ctx.exit(lead(lambda client: client.compact(session, guidance), told))
@@ -263,22 +289,33 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
 
 @click.command("extend")
 @click.argument("session")
-@click.option("--max-steps", "max_steps", type=int, metavar="N", help="Generations.")
-@click.option("--max-cost-usd", "cost_usd", metavar="X", help="US dollars.")
-@click.option("--max-llm-calls", "llm_calls", type=int, metavar="N", help="Model answers.")
-@click.option("--max-tool-calls", "tool_calls", type=int, metavar="N", help="Tool calls.")
-@click.option("--max-behavior-calls", "behavior_calls", type=int, metavar="N", help="Delegates and hooks called.")
-@click.option("--max-events", "events", type=int, metavar="N", help="Answers, and results of calls.")
-@click.option("--max-seconds", "seconds", type=float, metavar="S", help="Time since the turn began.")
-@click.option("--max-patches", "patches", type=int, metavar="N", help="Changes of todos and other state.")
-@click.option("--max-depth", "depth", type=int, metavar="N", help="Levels of delegates.")
-@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only if turn N is the one that runs.")
-@click.option("--end", is_flag=True, help="Also if a limit is used up already, so that the turn ends.")
-@click.option("--json", "as_json", is_flag=True, help="The limits and what is used, as JSON.")
+@click.option("--max-steps", "max_steps", type=int, metavar="N", help="Most generations.")
+@click.option("--max-cost-usd", "cost_usd", metavar="X", help="Most US dollars, e.g. 0.50.")
+@click.option("--max-llm-calls", "llm_calls", type=int, metavar="N", help="Most model answers.")
+@click.option("--max-tool-calls", "tool_calls", type=int, metavar="N", help="Most tool calls.")
+@click.option(
+    "--max-behavior-calls", "behavior_calls", type=int, metavar="N", help="Most calls of delegates and hooks."
+)
+@click.option("--max-events", "events", type=int, metavar="N", help="Most model answers and results of calls together.")
+@click.option(
+    "--max-seconds",
+    "seconds",
+    type=float,
+    metavar="S",
+    help="Most seconds since the turn began, without waiting for people.",
+)
+@click.option(
+    "--max-patches", "patches", type=int, metavar="N", help="Most changes of the session's state, such as todos."
+)
+@click.option("--max-depth", "depth", type=int, metavar="N", help="Most levels of delegates below the agent.")
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Refuse unless turn N is the one that runs.")
+@click.option("--end", is_flag=True, help="Accept a limit that is used up already; the turn then ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print all limits and what is used, as one JSON object.")
 def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, **limits: object) -> None:
-    """Set limits of the running turn of SESSION, each as a whole; those that are not named stay.
+    """Change limits of the running turn of SESSION.
 
-    A limit may be lower than before. One that is used up already is refused without --end.
+    Each value is the new limit of the whole turn, not an increment: --max-steps 50 allows 50 steps in all. Limits that
+    you do not give stay. A new limit may be lower than before; one that is already used up needs --end.
     """
     named = {name: value for name, value in limits.items() if value is not None}
     status = with_client(
@@ -338,9 +375,9 @@ class Session:
     "--after",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Begin with event N+1, of whichever turn it is; 0 begins with the first event of the session.",
+    help="Begin after event N of the session, in whichever turn that is; 0 begins with the session's first event.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
 @only_types
 @type_names
 @with_tree
@@ -349,8 +386,8 @@ class Session:
     "--heartbeat",
     type=click.FloatRange(min=0.01, max=86_400),
     metavar="SECONDS",
-    help="With --json: a line of the type heartbeat whenever nothing else came for so long. It has the number of the "
-    "event before it.",
+    help="With --json: print a line of type heartbeat whenever no event came for this long. It has the sequence number "
+    "of the last event.",
 )
 @click.pass_context
 def follow_command(  # noqa: PLR0913  # one for each option of the command line
@@ -365,13 +402,14 @@ def follow_command(  # noqa: PLR0913  # one for each option of the command line
     deltas: bool,
     heartbeat: float | None,
 ) -> None:
-    """Follow SESSION, from its running or last turn through all that wait or come meanwhile, until none runs.
+    """Follow SESSION from its running or last turn until no turn runs or waits.
 
-    Ctrl+C stops following; the turn goes on. With --after nothing is missed: in JSON, what had been written before has
-    "replayed": true. The exit code is that of the last turn.
+    Turns that start meanwhile are followed too. Ctrl+C stops following; the turn goes on. To miss no event after a
+    break, give the last number you saw with --after: with --json, events that were written before have "replayed":
+    true. The exit code is that of the last turn.
     """
     if heartbeat is not None and not as_json:
-        raise MistakeError("--heartbeat prints nothing without --json; add that, or leave it out")
+        raise MistakeError("--heartbeat prints nothing without --json; add --json, or leave --heartbeat out")
     every = None if heartbeat is None else timedelta(seconds=heartbeat)
     printer = Printer(as_json=as_json, types=types, names=names, heartbeat=every, deltas=deltas)
     printer.after = after

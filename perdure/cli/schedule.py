@@ -18,33 +18,48 @@ SHOWN = 5
 
 @click.group("schedule")
 def schedule_command() -> None:
-    """Turns that the clock starts: of a new session each time, or of one that is there."""
+    """Manage schedules: turns that the clock starts, in a new session each time or in an existing one."""
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 schedule_argument = click.argument("schedule", metavar="ID")
-tenant = click.option("--tenant", default="", metavar="T", help="Of this tenant; by default of none.")
+tenant = click.option("--tenant", default="", metavar="T", help="Tenant of the schedule. [default: none]")
 
 OPTIONS = (
-    click.option("--cron", metavar="CRON", help="Again and again: five fields, as in '0 7 * * 1-5'."),
-    click.option("--at", metavar="WHEN", help="Once: 2026-12-24T18:00, in the time zone if it has no offset."),
-    click.option("--timezone", metavar="ZONE", help="Of the tz database, such as Europe/Berlin; UTC by default."),
-    click.option("--agent", metavar="A", help="A new session of this agent each time,"),
-    click.option("--session", metavar="SESSION", help="or a message for this session."),
+    click.option(
+        "--cron", metavar="CRON", help="Run repeatedly: five cron fields, such as '0 7 * * 1-5' for workdays at 7:00."
+    ),
+    click.option(
+        "--at", metavar="WHEN", help="Run once, at this time: 2026-12-24T18:00 in --timezone, or with offset."
+    ),
+    click.option("--timezone", metavar="ZONE", help="Name in the tz database, such as Europe/Berlin. [default: UTC]"),
+    click.option("--agent", metavar="A", help="Start a new session of this agent for each run."),
+    click.option("--session", metavar="SESSION", help="Send PROMPT to this session in each run, instead of --agent."),
     click.option(
         "--when-busy",
         type=click.Choice(get_args(WhenBusy)),
-        help="While the run before works, or the session is busy: queue (wait, the default) or reject (be left out); "
-        "for a session also steer, interrupt or rollback, as of 'perdure send'.",
+        help="What a run does while the run before it or the session is busy. queue (default): wait; reject: skip this "
+        "run. With --session also steer, interrupt or rollback, as in 'perdure send'.",
     ),
-    click.option("--model", metavar="NAME", help="Of new sessions: another model."),
-    click.option("--max-steps", type=int, metavar="N", help="Of new sessions: model calls of the turn."),
-    click.option("--max-cost-usd", type=float, metavar="X", help="Of new sessions: dollars of the turn."),
-    click.option("--jitter", type=float, metavar="SECONDS", help="Begin up to so much later."),
-    click.option("--catchup", type=float, metavar="SECONDS", help="Make up for runs missed by less than this."),
-    click.option("--note", metavar="TEXT", help="For people."),
+    click.option("--model", metavar="NAME", help="With --agent: model of the turns, as provider/model."),
+    click.option("--max-steps", type=int, metavar="N", help="With --agent: step limit of each turn."),
+    click.option("--max-cost-usd", type=float, metavar="X", help="With --agent: most US dollars of each turn."),
+    click.option(
+        "--priority",
+        type=click.IntRange(1, 5),
+        metavar="N",
+        help="From 1, the most urgent, to 5: where work waits for workers, a lower number goes first. [default: 3]",
+    ),
+    click.option("--jitter", type=float, metavar="SECONDS", help="Start each run up to this many seconds later."),
+    click.option(
+        "--catchup",
+        type=float,
+        metavar="SECONDS",
+        help="Make up for runs that the Temporal server missed by less than this. [default: 3600; 86400 with --at]",
+    ),
+    click.option("--note", metavar="TEXT", help="A note for people."),
 )
-"""What add and update take alike."""
+"""Options of both ``add`` and ``update``."""
 
 
 def options(command: Any) -> Any:  # noqa: ANN401 - click's decorators are untyped
@@ -58,26 +73,29 @@ def options(command: Any) -> Any:  # noqa: ANN401 - click's decorators are untyp
 @schedule_argument
 @click.argument("prompt")
 @options
-@click.option("--paused", is_flag=True, help="It begins paused.")
+@click.option("--paused", is_flag=True, help="Add the schedule paused.")
 @tenant
 @as_json
 def add_command(*, schedule: str, prompt: str, tenant: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
-    """Add a schedule that says PROMPT: --cron or --at says when, --agent or --session for whom."""
+    """Add schedule ID, which sends PROMPT: at the times of --cron or --at, to an --agent or a --session.
+
+    Example: perdure schedule add report 'Write the daily report.' --agent writer --cron '0 7 * * 1-5'
+    """
     fields = _fields(given) | {"prompt": prompt}
     _print(with_client(lambda client: client.schedules.of(tenant).add(schedule, **fields)), as_json=as_json)
 
 
 @schedule_command.command("update")
 @schedule_argument
-@click.option("--prompt", metavar="TEXT", help="What is said.")
+@click.option("--prompt", metavar="TEXT", help="The message of each run.")
 @options
 @tenant
 @as_json
 def update_command(*, schedule: str, tenant: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
-    """Change what is given, and leave the rest as it is."""
+    """Change the given options of schedule ID; the others stay."""
     fields = _fields(given)
     if not fields:
-        raise MistakeError(f"nothing is to be changed; see 'perdure schedule update {schedule} --help'")
+        raise MistakeError("no option says what to change; see 'perdure schedule update --help'")
     for name, other in (("cron", "at"), ("at", "cron"), ("agent", "session"), ("session", "agent")):
         if name in fields:
             fields.setdefault(other, None)
@@ -99,7 +117,7 @@ def _fields(given: dict[str, Any]) -> dict[str, object]:
 @tenant
 @as_json
 def list_command(*, tenant: str, as_json: bool) -> None:
-    """List the schedules."""
+    """List the schedules of a tenant, with when each runs next."""
     found = with_client(lambda client: client.schedules.of(tenant).list())
     if as_json:
         for schedule in found:
@@ -115,26 +133,26 @@ def list_command(*, tenant: str, as_json: bool) -> None:
 @tenant
 @as_json
 def show_command(*, schedule: str, tenant: str, as_json: bool) -> None:
-    """Show a schedule with its next runs."""
+    """Show schedule ID with its next runs."""
     _print(with_client(lambda client: client.schedules.of(tenant).get(schedule)), as_json=as_json)
 
 
 @schedule_command.command("pause")
 @schedule_argument
-@click.option("--note", default="", metavar="TEXT", help="Why.")
+@click.option("--note", default="", metavar="TEXT", help="Why; replaces the schedule's note.")
 @tenant
 def pause_command(*, schedule: str, note: str, tenant: str) -> None:
-    """Start nothing for now."""
+    """Pause schedule ID: it starts no run until 'perdure schedule unpause ID'."""
     with_client(lambda client: client.schedules.of(tenant).pause(schedule, note))
     click.echo(f"{schedule} is paused")
 
 
 @schedule_command.command("unpause")
 @schedule_argument
-@click.option("--note", default="", metavar="TEXT", help="Why.")
+@click.option("--note", default="", metavar="TEXT", help="Why; replaces the schedule's note.")
 @tenant
 def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
-    """Go on."""
+    """Let a paused schedule ID start runs again."""
     found = with_client(lambda client: client.schedules.of(tenant).unpause(schedule, note))
     click.echo(f"{schedule} goes on{_next(found)}")
 
@@ -143,7 +161,7 @@ def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
 @schedule_argument
 @tenant
 def trigger_command(*, schedule: str, tenant: str) -> None:
-    """Have it run now, paused or not."""
+    """Start a run of schedule ID now, even while it is paused."""
     with_client(lambda client: client.schedules.of(tenant).trigger(schedule))
     click.echo(f"{schedule} runs; 'perdure schedule runs {schedule}' lists what it has started")
 
@@ -152,18 +170,25 @@ def trigger_command(*, schedule: str, tenant: str) -> None:
 @schedule_argument
 @tenant
 def remove_command(*, schedule: str, tenant: str) -> None:
-    """Remove it; turns that it has started go on."""
+    """Remove schedule ID; turns that it has started go on."""
     with_client(lambda client: client.schedules.of(tenant).remove(schedule))
     click.echo(f"{schedule} is removed")
 
 
 @schedule_command.command("runs")
 @schedule_argument
-@click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=1_000),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Most runs to list.",
+)
 @tenant
 @as_json
 def runs_command(*, schedule: str, limit: int, tenant: str, as_json: bool) -> None:
-    """List what it has started, the newest first, as long as Temporal keeps it."""
+    """List the runs of schedule ID, the newest first, as long as Temporal keeps them."""
     found = with_client(lambda client: client.schedules.of(tenant).runs(schedule, limit=limit))
     if as_json:
         for run in found:
@@ -172,7 +197,7 @@ def runs_command(*, schedule: str, limit: int, tenant: str, as_json: bool) -> No
         now = datetime.now(UTC)
         print_table(("ago", "session", "turn", "state", "error"), [_run_row(run, now) for run in found])
     else:
-        click.echo("it has started nothing yet, or Temporal has it no longer")
+        click.echo(f"{schedule} has started no run yet, or Temporal no longer keeps it")
 
 
 def _print(schedule: Schedule, *, as_json: bool) -> None:

@@ -58,6 +58,7 @@ class ServerOptions:
 
     Attributes:
         ui_port: None starts no UI.
+        codec_endpoint: Where the UI's pages have payloads decrypted; None shows them as they are.
         db: The file that keeps executions over a restart; None keeps them in memory.
         dynamic_config: JSON values of server settings, over :data:`DYNAMIC_CONFIG`.
         log: Where the server's own output goes; None drops it.
@@ -65,6 +66,7 @@ class ServerOptions:
 
     port: int = DEFAULT_PORT
     ui_port: int | None = None
+    codec_endpoint: str | None = None
     db: Path | None = None
     dynamic_config: Mapping[str, str] = field(default_factory=dict[str, str])
     log: Path | None = None
@@ -106,6 +108,7 @@ class EmbeddedServer:
         options = self.options
         command = [find_binary(), "server", "start-dev", "--ip", HOST, "--port", str(options.port)]
         command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
+        command += ["--ui-codec-endpoint", options.codec_endpoint] if options.codec_endpoint else []
         command += ["--ui-disable-news-fetch", "--log-level", "warn"]
         for key, value in {**DYNAMIC_CONFIG, **CLOSED_HTTP_API, **options.dynamic_config}.items():
             command += ["--dynamic-config-value", f"{key}={value}"]

@@ -1,6 +1,6 @@
-"""``perdure show``, ``export`` and ``artifact``: what is stored of a session, for people and for programs.
+"""``perdure show``, ``export`` and ``artifact``: print what the store has of a session, for people and for programs.
 
-Long, because the lines of a transcript and its forms for other programs are made of the same steps.
+Long, because the lines of a transcript and its formats for other programs are made of the same steps.
 """
 
 import asyncio
@@ -35,18 +35,20 @@ from perdure.store import Artifact, NotFoundError, StepRecord, Store, TurnRecord
 
 @click.command("export")
 @click.argument("session")
-@click.option("--format", "to", type=click.Choice(EXPORTS), required=True, help="What to write; see above for each.")
-@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; for openai, up to its end.")
+@click.option("--format", "to", type=click.Choice(EXPORTS), required=True, help="Format to write; explained above.")
+@click.option(
+    "--turn", type=click.IntRange(min=1), metavar="N", help="Only turn N; with openai, everything up to its end."
+)
 @only_types
 def export_command(*, session: str, to: str, turn: int | None, types: tuple[str, ...]) -> None:
     """Write the transcript of SESSION to standard output, as JSON.
 
     \b
     openai  the conversation as one array of OpenAI chat messages, system prompt first
-    jsonl   a line for each turn: its messages after the system prompt, its tools, how it ended
-    chat    the conversation as one row for training: only who said what
-    turns   a row for training for each answer: system prompt, what came before it, answer, calls
-    events  the event log, a line for each event
+    jsonl   one line for each turn: its messages after the system prompt, its tools, how it ended
+    chat    the conversation as one training row: roles and texts only
+    turns   one training row for each answer: system prompt, messages before it, answer, tool calls
+    events  the event log, one line for each event
 
     Arguments that are masked in the transcript stay masked.
     """  # noqa: D301  # \b is click's mark of lines that stay as they are
@@ -71,24 +73,23 @@ SHORT = 100
     "--checkpoints",
     "as_checkpoints",
     is_flag=True,
-    help="The steps as places to resume or fork from, also those that a rewind left behind.",
+    help="List the steps that you can resume or fork from, including those that a rewind left behind.",
 )
-@click.option("--short", is_flag=True, help="Each message in one line.")
-@click.option("--traceback", "tracebacks", is_flag=True, help="Below a tool's error, where its code raised it.")
-@click.option("--json", "as_json", is_flag=True, help="One object, as JSON.")
+@click.option("--short", is_flag=True, help="Show each message in one line.")
+@click.option("--traceback", "tracebacks", is_flag=True, help="Show the traceback below each error of a tool.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show_command(
     *, session: str, turn: int | None, as_checkpoints: bool, short: bool, tracebacks: bool, as_json: bool
 ) -> None:
-    """Show the turns of SESSION: how each ended, its messages, what each step used, and what waits for a person.
+    """Show the turns of SESSION: messages, tokens and cost of each step, how each turn ended, what waits for a person.
 
-    At a terminal, what is longer than the screen goes through the pager ($PAGER).
+    On a terminal, output longer than the screen goes through the pager ($PAGER).
 
-    With --json the object has session, turns (each with its request, times, result and job_status), steps (turn, step,
-    finish_reason, usage, cost_usd, and the messages that were new), messages (those of the steps, in order), requests
-    (what waits for people), waits_for (why the open turn stands still, or null) and tool_metrics (count, errors,
-    seconds and success_rate of the tool calls, and the same of each tool), with --traceback also tracebacks, by the
-    ids of the calls. With --checkpoints it has session and
-    checkpoints.
+    With --json the object has session, turns (each with its request, times, result, job_status and trace_id), steps
+    (turn, step, finish_reason, usage, cost_usd, and the step's new messages), messages (those of all steps, in order),
+    requests (open input requests), waits_for (why the open turn stands still, or null) and tool_metrics (count, errors,
+    seconds and success_rate of the tool calls, in all and for each tool). --traceback adds tracebacks, by call id.
+    With --checkpoints the object has session and checkpoints.
     """
     if as_checkpoints:
         _show_checkpoints(session, turn, as_json=as_json)
@@ -100,7 +101,11 @@ def show_command(
             {
                 "session": session,
                 "turns": [
-                    {**record.model_dump(mode="json", exclude={"last_step"}), "job_status": record.job_status}
+                    {
+                        **record.model_dump(mode="json", exclude={"last_step"}),
+                        "job_status": record.job_status,
+                        "trace_id": shown.traces.get(record.turn),
+                    }
                     for record in shown.turns
                 ],
                 "steps": [step.model_dump(mode="json", include=about) for step in shown.steps],
@@ -120,9 +125,10 @@ class Shown(NamedTuple):
 
     Attributes:
         origin: The step of another session that this one was forked from.
-        wait: Why the open turn stands still, if it does.
+        wait: Why the open turn stands still, if it does, or the next one, which waits for a slot.
         seconds: How long tool calls took, by their ids, and model calls, by turn and step.
         tracebacks: Where tools raised exceptions, by the ids of their calls; as far as they are asked for.
+        traces: The ids of the traces of turns, by their numbers.
     """
 
     session: str
@@ -134,6 +140,7 @@ class Shown(NamedTuple):
     metrics: ToolMetrics = ToolMetrics()
     seconds: Mapping[object, float] = {}
     tracebacks: Mapping[str, str] = {}
+    traces: Mapping[int, str] = {}
 
 
 async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bool) -> Shown:
@@ -149,7 +156,7 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             raise
         # In this order: a turn that begins meanwhile is left out whole.
         turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
-        now = await store.session(session)
+        now, queued = await store.session(session), turn is None and await store.queued_turns(session=session)
         conversation = path_to({step.id: step for step in await store.steps(session)}, now.tip or now.head)
         parent = conversation[0].parent if conversation else None
         numbers = {record.turn for record in turns}
@@ -159,10 +166,11 @@ async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bo
             steps=[step for step in conversation if step.turn in numbers],
             origin=await store.step(parent) if parent is not None and turn is None else None,
             requests=[request for request in await store.open_requests(session) if request.turn in numbers],
-            wait=(await read_known_waits([session])).get(session) if now.open_turn in numbers else None,
+            wait=(await read_known_waits([session])).get(session) if now.open_turn in numbers or queued else None,
             metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
             seconds={} if as_json else await _seconds(store, session),
             tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
+            traces=await store.traces(session, sorted(numbers)),
         )
 
 
@@ -207,6 +215,8 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
         of_turn = [step for step in shown.steps if step.turn == record.turn]
         waiting = [request for request in shown.requests if record is shown.turns[-1]]
         yield turn_line(record, left_behind=not of_turn, waits=bool(waiting))
+        if (trace := shown.traces.get(record.turn)) is not None:
+            yield Line(f"trace {trace}", Tone.QUIET)
         for step in of_turn:
             yield from step_lines(step, shown.seconds, short=short, tracebacks=shown.tracebacks)
         yield from todo_lines(record.result.todos if record.result is not None else ())
@@ -314,13 +324,17 @@ def _rows(text: str, *, short: bool) -> list[str]:
 @click.argument("session")
 @click.argument("handle", metavar="ID")
 @click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file."
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to this file instead.",
 )
 def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
     """Write artifact ID of SESSION to standard output, byte for byte; on a terminal, without control characters.
 
-    Tools' images, files and outputs that are too long for the conversation are artifacts; 'perdure show' and the events
-    tool_end have their ids.
+    Artifacts are images, files, and tool outputs that are too long for the conversation. 'perdure show SESSION' and the
+    tool_end events name their ids.
     """
 
     async def main(store: Store) -> Artifact:
@@ -328,7 +342,7 @@ def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
         try:
             return await store.artifact(handle, session=session)
         except NotFoundError as error:
-            raise MistakeError(f"{error}; 'perdure show {session}' tells the ids") from None
+            raise MistakeError(f"{error}; 'perdure show {session}' lists the ids") from None
 
     found = with_store(main)
     if output is None:

@@ -1,4 +1,4 @@
-"""``perdure webhooks``: who is told when turns end or wait for people, and what became of each message."""
+"""``perdure webhooks``: which addresses are notified when turns end or wait for people, and each delivery's state."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,14 +15,14 @@ from perdure.contracts.webhooks import Delivery, NewWebhook, Webhook, WebhookEve
 
 @click.group("webhooks")
 def webhooks_command() -> None:
-    """Addresses that are told when turns end or wait for people.
+    """Manage webhooks: HTTP requests to your addresses when turns end or wait for people.
 
-    Each message is signed by Standard Webhooks, says where to look and nothing that was said, and is sent again for up
-    to three days until the address takes it.
+    Each message names the session and turn, but holds nothing of the conversation. It is signed as Standard Webhooks
+    says, and is sent again for up to three days until the receiver answers with success.
     """
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 webhook_argument = click.argument("webhook", metavar="ID")
 
 
@@ -33,16 +33,16 @@ webhook_argument = click.argument("webhook", metavar="ID")
     "events",
     multiple=True,
     type=click.Choice([event.value for event in WebhookEvent]),
-    help="What of; both by default, may be given twice.",
+    help="Notify of turns that wait for a person, or that have ended; may be repeated. [default: both]",
 )
 @click.option("--agent", "agents", multiple=True, metavar="A", help="Only turns of this agent; may be repeated.")
 @click.option("--session", metavar="SESSION", help="Only turns of this session.")
-@click.option("--tenant", default="", metavar="T", help="Only turns of this tenant; by default those without one.")
+@click.option("--tenant", default="", metavar="T", help="Only turns of this tenant. [default: turns without a tenant]")
 @as_json
 def add_command(
     *, url: str, events: Sequence[str], agents: Sequence[str], session: str | None, tenant: str, as_json: bool
 ) -> None:
-    """Tell URL of turns from now on, and print the secret of its signatures, which is shown this once."""
+    """Send turns' events to URL from now on. Prints the webhook's id and, this once, the secret of its signatures."""
     chosen = tuple(map(WebhookEvent, events)) or tuple(WebhookEvent)
     added = with_client(lambda client: client.webhooks.add(url, chosen, agents=agents, session=session, tenant=tenant))
     _print_new(added, as_json=as_json)
@@ -65,7 +65,7 @@ def list_command(*, as_json: bool) -> None:
 @webhooks_command.command("pause")
 @webhook_argument
 def pause_command(*, webhook: str) -> None:
-    """Tell the webhook nothing for now; what happens meanwhile is not told later."""
+    """Pause webhook ID. Events that happen meanwhile are never sent."""
     with_client(lambda client: client.webhooks.pause(webhook))
     click.echo(f"{webhook} is paused")
 
@@ -73,9 +73,9 @@ def pause_command(*, webhook: str) -> None:
 @webhooks_command.command("unpause")
 @webhook_argument
 def unpause_command(*, webhook: str) -> None:
-    """Tell the webhook what happens from now on."""
+    """Send events to webhook ID again, from now on."""
     with_client(lambda client: client.webhooks.unpause(webhook))
-    click.echo(f"{webhook} is told again")
+    click.echo(f"{webhook} gets events again")
 
 
 @webhooks_command.command("secret")
@@ -86,11 +86,11 @@ def unpause_command(*, webhook: str) -> None:
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="How long the old secret signs, too.",
+    help="How many hours messages are signed with the old secret too.",
 )
 @as_json
 def secret_command(*, webhook: str, overlap: float, as_json: bool) -> None:
-    """Exchange the secret, and print the new one, which is shown this once."""
+    """Replace the secret of webhook ID, and print the new one, this once."""
     hours = timedelta(hours=overlap)
     _print_new(with_client(lambda client: client.webhooks.exchange_secret(webhook, overlap=hours)), as_json=as_json)
 
@@ -98,7 +98,7 @@ def secret_command(*, webhook: str, overlap: float, as_json: bool) -> None:
 @webhooks_command.command("remove")
 @webhook_argument
 def remove_command(*, webhook: str) -> None:
-    """Forget the webhook; what is being delivered fails at its next attempt."""
+    """Remove webhook ID; messages that are on their way fail at their next attempt."""
     with_client(lambda client: client.webhooks.remove(webhook))
     click.echo(f"{webhook} is removed")
 
@@ -107,23 +107,32 @@ def remove_command(*, webhook: str) -> None:
 @webhook_argument
 @as_json
 def test_command(*, webhook: str, as_json: bool) -> None:
-    """Send a message of the type webhook.test, once, and say what came of it; exit code 1 if it was not taken."""
+    """Send one message of type webhook.test to webhook ID, without retries. Exit code 1 if it was not delivered."""
     tried = with_client(lambda client: client.webhooks.test(webhook))
     if as_json:
         print_json(tried.model_dump(mode="json"))
     if tried.state == "failed":
         raise CliError(f"not delivered: {tried.error}", ExitCode.ERROR)
     if not as_json:
-        click.echo(f"{tried.message} was taken")
+        click.echo(f"{tried.message} was delivered")
 
 
 @webhooks_command.command("deliveries")
 @webhook_argument
-@click.option("--state", type=click.Choice(["delivering", "delivered", "failed"]), help="Only those in this state.")
-@click.option("--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N")
+@click.option(
+    "--state", type=click.Choice(["delivering", "delivered", "failed"]), help="Only deliveries in this state."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=1_000),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Most deliveries to list.",
+)
 @as_json
 def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: bool) -> None:
-    """List what was sent, the newest first, as long as Temporal keeps it."""
+    """List the deliveries of webhook ID, the newest first, as long as Temporal keeps them."""
     wanted = cast("Literal['delivering', 'delivered', 'failed'] | None", state)
     found = with_client(lambda client: client.webhooks.deliveries(webhook, state=wanted, limit=limit))
     if as_json:
@@ -134,14 +143,17 @@ def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: 
         heads = ("message", "state", "ago", "attempts", "next in", "last failure")
         print_table(heads, [_delivery_row(delivery, now) for delivery in found])
     else:
-        click.echo("nothing was sent yet, or Temporal has it no longer")
+        click.echo(f"nothing was sent to {webhook} yet, or Temporal no longer keeps it")
 
 
 @webhooks_command.command("redrive")
 @webhook_argument
 @click.argument("message", required=False)
 def redrive_command(*, webhook: str, message: str | None) -> None:
-    """Send MESSAGE again for another three days, or all messages whose delivery has failed: same id, same bytes."""
+    """Send MESSAGE to webhook ID again, for up to three days; without MESSAGE, every message whose delivery failed.
+
+    The receiver gets the same message id and the same bytes. Prints the ids.
+    """
     again = with_client(lambda client: client.webhooks.redrive(webhook, message))
     for name in again:
         click.echo(name)
@@ -153,7 +165,7 @@ def _print_new(webhook: NewWebhook, *, as_json: bool) -> None:
     if as_json:
         print_json(webhook.model_dump(mode="json"))
         return
-    click.echo(f"{webhook.id} is told of turns that are {' or '.join(webhook.events)}")
+    click.echo(f"{webhook.id} is notified when turns are {' or '.join(webhook.events)}")
     click.echo(f"secret, shown this once: {webhook.secret}")
 
 

@@ -35,10 +35,10 @@ NEEDED = ("litellm", "mcp", "prometheus_client", "uvloop")
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 record_option = click.option(
-    "--record", type=_FOLDER, metavar="DIR", help="Record model and tool calls below DIR, to be replayed."
+    "--record", type=_FOLDER, metavar="DIR", help="Record model and tool calls in DIR, for a later --replay."
 )
 replay_option = click.option(
-    "--replay", type=_FOLDER, metavar="DIR", help="Replay the calls recorded below DIR; call no model and run no tool."
+    "--replay", type=_FOLDER, metavar="DIR", help="Replay the calls recorded in DIR; call no model and run no tool."
 )
 
 
@@ -57,8 +57,12 @@ def variables(settings: Mapping[str, Path | str]) -> dict[str, str]:
     return {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
 
 
-def worker_arguments(agents: Sequence[str]) -> list[str]:
-    """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules."""
+def require_worker() -> None:
+    """See that this installation has a worker.
+
+    Raises:
+        CliError: It is a client only, or a checkout without its links.
+    """
     if find_spec(WORKER) is None:
         raise MistakeError(
             "this checkout has no perdure/worker: its symbolic links were not made; clone it again with "
@@ -69,6 +73,11 @@ def worker_arguments(agents: Sequence[str]) -> list[str]:
             f"this installation is the client only (there is no {missing[0]}); for a worker: "
             "pip install 'perdure[worker]', or use its container image; 'perdure run' reaches it from here"
         )
+
+
+def worker_arguments(agents: Sequence[str]) -> list[str]:
+    """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules."""
+    require_worker()
     command = [sys.executable, "-P", "-m", WORKER]
     for module in agents:
         command += ["--agents", module]
@@ -98,28 +107,42 @@ def exit_code(returncode: int) -> int:
 
 
 @click.command("worker")
-@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be given again.")
-@click.option("--task-queue", metavar="Q", help="The task queue to poll, instead of PERDURE_TASK_QUEUE.")
-@click.option("--metrics-address", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are served.")
+@click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be repeated.")
+@click.option("--task-queue", metavar="Q", help="The Temporal task queue to poll, instead of PERDURE_TASK_QUEUE.")
+@click.option(
+    "--roles",
+    metavar="R,…",
+    help="In a split fleet, what this worker does: turns, models, tools, separated by commas. Without it, "
+    "PERDURE_ROLES; without both, everything.",
+)
+@click.option(
+    "--metrics-address",
+    metavar="HOST:PORT",
+    help="Where to serve /metrics, /healthz and /readyz, instead of PERDURE_METRICS_ADDRESS (127.0.0.1:9464).",
+)
 @record_option
 @replay_option
 @click.pass_context
-def worker_command(
+def worker_command(  # noqa: PLR0913 - the options of the verb
     ctx: click.Context,
     *,
     agents: tuple[str, ...],
     task_queue: str | None,
+    roles: str | None,
     metrics_address: str | None,
     record: Path | None,
     replay: Path | None,
 ) -> None:
-    """Run a worker until it is told to stop; SIGTERM lets running calls finish.
+    """Run a worker until it gets SIGTERM or Ctrl+C.
 
-    The server's address comes from TEMPORAL_ADDRESS or a Temporal profile, all else from PERDURE_*.
+    Running calls then get PERDURE_SHUTDOWN_GRACE seconds (20 by default) to finish; other workers take over the rest.
+    TEMPORAL_ADDRESS or a Temporal profile names the Temporal server, PERDURE_STORE_URL the store.
     """
     changes = variables(recording_settings(record, replay))
     if task_queue is not None:
         changes["PERDURE_TASK_QUEUE"] = task_queue
+    if roles is not None:
+        changes["PERDURE_ROLES"] = roles
     if metrics_address is not None:
         changes["PERDURE_METRICS_ADDRESS"] = metrics_address
     process = spawn(worker_arguments(agents), output=None, env={**os.environ, **changes})

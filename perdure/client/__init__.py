@@ -1,22 +1,28 @@
 """The client: start, follow, steer and cancel turns from any service."""
 
+from perdure.client.blocks import BlockOutcome
 from perdure.client.cancels import CancelOutcome
 from perdure.client.client import Client
 from perdure.client.connect import ConnectOptions
 from perdure.client.errors import (
+    BlockedError,
     ClientError,
+    EventsGoneError,
+    KeysMismatchError,
     NoWorkerError,
     RequestRefusedError,
     ScheduleExistsError,
     ServerRefusedError,
     ServerUnreachableError,
     SessionBusyError,
+    SessionErasedError,
     SessionIdleError,
     StoreMismatchError,
     TemporalConfigError,
     TurnClosedError,
     UnknownAgentError,
     UnknownArtifactError,
+    UnknownBlockError,
     UnknownScheduleError,
     UnknownSessionError,
     UnknownWebhookError,
@@ -27,18 +33,25 @@ from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
 from perdure.client.sessions import Erased
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
-from perdure.contracts.errors import PerdureError
+from perdure.contracts.blocks import Block
+from perdure.contracts.errors import KeyringError, PerdureError
 from perdure.contracts.waits import Cause, TurnWait
 from perdure.settings import SettingsError
 from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
 
 __all__ = [
+    "Block",
+    "BlockOutcome",
+    "BlockedError",
     "CancelOutcome",
     "Cause",
     "Client",
     "ClientError",
     "ConnectOptions",
     "Erased",
+    "EventsGoneError",
+    "KeyringError",
+    "KeysMismatchError",
     "NoWorkerError",
     "PerdureError",
     "RequestRefusedError",
@@ -47,6 +60,7 @@ __all__ = [
     "ServerRefusedError",
     "ServerUnreachableError",
     "SessionBusyError",
+    "SessionErasedError",
     "SessionIdleError",
     "SettingsError",
     "StoreError",
@@ -63,6 +77,7 @@ __all__ = [
     "TurnWait",
     "UnknownAgentError",
     "UnknownArtifactError",
+    "UnknownBlockError",
     "UnknownScheduleError",
     "UnknownSessionError",
     "UnknownWebhookError",

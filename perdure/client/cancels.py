@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from perdure.client.errors import ClientError, RequestRefusedError, WrongTurnError
 from perdure.client.executions import Runs
-from perdure.client.read import Ask, Listed, list_sessions
+from perdure.client.read import Ask, Listed, is_listed, list_sessions
 from perdure.contracts.turns import CancelRequest, RunState
 from perdure.contracts.values import Value
 from perdure.store import Store
@@ -39,7 +39,7 @@ class CancelOutcome(Value):
     """What came of the cancel of one session.
 
     Attributes:
-        turn: The turn that ran when the sessions were listed; no other one is stopped.
+        turn: The turn that ran or waited for a slot when the sessions were listed; no other one is stopped.
         outcome: ``would_cancel`` of a dry run; ``cancelled``: the turn is to stop; ``ended``: it had ended by then;
             ``failed``: ``error`` says why.
     """
@@ -51,8 +51,17 @@ class CancelOutcome(Value):
     error: str = ""
 
 
-async def list_open(store: Store, ask: Ask, wanted: OpenFilter) -> list[Listed]:
-    """The sessions that a filter means, those whose turn began last first.
+class Target(NamedTuple):
+    """A turn that a filter means; one that waits for a slot is known by its request."""
+
+    session: str
+    turn: int
+    agent: str
+    request_id: str | None = None
+
+
+async def list_open(store: Store, ask: Ask, wanted: OpenFilter) -> list[Target]:
+    """The turns that a filter means: those that wait for a slot, and those that are open, the last to begin first.
 
     Raises:
         RequestRefusedError: The filter wants sessions that have ended.
@@ -69,35 +78,40 @@ async def list_open(store: Store, ask: Ask, wanted: OpenFilter) -> list[Listed]:
         "caller": wanted.get("caller"),
         "delegates": wanted.get("delegates", wanted.get("caller") is not None),
     }
-    states = (RunState.RUNNING, RunState.WAITING_FOR_INPUT) if state is None else (state,)
     found: list[Listed] = []
-    for each in states:
-        fields["state"] = each
-        found += await list_sessions(store, ask, limit=MOST, **fields)
-    return sorted(found, key=lambda row: row[1].started_at, reverse=True)[:MOST]
+    if state is not RunState.QUEUED:
+        for each in (RunState.RUNNING, RunState.WAITING_FOR_INPUT) if state is None else (state,):
+            fields["state"] = each
+            found += await list_sessions(store, ask, limit=MOST, **fields)
+    found.sort(key=lambda row: row[1].started_at, reverse=True)
+    queued = [
+        turn for turn in await store.queued_turns(wanted.get("tenant")) if is_listed(turn, {**fields, "state": state})
+    ]
+    targets = [Target(turn.session, turn.turn, turn.agent, turn.request_id) for turn in queued]
+    return [*targets, *(Target(session.session, last.turn, last.agent) for session, last in found)][:MOST]
 
 
-async def cancel_listed(runs: Runs, listed: Sequence[Listed], reason: str, *, drop_queue: bool) -> list[CancelOutcome]:
+async def cancel_listed(runs: Runs, listed: Sequence[Target], reason: str, *, drop_queue: bool) -> list[CancelOutcome]:
     """Have the listed turns stopped, twenty at a time; what begins meanwhile is left alone."""
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def cancel(row: Listed) -> CancelOutcome:
-        request = CancelRequest(reason=reason, turn=row[1].turn, drop_queue=drop_queue)
+    async def cancel(target: Target) -> CancelOutcome:
+        turn = target.turn if target.request_id is None else None
+        request = CancelRequest(reason=reason, turn=turn, request_id=target.request_id, drop_queue=drop_queue)
         async with slots:
             try:
-                stops = await runs.cancel(row[0].session, request)
+                stops = await runs.cancel(target.session, request)
             except WrongTurnError:
                 stops = False
             except ClientError as error:
-                return outcome_of(row, "failed", str(error))
-        return outcome_of(row, "cancelled" if stops else "ended")
+                return outcome_of(target, "failed", str(error))
+        return outcome_of(target, "cancelled" if stops else "ended")
 
     return list(await asyncio.gather(*map(cancel, listed)))
 
 
 def outcome_of(
-    row: Listed, outcome: Literal["would_cancel", "cancelled", "ended", "failed"], error: str = ""
+    target: Target, outcome: Literal["would_cancel", "cancelled", "ended", "failed"], error: str = ""
 ) -> CancelOutcome:
-    """What came of one session."""
-    session, turn = row
-    return CancelOutcome(session=session.session, turn=turn.turn, agent=turn.agent, outcome=outcome, error=error)
+    """What came of one turn."""
+    return CancelOutcome(session=target.session, turn=target.turn, agent=target.agent, outcome=outcome, error=error)

@@ -1,11 +1,11 @@
-"""The client: what another service needs to run agents. Start, signal, cancel and status need only Temporal.
+"""The client: what another service needs to run agents. Start, send, cancel and status need only Temporal, no store.
 
 Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
 """
 
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Self, Unpack, overload
@@ -13,16 +13,11 @@ from typing import Self, Unpack, overload
 import temporalio.client
 
 from perdure.agents.files import File, Image
+from perdure.client.blocks import BlockOutcome, Blocks, Only
 from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, list_open, outcome_of
-from perdure.client.connect import ConnectOptions, connect
+from perdure.client.connect import ConnectOptions
 from perdure.client.deltas import with_deltas
-from perdure.client.errors import (
-    NoWorkerError,
-    RequestRefusedError,
-    SessionIdleError,
-    UnknownArtifactError,
-    UnknownSessionError,
-)
+from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError, UnknownArtifactError
 from perdure.client.read import closures, list_sessions, read_trajectory
 from perdure.client.replies import Replies
 from perdure.client.requests import (
@@ -37,13 +32,15 @@ from perdure.client.requests import (
     validate,
 )
 from perdure.client.schedules import Schedules
-from perdure.client.sessions import Erased, Sessions
-from perdure.client.stream import EventReader, Every, Types, filter_events, heartbeat_at
+from perdure.client.sessions import Erased, Sessions, unknown_session_of
+from perdure.client.stream import Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.client.webhooks import Webhooks
+from perdure.client.worker_stores import connect_to_fleet
+from perdure.contracts.blocks import Block
 from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
 from perdure.contracts.deltas import Delta
@@ -69,7 +66,7 @@ def _found_in_store() -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise UnknownSessionError(f"{error}; 'perdure list' names the sessions there are") from error
+        raise unknown_session_of(error) from error
 
 
 class Client:
@@ -82,6 +79,7 @@ class Client:
         self._runs = self._sessions.runs
         self._replies = Replies(self._sessions)
         self._waits = Waits(self._runs)
+        self._blocks = Blocks(self._sessions)
         self.webhooks = Webhooks(self._sessions)
         self.schedules = Schedules(self._sessions)
 
@@ -90,18 +88,19 @@ class Client:
         """Connect by the environment: Temporal's own configuration, and ``PERDURE_*`` unless ``settings`` are given.
 
         Args:
-            settings: In place of ``PERDURE_*``.
-            options: Each in place of what the environment and ``settings`` say: ``address``, ``namespace``, ``tls``
-                and ``api_key`` of the Temporal server, ``store_url`` and ``task_queue``.
+            settings: Used instead of the ``PERDURE_*`` variables.
+            options: ``address``, ``namespace``, ``tls`` and ``api_key`` of the Temporal server, ``store_url`` and
+                ``task_queue``; each overrides the environment and ``settings``.
 
         Raises:
             ServerUnreachableError: Nothing answers at the address.
             ServerRefusedError: The server does not accept the credentials.
-            TemporalConfigError: Temporal's configuration cannot be read, or the address is not HOST:PORT.
-            SettingsError: An environment variable has a value that cannot be used.
+            TemporalConfigError, SettingsError: Temporal's configuration or a variable of perdure's cannot be used.
+            KeysMismatchError: This process and a worker cannot decrypt what the other encrypts.
         """
         ours = {name: value for name, value in options.items() if name in Settings.model_fields}
-        return cls(await connect(**options), (settings or load_settings()).model_copy(update=ours))
+        settings = (settings or load_settings()).model_copy(update=ours)
+        return cls(await connect_to_fleet(settings, **options), settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,24 +116,24 @@ class Client:
         """The transcript store, opened at the first call: sessions, turns, events and transcripts, also old ones.
 
         Raises:
-            StoreUnavailableError: It cannot be reached.
-            StoreVersionError: It was written by a release with another schema.
-            StoreMismatchError: The workers of the task queue use another one.
+            StoreUnavailableError: The store cannot be reached.
+            StoreVersionError: A release with another schema wrote the store.
+            StoreMismatchError: The workers of the task queue use another store.
         """
         return await self._sessions.store()
 
     async def start(
         self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Start a turn; with a ``request_id`` that was used before, give the turn that it started.
+        """Start a turn; with a ``request_id`` that was used before, return the turn that it started.
 
         A prompt may be a list of texts, ``perdure.Image`` and ``perdure.File``, which are put into the store first.
 
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
-            UnknownAgentError: Workers poll the queue, and none has registered the agent: the turn would be refused.
-                Without any worker it waits for one, which may have the agent.
-            SessionBusyError: Another turn of the session runs, or its last hooks do for over 30 s.
+            UnknownAgentError: Workers poll the task queue, and none has registered the agent. (If no worker polls, the
+                turn waits for one.)
+            SessionBusyError: Another turn of the session runs, or hooks of its last turn still run after 30 s.
             ServerUnreachableError: The server does not answer.
         """
         new = session is None
@@ -143,13 +142,13 @@ class Client:
         request = turn_request(session, {"agent": agent, "prompt": text, **options})
         if request.definition is None:
             await self._sessions.check_agent(agent, None if new else session)
-        return await self._sessions.start(session, request, files)
+        return await self._sessions.start(session, request, files, options.get("priority"))
 
     async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:
-        """Have an idle session's conversation summarised: a turn that generates nothing else.
+        """Summarise the conversation of an idle session, in a turn that does nothing else.
 
-        Models then read the summary and the last messages; ``transcript`` goes on giving every message. ``guidance``
-        says what the summary must keep in mind.
+        From then on models read the summary and the last messages; ``transcript`` still gives every message.
+        ``guidance`` tells the summarising model what to keep.
 
         Raises:
             UnknownSessionError: There is no session of that id.
@@ -172,15 +171,15 @@ class Client:
     ) -> Turn:
         """Go on with an idle session: from its end, from the end of a turn, or from step ``at`` of a turn.
 
-        From an earlier place it is a rewind: what came after stays stored, and leaves the conversation. Without a
-        prompt nothing is added, and the model answers what stands at the end: a message, or results of calls.
+        Going on from an earlier step is a rewind: later steps stay stored, but leave the conversation. Without a
+        prompt no message is added, and the model goes on from the last message or the last results of calls.
 
         Args:
-            session: The session.
-            prompt: What to go on with; as for :meth:`Client.start`, it may hold images and files.
-            at: The step, by its number; its calls have their results, and never run again.
-            turn: The turn of the step; None is the last. 0 is before the first message.
-            options: As for a turn that is started.
+            session: The session's id.
+            prompt: The next message; as for :meth:`Client.start`, it may hold images and files.
+            at: Number of the step to go on from, after the results of its calls; its calls never run again.
+            turn: Number of the turn of that step; None is the last turn, 0 is before the first message.
+            options: As for :meth:`Client.start`.
 
         Raises:
             UnknownSessionError: There is no session of that id.
@@ -191,7 +190,7 @@ class Client:
         text, files = await read_content(prompt)
         request = turn_request(session, {"resume_from": origin, "prompt": text, **options})
         await self._sessions.check_known(session)
-        return await self._sessions.start(session, request, files)
+        return await self._sessions.start(session, request, files, options.get("priority"))
 
     async def fork(
         self,
@@ -203,14 +202,14 @@ class Client:
         into: str | None = None,
         **options: Unpack[ResumeOptions],
     ) -> Turn:
-        """Begin a new session from a step of another one, which stays as it is and may even run.
+        """Start a new session from a step of another one, which stays as it is and may even be running.
 
         Nothing is copied, so a fork costs the same wherever it begins. ``into`` is the new session's id; the other
         arguments are those of :meth:`resume`.
 
         Raises:
             UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The new session is to have the name of the old one.
+            RequestRefusedError: ``into`` is the id of the old session.
             SessionBusyError: The new session exists, and a turn of it runs.
             ServerUnreachableError: The server does not answer.
         """
@@ -222,40 +221,41 @@ class Client:
         text, files = await read_content(prompt)
         request = turn_request(new, {"resume_from": origin, "prompt": text, **options})
         await self._sessions.check_known(session)
-        return await self._sessions.start(new, request, files)
+        return await self._sessions.start(new, request, files, options.get("priority"))
 
     async def send(
         self, session: str, prompt: Content, *, when_busy: WhenBusy = "queue", **options: Unpack[SendOptions]
     ) -> Turn:
-        """Send a message to a session: an idle one starts the turn at once. The turn that takes it is returned.
+        """Send a message to a session, and return the turn that takes it. An idle session starts the turn at once.
 
         The message may hold images and files, as for :meth:`start`.
 
         Args:
-            session: The session.
+            session: The session's id.
             prompt: The message.
-            when_busy: What becomes of it while a turn runs. ``reject``: it is refused. ``queue``: it waits for a turn.
-                ``steer``: the running turn reads it before its next generation. ``interrupt``: the running turn and
-                those that wait are cancelled, and it is the next. ``rollback``: the same, and its turn begins where
-                the running one began.
-            options: ``request_id``, with which sending twice is harmless, and ``context`` and ``by`` for the turn.
+            when_busy: What to do while a turn runs. ``reject``: refuse the message. ``queue``: keep it for the next
+                turn. ``steer``: the running turn reads it before its next generation. ``interrupt``: cancel the running
+                turn and all queued ones, then start with this message. ``rollback``: the same, from where the
+                cancelled turn began.
+            options: ``request_id``, which makes sending twice harmless, ``context`` and ``by`` for the turn, and
+                ``priority``, which counts if the message begins a run.
 
         Raises:
             UnknownSessionError: There is no session of that id; nothing was sent.
-            SessionBusyError: A turn runs, and ``when_busy`` is ``reject``; or turns end as fast as it is sent.
-            RequestRefusedError: The message is not valid, or too many wait already.
+            SessionBusyError: A turn runs and ``when_busy`` is ``reject``; or turns end as fast as it is sent.
+            RequestRefusedError: The message is not valid, or too many messages are queued already.
             NoWorkerError: No worker took the message.
         """
         return await self._sessions.send(session, prompt, when_busy, **options)
 
     async def answer(self, session: str, request: str, value: JsonValue, *, by: str = "") -> InputReceipt:
-        """Answer a question: the value becomes the result of the call that asks.
+        """Answer a question: the value becomes the result of the tool call that asks.
 
-        Text that does not fit is taken for JSON if that does. A session that has stopped for the question goes on with
-        its next turn.
+        Text that does not fit the answer's type is read as JSON. A session that has stopped for the question goes on
+        with its next turn.
 
         Raises:
-            RequestRefusedError: Nothing waits for this answer, it does not fit, or another one was given before.
+            RequestRefusedError: No turn waits for this answer, it has the wrong type, or another one came first.
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the answer.
         """
@@ -269,10 +269,10 @@ class Client:
         )
 
     async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
-        """Let a tool call run; with the request's ``digest``, only if its arguments are what it was made of.
+        """Approve a tool call; with the request's ``digest``, only if its arguments are still those that were shown.
 
         Raises:
-            RequestRefusedError: Nothing waits for it, it expired, is for other arguments, or was denied before.
+            RequestRefusedError: No turn waits for it, it expired, its arguments differ, or it was denied before.
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the approval.
         """
@@ -281,10 +281,10 @@ class Client:
         )
 
     async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
-        """Refuse a tool call, or to answer a question: the model gets an error result with the reason.
+        """Deny a tool call, or decline a question: the model gets an error result with the reason.
 
         Raises:
-            RequestRefusedError: Nothing waits for it, or something else was decided before.
+            RequestRefusedError: No turn waits for it, or somebody has decided otherwise before.
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the denial.
         """
@@ -295,9 +295,9 @@ class Client:
     async def inbox(
         self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
     ) -> list[OpenRequest]:
-        """What waits for people now, the oldest request first: over all sessions, or of one.
+        """List the open input requests, the oldest first: of all sessions, or of one.
 
-        Left out are turns whose workflow Temporal has ended, and approvals whose time is over.
+        Turns whose workflow Temporal has ended and expired approvals are left out.
 
         Args:
             session: Only what this session waits for.
@@ -338,60 +338,44 @@ class Client:
         heartbeat: Every = None,
         deltas: bool = False,
     ) -> AsyncIterator[Envelope | Delta]:
-        """The events of a session as they come, through all its turns, until no turn of it runs or waits.
+        """Yield the events of a session as they come, through all its turns, until no turn runs or is queued.
 
-        Who was away names the ``seq`` of the last event seen and misses nothing; what was written meanwhile is marked
-        as ``replayed``.
+        To go on after a break without missing an event, pass the ``seq`` of the last event seen as ``after``. Events
+        that were written before have ``replayed=True``.
 
         Args:
-            session: The session.
-            after: A sequence number; 0 begins with the first event, None with the turn that runs, or else the last.
-            types: As for :meth:`perdure.client.Turn.events`; so are ``heartbeat`` and ``deltas``.
-            heartbeat: The longest silence.
-            deltas: Whether pieces of answers come too.
+            session: The session's id.
+            after: A sequence number; 0 begins with the first event, None with the running turn, or else the last.
+            types: Only events of these types, as for :meth:`perdure.client.Turn.events`.
+            heartbeat: After this long without an event comes a heartbeat; None sends none.
+            deltas: Whether pieces of answers come too, while models write them.
 
         Raises:
             UnknownSessionError: There is no session of that id.
-            RequestRefusedError: The log ends before ``after``, there is no such type, or the heartbeat is too short.
+            RequestRefusedError: The log ends before ``after``, a type is unknown, or the heartbeat is too short.
         """
         before = heartbeat_at(session, 0, after or 0)
-        plain = self._events(session, after)
+        plain = self._sessions.read_from(session, after)
         log = with_deltas(plain, await self.store(), session, after or 0) if deltas else plain
         async with aclosing(filter_events(log, types, heartbeat=heartbeat, before=before)) as events:
             async for item in events:
                 yield item
 
-    async def _events(self, session: str, after: int | None) -> AsyncGenerator[Envelope, None]:
-        running = await self.attach(session)
-        store = await self.store()
-        with store.doorbell.follow(session) as bell:
-            reader = EventReader(store, session, after or 0, bell)
-            first = 1
-            if after is None:
-                number = await running.number()
-                if number is None:  # refused: nothing of it stands in the log
-                    return
-                first = number
-                await reader.skip_to(first)
-            async with aclosing(self._sessions.read_log(session, reader, first)) as events:
-                async for envelope in events:
-                    yield envelope
-
     async def cancel(
         self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
     ) -> bool:
-        """Have the running turn stopped, or ``turn``, which may be one whose message waits; False if none is to stop.
+        """Cancel the running turn, or turn number ``turn``, running or queued. False if there is nothing to cancel.
 
-        Without a worker the request waits for the next one, which ignores it if that turn neither runs nor waits then.
+        Without a worker the request waits for one, which ignores it if that turn is no longer running or queued.
 
         Args:
-            session: The session.
-            reason: Why; it is kept with the turn.
-            turn: The number of the turn to stop.
-            drop_queue: Whether all messages that wait are dropped too: each gets its turn, which ends as cancelled.
+            session: The session's id.
+            reason: Why; kept in the turn's result.
+            turn: Number of the turn to cancel; None is the running one.
+            drop_queue: Whether to cancel all queued messages too: each gets a turn, which ends as cancelled.
 
         Raises:
-            WrongTurnError: That turn neither runs nor waits; the message says which do.
+            WrongTurnError: The turn is neither running nor queued; the message says which are.
             UnknownSessionError: There is no session of that id.
         """
         request = validate(CancelRequest, {"reason": reason, "turn": turn, "drop_queue": drop_queue})
@@ -404,15 +388,15 @@ class Client:
     async def cancel_all(
         self, reason: str = "", *, dry_run: bool = True, drop_queue: bool = True, **wanted: Unpack[OpenFilter]
     ) -> list[CancelOutcome]:
-        """Have the running turns of all sessions stopped that a filter means, at most 5,000 at once.
+        """Cancel the running turns of all sessions that match the filters, at most 5,000 in one call.
 
-        What begins after the sessions were listed is left alone.
+        Turns that begin after the sessions were listed go on.
 
         Args:
             reason: As for :meth:`cancel`.
-            dry_run: Whether nothing is cancelled, and the answer says what would be.
-            drop_queue: As there.
-            wanted: ``tenant``, ``agent``, ``state``, ``since``, ``caller``, ``delegates``.
+            dry_run: Whether to cancel nothing, and only return what would be cancelled.
+            drop_queue: As for :meth:`cancel`.
+            wanted: The filters: ``tenant``, ``agent``, ``state``, ``since``, ``caller``, ``delegates``.
 
         Raises:
             RequestRefusedError: The filter wants sessions that have ended.
@@ -420,13 +404,31 @@ class Client:
         """
         listed = await list_open(await self.store(), functools.partial(closures, self.temporal), wanted)
         if dry_run:
-            return [outcome_of(row, "would_cancel") for row in listed]
+            return [outcome_of(target, "would_cancel") for target in listed]
         return await cancel_listed(self._runs, listed, reason, drop_queue=drop_queue)
 
-    async def pause(self, session: str, reason: str = "", *, by: str = "") -> bool:
-        """Have a session stand still: what runs finishes, and nothing begins until it is unpaused. False if it does so.
+    async def block(
+        self, reason: str = "", *, by: str = "", dry_run: bool = False, keep_running: bool = False, **only: Unpack[Only]
+    ) -> BlockOutcome:
+        """Refuse all matching new turns until the block is lifted, and cancel matching open ones: the kill switch.
 
-        Delegates are paused too. The time counts against no limit. Messages that wait begin their turns paused.
+        A turn matches if ``agent``, ``tenant`` and ``model``, as far as given, match; ``everything=True`` matches all.
+        ``keep_running`` lets open turns go on; ``dry_run`` changes nothing. May raise RequestRefusedError.
+        """
+        return await self._blocks.block(reason, by=by, dry_run=dry_run, keep_running=keep_running, only=only)
+
+    async def unblock(self, block: str, *, by: str = "", tenant: str | None = None) -> bool:
+        """Lift a block; False if it was lifted before. Raises UnknownBlockError if ``tenant`` has no such block."""
+        return await self._blocks.unblock(block, by=by, tenant=tenant)
+
+    async def blocks(self, *, lifted: bool = False, tenant: str | None = None) -> list[Block]:
+        """List the blocks in force, the oldest first; with ``lifted`` lifted ones too, with ``tenant`` only its own."""
+        return list(await (await self.store()).blocks(lifted=lifted, tenant=tenant))
+
+    async def pause(self, session: str, reason: str = "", *, by: str = "") -> bool:
+        """Pause a session: running calls finish, and no new one begins until it is unpaused. False if it was paused.
+
+        Its delegates are paused too. Paused time counts against no limit. Queued messages begin their turns paused.
 
         Raises:
             SessionIdleError: No turn of the session runs.
@@ -436,16 +438,16 @@ class Client:
         return await self._sessions.pause(session, Update.PAUSE, reason, by)
 
     async def unpause(self, session: str, *, by: str = "") -> bool:
-        """Have a paused session and its delegates go on; False if it was not paused. Raises what :meth:`pause` does."""
+        """Let a paused session and its delegates go on; False if it was not paused. Raises what :meth:`pause` does."""
         return await self._sessions.pause(session, Update.UNPAUSE, "", by)
 
-    async def delete(self, session: str, *, histories: bool = False) -> Erased:
-        """Erase an idle session and its delegates' from the store; the id may be used anew. What was cut off goes on.
+    async def delete(self, session: str, *, histories: bool = False, by: str = "") -> Erased:
+        """Erase an idle session and its delegates' from the store; a tombstone stays. Finishes a cut-off erasure.
 
-        Steps that forks stand on stay. Temporal keeps histories until its retention, unless ``histories`` is set.
-        It raises SessionBusyError and UnknownSessionError.
+        The id is never used again. Steps that forks need stay. Temporal keeps histories until its retention, unless
+        ``histories`` is true. Raises SessionBusyError, SessionErasedError and UnknownSessionError.
         """
-        return await self._sessions.delete(session, histories=histories)
+        return await self._sessions.delete(session, histories=histories, by=by)
 
     async def budget(self, session: str) -> BudgetStatus | None:
         """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""
@@ -454,12 +456,12 @@ class Client:
     async def extend(
         self, session: str, *, turn: int | None = None, end: bool = False, **limits: Unpack[Limits]
     ) -> BudgetStatus:
-        """Set limits of the running turn, each as a whole; those that are not named stay. The same twice is harmless.
+        """Change limits of the running turn; the others stay. Each is the limit of the whole turn, not an increment.
 
         Args:
-            session: The session.
-            turn: Only if this turn is the one that runs.
-            end: Whether a limit may be one that is used up already, so that the turn ends.
+            session: The session's id.
+            turn: Refuse unless this turn is the one that runs.
+            end: Whether to accept a limit that is used up already, which ends the turn.
             limits: ``max_steps``, ``cost_usd``, ``llm_calls``, ``tool_calls``, ``behavior_calls``, ``events``,
                 ``seconds``, ``patches``, ``depth``.
 
@@ -482,7 +484,7 @@ class Client:
             raise
 
     async def status(self, session: str) -> TurnStatus:
-        """Where the running turn stands, asked of the worker that runs it; ``waits_for`` says why if it stands still.
+        """Ask the worker of the running turn how it stands; ``waits_for`` of the answer says why it stands still.
 
         Raises:
             SessionIdleError: No turn runs, or no worker answers, which :meth:`waits_for` explains.
@@ -512,13 +514,13 @@ class Client:
         return await self._waits.wait_of(session)
 
     async def waits(self, sessions: Collection[str]) -> dict[str, TurnWait]:
-        """The same for several sessions, five at a time; those that go on, or cannot be asked about, are left out."""
+        """Why running turns stand still, by session; without those that go on or that Temporal says nothing about."""
         return await self._waits.waits_of(sessions)
 
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
     ) -> list[tuple[SessionRecord, TurnRecord]]:
-        """Sessions with their last turns, those that began last first.
+        """List sessions with their last turns, the newest first.
 
         An open turn whose workflow Temporal has ended is listed as ended, with a ``closure``.
 
@@ -547,7 +549,7 @@ class Client:
             return list(await (await self.store()).transcript(session, turn=turn))
 
     async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
-        """What a session came to so far, or what one turn of it did, as one value.
+        """A session so far, or one turn of it, as one value: messages, steps, events and usage.
 
         Raises:
             UnknownSessionError: There is no session of that id in the store, or no such turn.
@@ -565,15 +567,15 @@ class Client:
             return list(await (await self.store()).checkpoints(session))
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
-        """A long output, an image or a file that a tool of the session gave; ``data`` are its bytes.
+        """A long output, an image or a file of the session; its ``data`` is the bytes.
 
         Raises:
-            UnknownArtifactError: The session has none of that handle.
+            UnknownArtifactError: The session has no artifact of that handle.
         """
         try:
             return await (await self.store()).artifact(artifact, session=session)
         except NotFoundError as error:
-            raise UnknownArtifactError(f"{error}; 'perdure show {session}' tells its handles") from None
+            raise UnknownArtifactError(f"{error}; 'perdure show {session}' lists its handles") from None
 
     async def agents(self) -> list[RegisteredAgent]:
         """The agents that workers have registered."""
@@ -590,9 +592,9 @@ class Client:
         return Task(client=self, agent=agent, name=name or agent, options=options)
 
     async def check_worker(self) -> None:
-        """See that a worker polls the task queue.
+        """Check that a worker polls the task queue.
 
         Raises:
-            NoWorkerError: None has for a minute; what is started now waits until one does.
+            NoWorkerError: No worker has polled for a minute; a turn started now waits until one does.
         """
         await self._sessions.check_worker()

@@ -1,4 +1,7 @@
-"""How every process of ours reaches Temporal: one address resolution, one data converter, errors that name a fix."""
+"""How every process of ours reaches Temporal: one address resolution, one data converter, errors that name a fix.
+
+Long, because each way in which a connection fails has its own cause, and its own sentence with the fix.
+"""
 
 import asyncio
 import contextlib
@@ -8,7 +11,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Literal, TypedDict, TypeVar, Unpack
 
@@ -20,7 +23,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
@@ -35,10 +38,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
+from perdure.client.encryption import EncryptionCodec, load_keyring
 from perdure.client.errors import ClientError, ServerRefusedError, ServerUnreachableError, TemporalConfigError
+from perdure.contracts.errors import DecryptionError, UnknownKeyError
 from perdure.contracts.values import PublicValue
 from perdure.local_files import DevFile
-from perdure.settings import temporal_file
+from perdure.security.keyring import Keyring
+from perdure.settings import load_settings, temporal_file
 
 Result = TypeVar("Result")
 
@@ -137,7 +143,7 @@ def error_of_connection(error: Exception, address: str, *, with_tls: bool) -> Cl
                 return told
     msg = (
         f"no Temporal server answers at {address}; start one with 'perdure dev', "
-        "or set TEMPORAL_ADDRESS to the address of yours"
+        "or set TEMPORAL_ADDRESS to your server's HOST:PORT"
     )
     return ServerUnreachableError(msg)
 
@@ -256,6 +262,28 @@ class PlainFailureConverter(DefaultFailureConverter):
             failure.ClearField("stack_trace")
 
 
+_ENCODED = "Encoded failure"
+"""What stands in place of a message that is encoded; Temporal's own word, which its UI knows."""
+
+
+class EncodedFailureConverter(PlainFailureConverter):
+    """The same, with message and stack trace moved to where the codec encrypts them, as the SDK's own does it.
+
+    Also of causes: one that an activity without keys has written carries its message in plain text.
+    """
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        """Write an exception into a failure."""
+        super().to_failure(exception, payload_converter, failure)
+        link: Failure | None = failure
+        while link is not None:
+            if link.message != _ENCODED or not link.HasField("encoded_attributes"):
+                hidden = {"message": link.message, "stack_trace": link.stack_trace}
+                link.encoded_attributes.CopyFrom(payload_converter.to_payloads([hidden])[0])
+                link.message, link.stack_trace = _ENCODED, ""
+            link = link.cause if link.HasField("cause") else None
+
+
 def _has_reason(exception: BaseException) -> bool:
     """Whether its type is the reason code of its detail, an error's or a turn's result.
 
@@ -315,7 +343,21 @@ DATA_CONVERTER = dataclasses.replace(
     payload_converter_class=CompactPayloadConverter,
     failure_converter_class=PlainFailureConverter,
 )
-"""The one data converter of workers, clients and replay."""
+"""The one data converter of workers, clients and replay, where nothing is encrypted."""
+
+
+def make_converter(
+    keyring: Keyring | None, *, failed: Callable[[UnknownKeyError | DecryptionError], None] | None = None
+) -> DataConverter:
+    """The data converter with these keys; without any, one that says which key it lacks for what is encrypted.
+
+    Args:
+        keyring: The keys.
+        failed: Is told of each payload that they do not open.
+    """
+    codec = EncryptionCodec(keyring) if failed is None else EncryptionCodec(keyring, failed=failed)
+    failures = EncodedFailureConverter if keyring is not None and keyring.encrypts else PlainFailureConverter
+    return dataclasses.replace(DATA_CONVERTER, payload_codec=codec, failure_converter_class=failures)
 
 
 @functools.cache
@@ -380,20 +422,26 @@ def address_source() -> str:
     return "the default, as no TEMPORAL_ADDRESS is set and no 'perdure dev' runs in this folder"
 
 
-async def connect(*, runtime: Runtime | None = None, **options: Unpack[ConnectOptions]) -> temporalio.client.Client:
+async def connect(
+    converter: DataConverter | None = None, *, runtime: Runtime | None = None, **options: Unpack[ConnectOptions]
+) -> temporalio.client.Client:
     """Connect by Temporal's own environment configuration, or by what is named here.
 
+    Without a converter, content is encrypted with the keys of ``PERDURE_ENCRYPTION_KEYS``.
+
     Raises:
+        SettingsError: The keys cannot be used.
         TemporalConfigError: The configuration cannot be read, or the address is none.
         ServerUnreachableError: Nothing answers at the address, or no Temporal server that this client can talk to.
         ServerRefusedError: The server does not accept the credentials.
     """
+    converter = converter or make_converter(load_keyring(load_settings()))
     config = load_config(**options)
     runtime = runtime or _quiet_runtime()
     address = config.get("target_host", DEFAULT_ADDRESS)
     try:
         return await temporalio.client.Client.connect(
-            **config, data_converter=DATA_CONVERTER, runtime=runtime, connect_timeout=CONNECT_TIMEOUT
+            **config, data_converter=converter, runtime=runtime, connect_timeout=CONNECT_TIMEOUT
         )
     except ValueError as error:
         name = "address" if "address" in options else "TEMPORAL_ADDRESS"
@@ -430,13 +478,19 @@ async def unless_missing(call: Awaitable[Result]) -> Result | None:
             raise
 
 
+async def describe_queue(
+    temporal: temporalio.client.Client, queue: str, kind: "TaskQueueType.ValueType", *, retry: bool = True
+) -> DescribeTaskQueueResponse:
+    """A task queue, with its backlog and its rate limit."""
+    request = DescribeTaskQueueRequest(
+        namespace=temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
+    )
+    with rpc_errors():
+        return await temporal.workflow_service.describe_task_queue(request, retry=retry)
+
+
 async def pollers_of(
     temporal: temporalio.client.Client, queue: str, kind: "TaskQueueType.ValueType", *, retry: bool = True
 ) -> Sequence[PollerInfo]:
     """The workers that have asked the queue for work of late; one that is gone is among them for some minutes."""
-    request = DescribeTaskQueueRequest(
-        namespace=temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
-    )
-    with rpc_errors():
-        described = await temporal.workflow_service.describe_task_queue(request, retry=retry)
-    return described.pollers
+    return (await describe_queue(temporal, queue, kind, retry=retry)).pollers

@@ -32,15 +32,35 @@ class SessionIdleError(ClientError):
 
 
 class UnknownSessionError(ClientError):
-    """There is no session, or no turn of the session, of that id."""
+    """There is no session of that id, or no turn of that number in the session."""
+
+
+class SessionErasedError(UnknownSessionError):
+    """The session was erased, and its id is never used again; the message names the tombstone."""
+
+
+class EventsGoneError(ClientError):
+    """Events were deleted by the retention of the session's agent; the message says which, and where to go on.
+
+    Attributes:
+        last: The number of the last event that was deleted: events after it can be followed.
+    """
+
+    def __init__(self, message: str, last: int = 0) -> None:
+        super().__init__(message)
+        self.last = last
 
 
 class UnknownAgentError(ClientError):
-    """No worker has registered an agent of that name in the client's store; the message names those there are."""
+    """No worker has registered an agent of that name in the client's store; the message lists the registered agents."""
 
 
 class StoreMismatchError(ClientError):
     """The client uses another transcript store than all workers of its task queue; the message names both."""
+
+
+class KeysMismatchError(ClientError):
+    """This process and a worker cannot read what the other encrypts; the message names the key."""
 
 
 class UnknownArtifactError(ClientError):
@@ -55,6 +75,10 @@ class UnknownScheduleError(ClientError):
     """There is no schedule of that id for the tenant."""
 
 
+class UnknownBlockError(ClientError):
+    """There is no block of that id, or it is not the tenant's."""
+
+
 class TurnClosedError(ClientError):
     """The turn's workflow was terminated, timed out or failed before it could end the turn."""
 
@@ -63,8 +87,12 @@ class RequestRefusedError(ClientError):
     """The request cannot be sent as it is, for example because the prompt is over the limit."""
 
 
+class BlockedError(RequestRefusedError):
+    """An operator has blocked new turns of this agent, tenant or model; the message says why, and what lifts it."""
+
+
 class WrongTurnError(RequestRefusedError):
-    """The request names a turn that neither runs nor waits; the message says which do."""
+    """The request names a turn that is neither running nor queued; the message says which are."""
 
 
 class ScheduleExistsError(RequestRefusedError):

@@ -23,7 +23,7 @@ from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, Value, replace
 from perdure.llm.openai_format import openai_tools
 from perdure.store import SessionRecord, Store, TurnRecord
-from perdure.store.records import Closure, PeopleWaitedFor, SessionFilter, StepRecord
+from perdure.store.records import Closure, QueuedTurn, SessionFilter, StepRecord
 from perdure.trajectory import Trajectory, TrajectoryStep
 
 PAGE = 500
@@ -150,6 +150,7 @@ async def read_tool_metrics(store: Store, session: str, turn: int | None, *, det
     """The metrics of a session, or of one of its turns, as far as the log has come."""
     reader = EventReader(store, session, 0)
     last = await reader.begin()
+    await reader.skip_swept()
     if turn is not None:
         await reader.skip_to(turn)
     envelopes: list[Envelope] = []
@@ -232,13 +233,25 @@ def _closure(run: WorkflowExecution, at: datetime) -> Closure:
 async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[SessionFilter]) -> list[Listed]:
     """Sessions with their last turns, those that began last first; open turns that Temporal has ended are ended."""
     state = wanted.get("state")
-    if state is not None and state is not RunState.ENDED:
+    if state in {RunState.RUNNING, RunState.WAITING_FOR_INPUT, RunState.PAUSED}:
         return await _list_open(store, ask, limit, wanted)
     found = [await _with_closures(store, ask, list(await store.sessions(limit=limit, **wanted)))]
     if state is RunState.ENDED or wanted.get("stop_reason") or wanted.get("reason_code"):
         found.append(await _find_closed(store, ask, wanted))
     merged = sorted((row for rows in found for row in rows), key=place_of, reverse=True)
     return merged[:limit]
+
+
+def is_listed(turn: QueuedTurn, wanted: SessionFilter) -> bool:
+    """Whether a filter means a turn that waits for a slot: it has neither begun nor ended, and is no delegate's."""
+    if wanted.get("state") not in {None, RunState.QUEUED} or wanted.get("agent") not in {None, turn.agent}:
+        return False
+    if (text := wanted.get("text")) and text.lower() not in turn.session.lower():
+        return False
+    since = wanted.get("since")
+    if since is not None and turn.queued_at < since:
+        return False
+    return not any((wanted.get("stop_reason"), wanted.get("reason_code"), wanted.get("caller")))
 
 
 def place_of(row: Listed) -> tuple[datetime, str]:
@@ -285,12 +298,3 @@ def _mark_ended(row: Listed, ended: Mapping[str, Closure]) -> Listed:
         replace(session, open_turn=None, waiting=False),
         replace(turn, closure=closure, ended_at=closure.at),
     )
-
-
-async def people_waited_for(store: Store, ask: Ask) -> PeopleWaitedFor:
-    """How many turns wait for a person now; one that Temporal has ended does not."""
-    waits = await store.people_waited_for()
-    if waits.turns == 0:
-        return waits
-    ended = await ask(await store.open_runs())
-    return await store.people_waited_for(without=list(ended)) if ended else waits

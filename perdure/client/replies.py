@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionBusyError
+from perdure.client.errors import BlockedError, NoWorkerError, RequestRefusedError, SessionBusyError
 from perdure.client.read import closures, read_events
 from perdure.client.requests import turn_request, validate
 from perdure.client.sessions import Sessions
@@ -116,6 +116,8 @@ class Replies:
         turn = await self._sessions.start(session, request)
         if await turn.number() is None:
             result = await turn.result()
+            if result.reason_code == ReasonCode.REQUEST_BLOCKED:
+                raise BlockedError(f"session {session!r}: {result.error}")
             raise RequestRefusedError(f"session {session!r} refused the reply: {result.error}")
         opened = await store.turn(session, turn.turn or 0)
         return InputReceipt(

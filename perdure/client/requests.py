@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import hashlib
 import http.client
 import re
 import urllib.error
@@ -13,23 +14,29 @@ from typing import TypedDict, TypeVar, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from pydantic import BaseModel, ValidationError
+from temporalio.common import Priority
 
 from perdure.agents.files import MAX_BYTES, File, Image
 from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
+from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
-from perdure.contracts.values import JsonValue, describe_mistake
+from perdure.contracts.values import JsonValue, Value, describe_mistake
 from perdure.store import Store
 from perdure.store.records import BASE64, artifact_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
+LONGEST_FAIRNESS_KEY = 64
+"""Bytes; a server refuses longer ones."""
+
 
 class TaskOptions(TypedDict, total=False):
     """What several turns may be told alike beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`.
 
-    ``context``, ``tenant`` and ``by`` reach tools, hooks and instructions, and no model.
+    ``context``, ``tenant`` and ``by`` reach tools, hooks and instructions, and no model. ``priority``, 1 to 5, says
+    which of the work that waits is given out first: 1 before 5, and 3 without one.
     """
 
     model: str | None
@@ -38,22 +45,33 @@ class TaskOptions(TypedDict, total=False):
     tenant: str
     context: Mapping[str, object] | None
     by: str
+    priority: int | None
     recording: str | None
     definition: dict[str, JsonValue] | None
 
 
 class SendOptions(TypedDict, total=False):
-    """What a message may be told; ``context`` and ``by`` are for the turn that takes it."""
+    """What a message may be told; ``context``, ``by`` and ``traceparent`` are for the turn that takes it.
+
+    ``priority`` counts if the message begins a run: a run that works keeps its own, for all turns that it carries out.
+    """
 
     request_id: str | None
     context: Mapping[str, object] | None
     by: str
+    priority: int | None
+    traceparent: str
 
 
 class ResumeOptions(TaskOptions, total=False):
-    """What any turn may be told beside its prompt; ``request_id`` makes asking twice harmless."""
+    """What any turn may be told beside its prompt; ``request_id`` makes asking twice harmless.
+
+    ``traceparent`` is the W3C trace context under which the turn's spans hang: by default that of the active span of
+    OpenTelemetry, if there is one.
+    """
 
     request_id: str | None
+    traceparent: str
 
 
 class TurnOptions(ResumeOptions, total=False):
@@ -73,6 +91,19 @@ def session_id(agent: str) -> str:
     return f"{slug}-{uuid.uuid4().hex[:8]}"
 
 
+def priority_of(priority: int | None, tenant: str, weights: Mapping[str, float]) -> Priority:
+    """What Temporal shares workers out by while work waits.
+
+    A job of a lower priority key is first. Among equal ones tenants get turns, each in proportion to its weight. The
+    turn's activities and delegates inherit both, and so does each run that continues this one.
+    """
+    if not tenant:
+        return Priority(priority_key=priority)
+    is_short = len(tenant.encode()) <= LONGEST_FAIRNESS_KEY
+    key = tenant if is_short else hashlib.sha256(tenant.encode()).hexdigest()
+    return Priority(priority_key=priority, fairness_key=key, fairness_weight=weights.get(tenant))
+
+
 def validate(model: type[Model], fields: Mapping[str, object]) -> Model:
     """The value of these fields."""
     try:
@@ -81,8 +112,15 @@ def validate(model: type[Model], fields: Mapping[str, object]) -> Model:
         raise RequestRefusedError(describe_mistake(error, at_root="request")) from error
 
 
+class _Beside(Value):
+    """What Temporal keeps beside the request."""
+
+    priority: TurnPriority | None = None
+
+
 def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
-    """The request with an id of its own, checked before anything is sent."""
+    """The request with an id of its own, checked before anything is sent; so is the priority, which it has not."""
+    validate(_Beside, {"priority": fields.pop("priority", None)})
     if not re.fullmatch(SESSION_ID_PATTERN, session):
         msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
         raise RequestRefusedError(msg)
@@ -204,7 +242,10 @@ def _fetch(url: str) -> bytes:
 
 
 SUMMARY_CHARACTERS = 90
-"""Longest summary: the server's limit is 400 bytes with what it is wrapped in, and a character may have four."""
+"""Longest summary: it is shown in one row."""
+
+SUMMARY_BYTES = 250
+"""Largest summary; the server's limit is 400 with what it is wrapped in, and encryption is one more layer."""
 
 
 def summary(request: TurnRequest) -> str | None:
@@ -216,7 +257,8 @@ def summary(request: TurnRequest) -> str | None:
         parts.append(f"at most {request.max_steps} steps")
     if request.budgets is not None and request.budgets.cost_usd is not None:
         parts.append(f"at most ${request.budgets.cost_usd}")
-    return " · ".join(part for part in parts if part)[:SUMMARY_CHARACTERS] or None
+    text = " · ".join(part for part in parts if part)[:SUMMARY_CHARACTERS]
+    return text.encode(errors="replace")[:SUMMARY_BYTES].decode(errors="ignore") or None
 
 
 def details(session: str) -> str:

@@ -33,6 +33,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import requests
 from perdure.client.connect import is_missing, rpc_errors
+from perdure.client.encryption import EncryptionCodec, codec_of
 from perdure.client.errors import RequestRefusedError, ScheduleExistsError, UnknownScheduleError, UnknownSessionError
 from perdure.client.requests import turn_request, validate
 from perdure.client.sessions import Sessions, describe_missing_session
@@ -49,7 +50,7 @@ _KNOCKS = "knock:"
 
 
 class Schedules:
-    """Turns that the clock starts; made by :attr:`Client.schedules`. Ids are a tenant's own."""
+    """Turns that the clock starts; made by :attr:`Client.schedules`. Each tenant has its own ids."""
 
     def __init__(self, sessions: Sessions, tenant: str = "") -> None:
         self._sessions = sessions
@@ -58,6 +59,10 @@ class Schedules:
     def of(self, tenant: str) -> "Schedules":
         """The same for another tenant; without this, for the turns that have none."""
         return Schedules(self._sessions, tenant)
+
+    @property
+    def _codec(self) -> EncryptionCodec:
+        return codec_of(self._sessions.temporal.data_converter)
 
     async def add(self, schedule: str, **fields: object) -> Schedule:
         """Have the clock start turns from now on.
@@ -76,7 +81,7 @@ class Schedules:
         """
         request = validate(ScheduleRequest, {"id": schedule, **fields})
         if request.once is not None and request.once <= datetime.now(UTC):
-            raise RequestRefusedError(f"at: {request.once.isoformat()} is over; write a moment that is to come")
+            raise RequestRefusedError(f"at: {request.once.isoformat()} is in the past; write a time in the future")
         made = await self._made(request)
         with rpc_errors():
             try:
@@ -127,7 +132,7 @@ class Schedules:
         request = await self._request(await self._describe(schedule))
         changed = validate(ScheduleRequest, {**request.model_dump(exclude_unset=True), **fields, "id": schedule})
         if "at" in fields and changed.once is not None and changed.once <= datetime.now(UTC):
-            raise RequestRefusedError(f"at: {changed.once.isoformat()} is over; write a moment that is to come")
+            raise RequestRefusedError(f"at: {changed.once.isoformat()} is in the past; write a time in the future")
         made = await self._made(changed)
 
         async def exchange(_: ScheduleUpdateInput) -> ScheduleUpdate:
@@ -137,25 +142,25 @@ class Schedules:
         return await self.get(schedule)
 
     async def pause(self, schedule: str, note: str = "") -> Schedule:
-        """Start nothing for now. What was missed is made up for within ``catchup`` only.
+        """Pause a schedule: it starts no run until :meth:`unpause`.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
         """
-        await self._change(schedule, self._handle(schedule).pause(note=note or "paused"))
+        await self._change(schedule, self._handle(schedule).pause(note=self._codec.seal_text(note) or "paused"))
         return await self.get(schedule)
 
     async def unpause(self, schedule: str, note: str = "") -> Schedule:
-        """Go on.
+        """Let a paused schedule start runs again.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
         """
-        await self._change(schedule, self._handle(schedule).unpause(note=note or "unpaused"))
+        await self._change(schedule, self._handle(schedule).unpause(note=self._codec.seal_text(note) or "unpaused"))
         return await self.get(schedule)
 
     async def trigger(self, schedule: str) -> None:
-        """Have it run now, paused or not, and beside a run that works.
+        """Start a run now, even while the schedule is paused or another run of it works.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
@@ -166,7 +171,7 @@ class Schedules:
         await self._change(schedule, self._handle(schedule).trigger(overlap=overlap))
 
     async def remove(self, schedule: str) -> None:
-        """Remove it; turns that it has started go on.
+        """Remove a schedule; turns that it has started go on.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
@@ -174,7 +179,7 @@ class Schedules:
         await self._change(schedule, self._handle(schedule).delete())
 
     async def runs(self, schedule: str, *, limit: int = 50) -> tuple[ScheduleRun, ...]:
-        """What it has started, the newest first, as long as Temporal keeps it.
+        """List the runs of a schedule, the newest first, as long as Temporal keeps them.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
@@ -240,7 +245,7 @@ class Schedules:
                 catchup_window=request.catchup_window,
                 pause_on_failure=request.session is not None,  # a session that is gone does not come back
             ),
-            state=ScheduleState(note=request.note, paused=request.paused),
+            state=ScheduleState(note=self._codec.seal_text(request.note), paused=request.paused),
         )
 
     def _action_of_turn(self, request: ScheduleRequest, agent: str, store: Store) -> ScheduleActionStartWorkflow:
@@ -256,11 +261,12 @@ class Schedules:
             id=self._prefix(request.id),
             task_queue=self._sessions.settings.task_queue,
             memo=_memo(request),
+            priority=requests.priority_of(request.priority, self._tenant, self._sessions.settings.tenant_weights),
             static_summary=requests.summary(turn),
         )
 
     def _action_of_knock(self, request: ScheduleRequest, session: str, store: Store) -> ScheduleActionStartWorkflow:
-        said = request.model_dump(include={"prompt", "when_busy", "context", "by"})
+        said = request.model_dump(include={"prompt", "when_busy", "context", "by", "priority"})
         knock = Knock(session=session, tenant=self._tenant, store=store.id, **said)
         return ScheduleActionStartWorkflow(
             KNOCK,
@@ -268,6 +274,7 @@ class Schedules:
             id=f"{_KNOCKS}{self._prefix(request.id)}",
             task_queue=self._sessions.settings.task_queue,
             memo=_memo(request),
+            priority=requests.priority_of(request.priority, self._tenant, self._sessions.settings.tenant_weights),
             static_summary=session[:120],
         )
 
@@ -281,7 +288,7 @@ class Schedules:
         (asked,) = await converter.decode([action.memo[SCHEDULE_MEMO]], [dict])
         state = description.schedule.state
         return ScheduleRequest.model_validate(
-            {**asked, "prompt": told.prompt, "paused": state.paused, "note": state.note or ""}
+            {**asked, "prompt": told.prompt, "paused": state.paused, "note": self._codec.open_text(state.note or "")}
         )
 
     async def _find(self, schedule: str) -> Schedule | None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Unpack
 
@@ -13,12 +14,16 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure import tracing
 from perdure.client import requests
 from perdure.client.connect import rpc_errors
+from perdure.client.encryption import open_store
 from perdure.client.errors import (
+    BlockedError,
     NoWorkerError,
     RequestRefusedError,
     SessionBusyError,
+    SessionErasedError,
     SessionIdleError,
     TurnClosedError,
     UnknownAgentError,
@@ -45,6 +50,7 @@ from perdure.client.updates import (
     send_pause,
     update_errors,
 )
+from perdure.client.waits import Waits
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
@@ -53,10 +59,13 @@ from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.pauses import PauseRequest
 from perdure.contracts.turns import RunState, SendReceipt, SendRequest, TurnRequest, WhenBusy
 from perdure.contracts.values import Value, replace
+from perdure.contracts.waits import Cause
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, SessionRunsError, StoreError
+from perdure.store.errors import SessionErasedError as StoreErasedError
 from perdure.store.records import TurnRecord
+from perdure.store.tombstones import Tombstone, describe_erased
 
 MOST_DELEGATES = 500
 """Delegates of one caller that are paused with it."""
@@ -69,12 +78,14 @@ class Erased(Value):
         delegates: The sessions of delegates that were erased with it.
         kept_steps: Steps that forks stand on, which stay under a name that no session can have.
         histories: Runs that the Temporal server was told to delete.
+        tombstone: The proof, which the store keeps.
     """
 
     session: str
     delegates: tuple[str, ...] = ()
     kept_steps: int = 0
     histories: int = 0
+    tombstone: Tombstone
 
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
@@ -103,7 +114,7 @@ class Sessions:
         async with self._opening:
             if self._store is None:
                 queue = self.settings.task_queue
-                store = await Store.open(self.settings.store_url, listen_url=self.settings.listen_url)
+                store = await open_store(self.settings)
                 try:
                     check_stores(WorkerStore.worker_store_of(store), await worker_stores(self.temporal, queue), queue)
                 except BaseException:
@@ -117,6 +128,23 @@ class Sessions:
         store, self._store = self._store, None
         if store is not None:
             await store.close()
+
+    async def read_from(self, session: str, after: int | None) -> AsyncGenerator[Envelope, None]:
+        """The events after a number, or from the turn that runs, or else the last, on; see :meth:`Client.events`."""
+        running = await self.attach(session, None)
+        store = await self.store()
+        with store.doorbell.follow(session) as bell:
+            reader = EventReader(store, session, after or 0, bell)
+            first = 1
+            if after is None:
+                number = await running.number()
+                if number is None:  # refused: nothing of it stands in the log
+                    return
+                first = number
+                await reader.skip_to(first)
+            async with aclosing(self.read_log(session, reader, first)) as events:
+                async for envelope in events:
+                    yield envelope
 
     async def read_log(self, session: str, reader: EventReader, first: int) -> AsyncGenerator[Envelope, None]:
         """The events of that turn and of all after it, until no turn of the session runs or waits."""
@@ -143,6 +171,8 @@ class Sessions:
 
     async def check_agent(self, agent: str, session: str | None) -> None:
         """See that the agent is registered or the session's own; a store that cannot be read is not asked."""
+        if session is not None:
+            await self._refuse_erased(session)
         if agent in self._known_agents:
             return
         try:
@@ -159,16 +189,24 @@ class Sessions:
                 "or start a worker that has it first: 'perdure worker --agents MODULE'"
             )
 
-    async def start(self, session: str, request: TurnRequest, files: Files = ()) -> Turn:
+    async def _refuse_erased(self, session: str) -> None:
+        """Refuse to start a session of an id that was erased; a store that cannot be read is not asked."""
+        with contextlib.suppress(StoreError):
+            found = await (await self.store()).tombstone(session)
+            if found is not None:
+                raise SessionErasedError(describe_erased(found))
+
+    async def start(self, session: str, request: TurnRequest, files: Files = (), priority: int | None = None) -> Turn:
         """Start a turn of the session; with the request of the turn that runs, give that turn."""
-        request = replace(request, parts=await self.keep_files(session, files))
+        parts, traceparent = await self.keep_files(session, files), request.traceparent or tracing.caller()
+        request = replace(request, parts=parts, traceparent=traceparent)
         try:
-            return await send_again(lambda: self._start(session, request))
+            return await send_again(lambda: self._start(session, request, priority))
         except NotTakenError as error:
             msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
             raise SessionBusyError(msg) from error
 
-    async def _start(self, session: str, request: TurnRequest) -> Turn:
+    async def _start(self, session: str, request: TurnRequest, priority: int | None) -> Turn:
         with rpc_errors():
             try:
                 handle = await self.temporal.start_workflow(
@@ -178,6 +216,7 @@ class Sessions:
                     task_queue=self.settings.task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    priority=requests.priority_of(priority, request.tenant, self.settings.tenant_weights),
                     static_summary=requests.summary(request),
                     static_details=requests.details(session),
                 )
@@ -186,7 +225,7 @@ class Sessions:
                 if newest is None or not newest.running:
                     raise NotTakenError("closed") from error
                 running = await self._running(session, newest, request.request_id)
-                return running if running is not None else await self._start(session, request)
+                return running if running is not None else await self._start(session, request, priority)
             except RPCError as error:
                 # A server may refuse a second run of one id within a second of the first.
                 if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
@@ -198,6 +237,7 @@ class Sessions:
         """The running turn if it is the one asked for; None if its turn had ended, and the run has closed by now."""
         if run.request_id == request_id:
             return self.turn(session, request_id, run.run_id)
+        turn = None
         with contextlib.suppress(StoreError, TimeoutError):
             turn = await self.turn_asked_before(session, run.request_id)
             if turn is not None and turn.result is not None:
@@ -205,17 +245,22 @@ class Sessions:
                     await self.runs.close(session, run.run_id)
                 return None
         status = await self.runs.status(session)
-        number = f"turn {status.turn}" if status is not None else "another turn"
+        # The store knows the number a moment before the workflow does.
+        number = (status.turn if status is not None else None) or (turn.turn if turn is not None else None)
         raise SessionBusyError(
-            f"session {session!r} is running {number}; "
+            f"session {session!r} is running {f'turn {number}' if number else 'another turn'}; "
             f"send to it with client.send or 'perdure send {session} …', or cancel it first"
         )
 
     async def send(self, session: str, prompt: Content, when_busy: WhenBusy, **options: Unpack[SendOptions]) -> Turn:
         """Send a message; the turn that takes it."""
         text, files = await read_content(prompt)
+        priority = options.get("priority")
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
+        request = replace(request, traceparent=request.traceparent or tracing.caller())
         said = {"request_id": request.request_id, "when_busy": when_busy, "context": request.context, "by": request.by}
+        if request.traceparent and when_busy != "steer":
+            said["traceparent"] = request.traceparent
         message = validate(SendRequest, {"prompt": text, **said})
         newest = await self.runs.find_newest(session)
         if newest is None:
@@ -223,11 +268,11 @@ class Sessions:
         if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
             return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         if when_busy == "reject":
-            return await self.start(session, request, files)
+            return await self.start(session, request, files, priority)
         parts = await self.keep_files(session, files)
         request, message = replace(request, parts=parts), replace(message, parts=parts)
         try:
-            return await deliver(lambda: self.hand_over(session, request, message))
+            return await deliver(lambda: self.hand_over(session, request, message, priority))
         except UpdateRefusedError as error:
             return await self.turn_of_refused(session, message.request_id, error)
         except NotTakenError as error:
@@ -235,6 +280,12 @@ class Sessions:
             raise SessionBusyError(msg) from error
         except TimeoutError:
             await self.check_worker()
+            wait = await Waits(self.runs).wait_of(session)
+            if wait is not None and wait.cause is Cause.QUEUED:
+                msg = (
+                    f"the turn of session {session!r} is {wait.text}; it takes the message when it opens: send no other"
+                )
+                raise SessionBusyError(msg) from None
             msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
             raise NoWorkerError(msg) from None
 
@@ -251,28 +302,37 @@ class Sessions:
                 await self.pause(delegate.session, update, reason, by)
         return receipt.changed
 
-    async def delete(self, session: str, *, histories: bool) -> Erased:
+    async def delete(self, session: str, *, histories: bool, by: str) -> Erased:
         """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for."""
         store, newest = await self.store(), await self.runs.find_newest(session)
         if newest is not None and newest.running:
             msg = f"a turn of session {session!r} runs; end it with 'perdure cancel {session} --drop-queue' first"
             raise SessionBusyError(msg)
+        delegates: list[str] = []
         try:
-            # A turn that is open all the same was ended by Temporal.
-            erasure = await store.begin_erasure(session, closed=(await store.session(session)).open_turn)
-        except NotFoundError:
-            raise UnknownSessionError(describe_missing_session(session)) from None
+            if await store.tombstone(session) is None:
+                # A turn that is open all the same was ended by Temporal.
+                closed = (await store.session(session)).open_turn
+                # Delegates are first: only the caller's log names them.
+                delegates = [record.session for record, _ in await store.sessions(caller=session, limit=MOST_DELEGATES)]
+                for delegate in delegates:
+                    with contextlib.suppress(UnknownSessionError):
+                        await self.delete(delegate, histories=histories, by=by)
+                tombstone = await store.erase_session(session, closed=closed, by=by)
+            else:
+                tombstone = await store.erase_session(session, by=by)
+        except NotFoundError as error:
+            raise unknown_session_of(error) from None
         except SessionRunsError as error:
             raise SessionBusyError(str(error)) from error
-        delegates = [record.session for record, _ in await store.sessions(caller=session, limit=MOST_DELEGATES)]
-        for delegate in delegates:
-            with contextlib.suppress(UnknownSessionError):
-                await self.delete(delegate, histories=histories)
-        while await store.erase_slice(erasure):
-            pass
-        await store.live.erase(session, erasure.turn)
         runs = await self.runs.delete_histories(session) if histories else 0
-        return Erased(session=session, delegates=tuple(delegates), kept_steps=erasure.kept, histories=runs)
+        return Erased(
+            session=session,
+            delegates=tuple(delegates),
+            kept_steps=tombstone.counts.get("kept_steps", 0),
+            histories=runs,
+            tombstone=tombstone,
+        )
 
     async def attach(self, session: str, turn: int | None) -> Turn:
         """A turn by its number; without one, the turn that runs or else the last."""
@@ -282,9 +342,9 @@ class Sessions:
         try:
             store = await self.store()
             record = await store.session(session)
-        except NotFoundError:
-            if newest is None:
-                raise UnknownSessionError(describe_missing_session(session)) from None
+        except NotFoundError as error:
+            if newest is None or isinstance(error, StoreErasedError):
+                raise unknown_session_of(error) from None
             return self.turn(session, newest.request_id, newest.run_id, turn)
         run_id = newest.run_id if newest is not None else None
         ahead = newest is not None and newest.running
@@ -296,7 +356,7 @@ class Sessions:
         """What stands for a prompt's images and files in the store, which is not opened without any."""
         return await keep_files(await self.store(), session, files) if files else ()
 
-    async def hand_over(self, session: str, request: TurnRequest, message: SendRequest) -> Turn:
+    async def hand_over(self, session: str, request: TurnRequest, message: SendRequest, priority: int | None) -> Turn:
         """Give the message to the running turn, or start the turn that takes it."""
         start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
             AGENT_TURN,
@@ -305,6 +365,7 @@ class Sessions:
             task_queue=self.settings.task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            priority=requests.priority_of(priority, request.tenant, self.settings.tenant_weights),
             static_summary=requests.summary(request),
             static_details=requests.details(session),
         )
@@ -330,6 +391,8 @@ class Sessions:
         """The turn of a message that was carried out before."""
         if refused.code == ReasonCode.REQUEST_UNKNOWN_SESSION:
             raise UnknownSessionError(describe_missing_session(session)) from refused
+        if refused.code == ReasonCode.REQUEST_BLOCKED:
+            raise BlockedError(f"session {session!r}: {refused}") from refused
         if refused.code == ReasonCode.REQUEST_INVALID:
             with contextlib.suppress(StoreError):
                 if (earlier := await self.turn_asked_before(session, request_id)) is not None:
@@ -342,7 +405,7 @@ class Sessions:
         if not await self.runs.has_worker(queue):
             raise NoWorkerError(
                 f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
-                "or set PERDURE_TASK_QUEUE to the queue of yours"
+                "or set PERDURE_TASK_QUEUE to your workers' queue"
             )
 
     async def check_known(self, session: str) -> None:
@@ -350,8 +413,8 @@ class Sessions:
         store = await self.store()
         try:
             await store.session(session)
-        except NotFoundError:
-            raise UnknownSessionError(describe_missing_session(session)) from None
+        except NotFoundError as error:
+            raise unknown_session_of(error) from None
 
     async def turn_asked_before(self, session: str, request_id: str) -> TurnRecord | None:
         """The turn that a request has started before."""
@@ -365,6 +428,13 @@ class Sessions:
         """A turn of the session, by its request or its number."""
         place = Place(session=session, request_id=request_id, run_id=run_id, turn=turn)
         return Turn(place, self.runs, self.store)
+
+
+def unknown_session_of(error: NotFoundError) -> UnknownSessionError:
+    """The client's error for what the store does not have: the session was erased, or there never was one."""
+    if isinstance(error, StoreErasedError):
+        return SessionErasedError(str(error))
+    return UnknownSessionError(f"{error}; 'perdure list' names the sessions there are")
 
 
 def describe_missing_session(session: str) -> str:

@@ -1,13 +1,13 @@
 """Reading a session's event log as it grows: in order, without gaps, over a store that is away for a while."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from perdure.client.errors import RequestRefusedError
+from perdure.client.errors import EventsGoneError, RequestRefusedError, SessionErasedError
 from perdure.client.patience import call_patiently
 from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope, Heartbeat, event_type, is_called
@@ -15,6 +15,7 @@ from perdure.contracts.values import replace
 from perdure.store import Store
 from perdure.store.doorbell import Bell
 from perdure.store.errors import NotFoundError, StoreUnavailableError
+from perdure.store.errors import SessionErasedError as StoreErasedError
 
 SHORTEST = timedelta(milliseconds=10)
 """More often nobody needs to know."""
@@ -146,6 +147,8 @@ class EventReader:
         if self.known is None:
             try:
                 self.known = (await from_store(lambda: self._store.session(self._session))).last_seq
+            except StoreErasedError as error:
+                raise SessionErasedError(str(error)) from None
             except NotFoundError:
                 self.known = 0
             if self.after > self.known:
@@ -158,14 +161,34 @@ class EventReader:
 
         Raises:
             RequestRefusedError: The reader's place is after the end of the log.
+            EventsGoneError: What comes next was deleted by the retention of the session's agent.
+            SessionErasedError: The session was erased.
         """
         known = await self.begin()
         self._rung = self._bell.rung
         events = await from_store(partial(self._store.events, self._session, after=self.after, limit=PAGE))
+        if not events or events[0].seq > self.after + 1:
+            await self._refuse_gap(events)
         if events:
             self.after = events[-1].seq
             self._tell()
         return [replace(envelope, replayed=True) if envelope.seq <= known else envelope for envelope in events]
+
+    async def skip_swept(self) -> None:
+        """Go to the first event that no sweep has deleted."""
+        self.after = max(self.after, await from_store(partial(self._store.swept_seq, self._session)))
+
+    async def _refuse_gap(self, events: Sequence[Envelope]) -> None:
+        """Refuse to go on where events are missing, which a sweep has deleted."""
+        if self.after >= (self.known or 0) and not events:
+            return
+        swept = await from_store(partial(self._store.swept_seq, self._session))
+        if swept > self.after:
+            raise EventsGoneError(
+                f"events {self.after + 1} to {swept} of session {self._session!r} were deleted by the retention of its "
+                f"agent; go on after event {swept}, or read the transcript",
+                swept,
+            )
 
     async def skip_to(self, turn: int) -> None:
         """Go to the beginning of a turn without reading the turns before it.

@@ -100,6 +100,10 @@ class Tree(Generic[Item]):
 
     ``open_source`` gives a session's items after a number, and ``envelope_of`` the event of an item, or None if it is
     none. Such an item is passed on, and moves nobody's place.
+
+    Attributes:
+        lost: Delegates of the reader's place whose events cannot come any more, by the digests of their sessions' ids:
+            they were erased, or a retention has deleted their beginning from their caller's log.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class Tree(Generic[Item]):
         self._open_source = open_source
         self._envelope_of = envelope_of
         self._members: dict[str, _Member[Item]] = {}
+        self.lost: tuple[str, ...] = ()
 
     async def begin(self, session: str, place: TreePlace) -> None:
         """Find the delegates that the reader knows of already, and how far it has read them; before :meth:`merge`.
@@ -121,6 +126,11 @@ class Tree(Generic[Item]):
         """
         await self._find_delegates(self._add(session, place.after, None), place)
         numbers = await from_store(lambda: self._store.last_seqs(list(self._members)))
+        for member in [*self._members.values()][1:]:
+            if member.session not in numbers and member.seq:
+                del self._members[member.session]
+        known = {_key_of(name) for name in self._members}
+        self.lost = tuple(key for key in place.delegates if key not in known)
         for member in self._members.values():
             if member.seq > (last := numbers.get(member.session, 0)):
                 msg = f"session {member.session!r} has {last} events, so that nothing can come after {member.seq}"

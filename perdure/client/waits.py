@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -28,17 +28,20 @@ from temporalio.api.enums.v1 import (
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueResponse,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
 )
 
-from perdure.client.connect import pollers_of, rpc_errors, unless_missing
+from perdure.client.connect import describe_queue, rpc_errors, unless_missing
+from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import ClientError
 from perdure.client.executions import POLLER_AGE, Runs
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute
+from perdure.contracts.queues import Role, limited_key, role_of_queue
 from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.values import replace
 from perdure.contracts.waits import (
@@ -108,6 +111,7 @@ class Seen:
         status: What the turn says of itself; None if no worker says so, or nobody was asked.
         events: The end of the history, the last event first.
         polled: When a worker last asked each queue for work; None if none has.
+        limited: Each queue with a rate limit: its calls a second, and how many wait.
         below: What the delegates that the turn waits for wait for.
     """
 
@@ -115,6 +119,7 @@ class Seen:
     status: TurnStatus | None = None
     events: tuple[HistoryEvent, ...] = ()
     polled: Mapping[Queue, datetime | None] | None = None
+    limited: Mapping[Queue, tuple[float, int]] = field(default_factory=dict["Queue", "tuple[float, int]"])
     below: tuple[TurnWait, ...] = ()
 
 
@@ -147,12 +152,18 @@ class Waits:
         run = described.workflow_execution_info.execution
         queues = list(dict.fromkeys(find_untaken_queues(described, now)))
         asked = is_idle and status is None
-        events, polled, told = await asyncio.gather(
+        events, known, told = await asyncio.gather(
             self._events(run),
-            asyncio.gather(*(self._polled(name, kind) for name, kind in queues)),
+            asyncio.gather(*(describe_queue(self._temporal, name, kind) for name, kind in queues)),
             self._runs.status(session) if asked else _without_wait(status),
         )
-        seen = replace(seen, events=events, polled=dict(zip(queues, polled, strict=True)), status=told)
+        polled = {queue: _last_poll(each) for queue, each in zip(queues, known, strict=True)}
+        limited = {
+            queue: (each.effective_rate_limit.requests_per_second, each.stats.approximate_backlog_count)
+            for queue, each in zip(queues, known, strict=True)
+            if limited_key(described.execution_config.task_queue.name, queue[0]) is not None
+        }
+        seen = replace(seen, events=events, polled=polled, limited=limited, status=told)
         if is_idle and levels and not (told is not None and told.requests):
             delegates = [pending.workflow_id for pending in described.pending_children][:MOST_DELEGATES]
             below = await asyncio.gather(*(self.wait_of(delegate, levels=levels - 1) for delegate in delegates))
@@ -182,7 +193,12 @@ class Waits:
         request = DescribeWorkflowExecutionRequest(
             namespace=self._temporal.namespace, execution=WorkflowExecution(workflow_id=session)
         )
-        return await unless_missing(self._temporal.workflow_service.describe_workflow_execution(request, retry=True))
+        described = await unless_missing(
+            self._temporal.workflow_service.describe_workflow_execution(request, retry=True)
+        )
+        if described is not None:
+            await reveal_pending(self._temporal.data_converter, described.pending_activities)
+        return described
 
     async def _events(self, run: WorkflowExecution) -> tuple[HistoryEvent, ...]:
         request = GetWorkflowExecutionHistoryReverseRequest(
@@ -190,12 +206,16 @@ class Waits:
         )
         with rpc_errors():
             page = await self._temporal.workflow_service.get_workflow_execution_history_reverse(request, retry=True)
+        for event in page.history.events:
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+                failure = event.workflow_task_failed_event_attributes.failure
+                await reveal_failure(self._temporal.data_converter, failure)
         return tuple(page.history.events)
 
-    async def _polled(self, queue: str, kind: "TaskQueueType.ValueType") -> datetime | None:
-        """When a worker last asked the queue for work, if one has of late."""
-        pollers = await pollers_of(self._temporal, queue, kind)
-        return max((_time(poller.last_access_time) for poller in pollers), default=None)
+
+def _last_poll(described: DescribeTaskQueueResponse) -> datetime | None:
+    """When a worker last asked the queue for work, if one has of late."""
+    return max((_time(poller.last_access_time) for poller in described.pollers), default=None)
 
 
 async def _without_wait(status: TurnStatus | None) -> TurnStatus | None:
@@ -241,7 +261,7 @@ def _wait_of_workflow_task(described: DescribeWorkflowExecutionResponse, seen: S
     if not _is_untaken(described, seen.now):
         return None
     queue = described.execution_config.task_queue.name, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    return _wait_of_queue(session, queue, _time(task.scheduled_time), seen)
+    return _wait_of_queue(session, queue, Role.TURNS, _time(task.scheduled_time), seen)
 
 
 def _wait_of_activity(
@@ -271,18 +291,39 @@ def _wait_of_activity(
                 since=scheduled,
             )
         queue = _queue_of(described, pending), TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-        wait = _wait_of_queue(session, queue, scheduled, seen)
+        own = described.execution_config.task_queue.name
+        if (wait := _wait_of_limit(session, queue, limited_key(own, queue[0]), scheduled, seen)) is not None:
+            return wait
+        wait = _wait_of_queue(session, queue, role_of_queue(own, queue[0]), scheduled, seen)
         return replace(wait, text=f"{_describe_lost(pending)}; {wait.text}") if _is_lost(pending) else wait
     return _wait_of_failure(session, pending, since)
 
 
-def _wait_of_queue(session: str, queue: Queue, since: datetime, seen: Seen) -> TurnWait:
+def _is_polled(queue: Queue, seen: Seen) -> bool:
+    last = (seen.polled or {}).get(queue)
+    return last is not None and seen.now - last <= POLLER_AGE
+
+
+def _wait_of_limit(session: str, queue: Queue, key: str | None, since: datetime, seen: Seen) -> TurnWait | None:
+    """A call in the queue of a limited key, of which the server gives out so many a second."""
+    if key is None or not _is_polled(queue, seen):
+        return None
+    rate, waiting = seen.limited.get(queue, (0.0, 0))
+    pace = f"the fleet makes {rate:.3g} calls a second with the key {key}" if rate else f"the key {key} is limited"
+    text = f"{WAITS_FOR_ITS_TURN}: {pace}, and {waiting or 'other'} calls wait for it"
+    advice = f"it goes on by itself; PERDURE_RATE_LIMITS has the limit; {ENDS.format(session)}"
+    return TurnWait(session=session, cause=Cause.PACE, text=text, advice=advice, since=since)
+
+
+def _wait_of_queue(session: str, queue: Queue, role: Role, since: datetime, seen: Seen) -> TurnWait:
     """No worker takes what the queue holds for the turn."""
     name = queue[0]
-    last = (seen.polled or {}).get(queue)
-    if last is None or seen.now - last > POLLER_AGE:
+    if not _is_polled(queue, seen) and role is not Role.TURNS:
+        text = f"no worker with the role {role} polls the task queue {name!r}"
+        advice = f"start one with 'perdure worker --roles {role} --agents MODULE', its PERDURE_RATE_LIMITS as elsewhere"
+    elif not _is_polled(queue, seen):
         text = f"no worker polls the task queue {name!r}"
-        advice = "start one with 'perdure worker --agents MODULE', or set PERDURE_TASK_QUEUE to the queue of yours"
+        advice = "start one with 'perdure worker --agents MODULE', or set PERDURE_TASK_QUEUE to your workers' queue"
     else:
         text = f"no worker takes its next task from the task queue {name!r}: the workers are gone, or busy"
         advice = "start a worker; if all of them are busy, raising PERDURE_MAX_ACTIVITIES helps, too"
@@ -303,6 +344,8 @@ def _wait_of_running(
         return _wait_of_store(session, note.partition(": ")[2], since, None)
     if code == ReasonCode.RUNTIME_STORE_UNAVAILABLE and name != Activity.GENERATE:
         return _wait_of_store(session, pending.last_failure.message, since, pending.attempt)
+    if code == ReasonCode.RUNTIME_QUEUED and now - _time(pending.last_started_time) < LOOKING:
+        return _wait_for_slot(session, pending, since)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and now - _time(pending.last_started_time) < LOOKING:
         wait = _wait_of_failure(session, pending, since)  # the attempt before; this one has most likely the same end
         return None if wait is None else replace(wait, next_at=None)
@@ -335,6 +378,8 @@ def _wait_of_failure(session: str, pending: PendingActivityInfo, since: datetime
         return None
     if code == ReasonCode.RUNTIME_STORE_UNAVAILABLE:
         return _wait_of_store(session, failure.message, since, pending.attempt, next_at)
+    if code == ReasonCode.RUNTIME_QUEUED:
+        return _wait_for_slot(session, pending, since)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and (missing := _detail(details, MissingVersion)) is not None:
         return say(
             cause=Cause.VERSION,
@@ -358,6 +403,17 @@ def _wait_of_failure(session: str, pending: PendingActivityInfo, since: datetime
         text=said if is_other else f"its {pending.activity_type.name} fails: {said}",
         advice=advice or f"look at the worker's log; {ENDS.format(session)}",
         attempt=pending.attempt,
+    )
+
+
+def _wait_for_slot(session: str, pending: PendingActivityInfo, since: datetime | None) -> TurnWait:
+    """The turn is not open yet: it asks for a slot every few seconds."""
+    return TurnWait(
+        session=session,
+        cause=Cause.QUEUED,
+        text=pending.last_failure.message,
+        advice=f"it opens by itself when others end; a higher limit lets it go on; {ENDS.format(session)}",
+        since=since,
     )
 
 

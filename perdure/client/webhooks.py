@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import AutoUpgradeVersioningOverride, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from perdure.client.connect import is_missing, rpc_errors
+from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import NoWorkerError, RequestRefusedError, UnknownWebhookError
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
@@ -68,10 +69,10 @@ class Webhooks:
         agents: Sequence[str] = (),
         session: str | None = None,
     ) -> NewWebhook:
-        """Have an address told of turns from now on; what is given here has the secret, and nothing else ever will.
+        """Send turns' events to an address from now on. Only this call returns the secret of the signatures.
 
         Args:
-            url: Where to: https, and a host that ``PERDURE_WEBHOOK_ALLOW`` has.
+            url: An https address whose host ``PERDURE_WEBHOOK_ALLOW`` allows.
             events: ``waiting``, when a turn waits for a person, and ``ended``.
             tenant: Only turns of this tenant; by default those without one.
             agents: Only turns of these agents; by default all.
@@ -105,11 +106,11 @@ class Webhooks:
         """
         found = next((known for known in await self.list() if known.id == webhook), None)
         if found is None:
-            raise UnknownWebhookError(f"there is no webhook {webhook!r}; 'perdure webhooks list' names those there are")
+            raise UnknownWebhookError(f"there is no webhook {webhook!r}; 'perdure webhooks list' lists the webhooks")
         return found
 
     async def pause(self, webhook: str, reason: str = "") -> Webhook:
-        """Tell a subscription nothing for now; what is being delivered waits, what happens meanwhile is not told later.
+        """Pause a webhook: messages on their way wait, and events that happen meanwhile are never sent.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -117,7 +118,7 @@ class Webhooks:
         return await self._set_paused(webhook, paused=True, reason=reason)
 
     async def unpause(self, webhook: str) -> Webhook:
-        """Tell a subscription what happens from now on.
+        """Send events to a webhook again, from now on.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -133,7 +134,7 @@ class Webhooks:
             raise UnknownWebhookError(str(error)) from None
 
     async def exchange_secret(self, webhook: str, *, overlap: timedelta = OVERLAP) -> NewWebhook:
-        """Give a subscription a new secret; while they overlap, each message has a signature of both.
+        """Give a webhook a new secret; for ``overlap``, each message is signed with the old one too.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -150,7 +151,7 @@ class Webhooks:
         return NewWebhook(**dict(changed), secret=secret)
 
     async def remove(self, webhook: str) -> None:
-        """Forget a subscription; what is being delivered fails at its next attempt.
+        """Remove a webhook; messages that are on their way fail at their next attempt.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -163,7 +164,7 @@ class Webhooks:
             raise UnknownWebhookError(str(error)) from None
 
     async def test(self, webhook: str) -> Delivery:
-        """Send one message of the type ``webhook.test``, once, and say what came of it. Works while it is paused.
+        """Send one message of type ``webhook.test``, without retries, even while the webhook is paused.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -192,7 +193,7 @@ class Webhooks:
         return delivery.model_copy(update={"ended_at": datetime.now(UTC)})
 
     async def deliveries(self, webhook: str, *, state: State | None = None, limit: int = 50) -> tuple[Delivery, ...]:
-        """What was sent to a subscription, the newest first, as long as Temporal keeps it.
+        """List the deliveries of a webhook, the newest first, as long as Temporal keeps them.
 
         Raises:
             UnknownWebhookError: There is none of that id.
@@ -209,9 +210,9 @@ class Webhooks:
         return tuple(sorted(found, key=lambda delivery: delivery.started_at, reverse=True))
 
     async def redrive(self, webhook: str, message: str | None = None) -> tuple[str, ...]:
-        """Send again, for another three days: one message, or all whose delivery has failed; the ids of those.
+        """Send one message again, for up to three days, or every message whose delivery failed; return their ids.
 
-        The same bytes go under the same id, so a receiver that has taken the message knows it.
+        The receiver gets the same bytes under the same id, so it can tell a message that it has taken before.
 
         Raises:
             UnknownWebhookError: There is no subscription of that id.
@@ -239,6 +240,7 @@ class Webhooks:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=conflict,
             static_summary=notify.message[:120],
+            versioning_override=AutoUpgradeVersioningOverride(),  # it may take three days: no version waits for its end
             result_type=int,
         )
 
@@ -271,6 +273,8 @@ class Webhooks:
             ended_at=newest.close_time,
         )
         changes: dict[str, object] = {}
+        converter = self._sessions.temporal.data_converter
+        await reveal_pending(converter, newest.raw_description.pending_activities)
         for pending in newest.raw_description.pending_activities:
             at = pending.next_attempt_schedule_time.ToDatetime(UTC) if pending.HasField("last_failure") else None
             changes = {"attempts": pending.attempt, "next_at": at, "error": pending.last_failure.message or None}
@@ -280,7 +284,9 @@ class Webhooks:
                 if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
                     changes["attempts"] = event.activity_task_started_event_attributes.attempt
                 elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
-                    changes["error"] = event.workflow_execution_failed_event_attributes.failure.message
+                    failure = event.workflow_execution_failed_event_attributes.failure
+                    await reveal_failure(converter, failure)
+                    changes["error"] = failure.message
         return delivery.model_copy(update=changes)
 
     async def _sent(self, webhook: str, message: str) -> Notify:

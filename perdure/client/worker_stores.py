@@ -1,4 +1,4 @@
-"""Which transcript store the workers of a task queue use: each tells it by the identity of a poller of its own.
+"""Which transcript store, keys and roles workers have: each tells them by the identity of a poller of its own.
 
 That poller's queue never gets work, so the identity, longer than others, stands in no history.
 """
@@ -8,16 +8,20 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Unpack
 
 import temporalio.client
 from temporalio.api.enums.v1 import TaskQueueType
 
-from perdure.client.connect import pollers_of
-from perdure.client.errors import ClientError, StoreMismatchError
+from perdure.client.connect import ConnectOptions, connect, make_converter, pollers_of
+from perdure.client.encryption import load_keyring
+from perdure.client.errors import ClientError, KeysMismatchError, StoreMismatchError
 from perdure.client.executions import POLLER_AGE
+from perdure.security.keyring import PLAIN, Keyring
+from perdure.settings import ENCRYPTION_KEYS, Settings
 from perdure.store import Store
 
 PATIENCE_SECONDS = 2.0
@@ -29,7 +33,12 @@ LONGEST_ADDRESS = 400
 SHOWN_ID = 8
 """Characters of a store's id that a message shows."""
 
-_IDENTITY = re.compile(r"(?P<worker>\S+) store=(?P<store>\w+) at (?P<address>.+)")
+MOST_KEYS = 10
+"""Keys that a worker tells of, the primary one first."""
+
+_IDENTITY = re.compile(
+    r"(?P<worker>\S+)(?: keys=(?P<keys>\S+))? store=(?P<store>\w+) at (?P<address>.+?)(?: roles=(?P<roles>[a-z,]+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -40,30 +49,50 @@ class WorkerStore:
         worker: ``PID@HOST``, as Temporal names a worker.
         store: The store's own id.
         address: Its address without secrets.
+        roles: What the worker does in a split fleet; empty if it does everything on one queue.
+        keys: The keys of content in their order, each as ``ID.MARK``; ``plain`` is first if none encrypts.
     """
 
     worker: str
     store: str
     address: str
+    roles: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
 
     @classmethod
-    def worker_store_of(cls, store: Store) -> "WorkerStore":
-        """What this process tells of its store."""
-        return cls(f"{os.getpid()}@{socket.gethostname()}", store.id, store.public_url[:LONGEST_ADDRESS])
+    def worker_store_of(cls, store: Store, roles: Iterable[str] = (), keyring: Keyring | None = None) -> "WorkerStore":
+        """What this process tells of its store, its roles and its keys."""
+        worker = f"{os.getpid()}@{socket.gethostname()}"
+        url = store.public_url[:LONGEST_ADDRESS]
+        return cls(worker, store.id, url, frozenset(roles), marks_of(keyring))
 
     @classmethod
     def parse(cls, identity: str) -> "WorkerStore | None":
         """What a poller tells; None if it is not one of ours."""
         found = _IDENTITY.fullmatch(identity)
-        return cls(**found.groupdict()) if found is not None else None
+        if found is None:
+            return None
+        roles = (found["roles"] or "").split(",")
+        keys = tuple(found["keys"].split(",")) if found["keys"] else ()
+        return cls(found["worker"], found["store"], found["address"], frozenset(filter(None, roles)), keys)
 
     @property
     def identity(self) -> str:
         """The identity of the poller that tells this."""
-        return f"{self.worker} store={self.store} at {self.address}"
+        roles = f" roles={','.join(sorted(self.roles))}" if self.roles else ""
+        keys = f" keys={','.join(self.keys)}" if self.keys else ""
+        return f"{self.worker}{keys} store={self.store} at {self.address}{roles}"
 
     def __str__(self) -> str:
         return f"{self.address} (id {self.store[:SHOWN_ID]})"
+
+
+def marks_of(keyring: Keyring | None) -> tuple[str, ...]:
+    """The keys as workers tell of them."""
+    if keyring is None:
+        return ()
+    marks = tuple(f"{name}.{mark}" for name, mark in list(keyring.marks.items())[:MOST_KEYS])
+    return marks if keyring.encrypts else (PLAIN, *marks)
 
 
 def store_queue(task_queue: str) -> str:
@@ -83,6 +112,19 @@ async def worker_stores(temporal: temporalio.client.Client, task_queue: str) -> 
     return []
 
 
+async def connect_to_fleet(settings: Settings, **options: Unpack[ConnectOptions]) -> temporalio.client.Client:
+    """Connect with the keys of the settings, if the workers can read with theirs what this process will write.
+
+    Raises:
+        KeysMismatchError: A worker cannot read what this process encrypts, or this process what the worker does.
+        SettingsError: The keys cannot be used.
+    """
+    keyring = load_keyring(settings)
+    temporal = await connect(make_converter(keyring), **options)
+    check_keys(marks_of(keyring), await worker_stores(temporal, settings.task_queue), settings.task_queue)
+    return temporal
+
+
 def check_stores(own: WorkerStore, told: Iterable[WorkerStore], task_queue: str) -> None:
     """See that some worker uses the store of this process, if any worker tells its store.
 
@@ -95,5 +137,45 @@ def check_stores(own: WorkerStore, told: Iterable[WorkerStore], task_queue: str)
     theirs = " and ".join(f"{worker} on worker {worker.worker}" for worker in stores.values())
     raise StoreMismatchError(
         f"this process uses the store {own}, but the workers of task queue {task_queue!r} use {theirs}; "
-        "set PERDURE_STORE_URL to the workers' store, or PERDURE_TASK_QUEUE to the queue of yours"
+        "set PERDURE_STORE_URL to the workers' store, or PERDURE_TASK_QUEUE to your workers' queue"
     )
+
+
+def check_keys(own: tuple[str, ...], told: Iterable[WorkerStore], task_queue: str) -> None:
+    """See that the workers can read what this process writes, and that it can read what they write.
+
+    Args:
+        own: The keys of this process, by :func:`marks_of`.
+        told: What the workers tell.
+        task_queue: Theirs.
+
+    Raises:
+        KeysMismatchError: They cannot, or it cannot.
+    """
+    for worker in told:
+        theirs = _by_id(worker.keys)
+        if reason := _difference(_by_id(own), theirs, own[:1], worker.keys[:1]):
+            raise KeysMismatchError(
+                f"worker {worker.worker} of task queue {task_queue!r} {reason}; give every process the same keys in "
+                f"{ENCRYPTION_KEYS}, a new one behind the others first (a worker that has ended counts for "
+                f"{POLLER_AGE.total_seconds():.0f} s)"
+            )
+
+
+def _by_id(keys: Iterable[str]) -> dict[str, str]:
+    return {name: mark for name, _, mark in (key.rpartition(".") for key in keys) if name}
+
+
+def _difference(
+    own: Mapping[str, str], theirs: Mapping[str, str], first: tuple[str, ...], their_first: tuple[str, ...]
+) -> str:
+    """What is wrong between this process and a worker; empty if nothing."""
+    for name in own.keys() & theirs.keys():
+        if own[name] != theirs[name]:
+            return f"has another key than this process under the id {name!r}"
+    mine, written = (next(iter(_by_id(key)), "") for key in (first, their_first))
+    if mine and mine not in theirs:
+        return f"does not have the key {mine!r}, with which this process encrypts"
+    if written and written not in own:
+        return f"encrypts with the key {written!r}, which this process does not have"
+    return ""

@@ -16,6 +16,7 @@ from perdure.contracts.budgets import LONGEST_TURN, Budgets
 from perdure.contracts.conditions import AnyCondition, StopConditions
 from perdure.contracts.hooks import Hooks, OnHookError, conditions_of
 from perdure.contracts.input_requests import ApprovalPolicy, Interactive
+from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy, check_no_address
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
 from perdure.contracts.values import Authored, JsonValue, Value, find_repeated, replace
@@ -207,13 +208,15 @@ class CompactionPolicy(Value):
 
 
 class ModelPolicy(Value):
-    """The workflow's part of a fallback: its limits while that model is at work."""
+    """The workflow's part of a fallback: its limits and queues while that model is at work."""
 
     model: str
     max_retries: int
     generation_timeout: timedelta
     compaction: CompactionPolicy
     also_on: tuple[str, ...] = ()
+    queue: str | None = None
+    compaction_queue: str | None = None
 
 
 class TurnPolicy(Value):
@@ -223,6 +226,9 @@ class TurnPolicy(Value):
         compaction: None if a context that overflows ends the turn.
         approvals_expire: Longest wait for an approval; None is no limit.
         fallbacks: Models that remain if this one fails for good, in order.
+        queue: Task queue of the model's calls; None is the turn's own, as it is for the other two.
+        compaction_queue: Task queue of the calls that summarise.
+        tool_queue: Task queue of the tools that name none.
     """
 
     agent: str
@@ -244,6 +250,9 @@ class TurnPolicy(Value):
     fallbacks: tuple[ModelPolicy, ...] = ()
     on_child_error: OnChildError = "return"
     on_unknown_tool: OnUnknownTool = "feed_back"
+    queue: str | None = None
+    compaction_queue: str | None = None
+    tool_queue: str | None = None
 
     @property
     def conditions(self) -> tuple[AnyCondition, ...]:
@@ -260,6 +269,8 @@ class TurnPolicy(Value):
             generation_timeout=first.generation_timeout,
             compaction=first.compaction,
             fallbacks=tuple(others),
+            queue=first.queue,
+            compaction_queue=first.compaction_queue,
         )
 
 
@@ -269,8 +280,8 @@ class AgentDefinition(Value):
     Attributes:
         instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
         inline: For an agent that came in a start request: the object of the request.
-        stream: Left out of the text that is hashed at its default, as is ``stream_thinking``: older definitions keep
-            their names.
+        stream: Left out of the text that is hashed at its default, as are ``stream_thinking``, ``retention`` and
+            ``max_running``: older definitions keep their names.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -305,6 +316,8 @@ class AgentDefinition(Value):
     cache: CacheMode = "latest"
     stream: StreamMode = Field(default="watched", exclude_if=lambda mode: mode == "watched")
     stream_thinking: bool = Field(default=False, exclude_if=operator.not_)
+    retention: Retention | None = Field(default=None, exclude_if=lambda retention: retention is None)
+    max_running: int | None = Field(default=None, ge=1, exclude_if=lambda most: most is None)
     inline: dict[str, JsonValue] | None = None
     recording: str = ""
 
@@ -343,6 +356,12 @@ class AgentDefinition(Value):
     def tool(self, name: str) -> ToolDeclaration | None:
         """The tool of that wire name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model that a turn may call, its own first: fallbacks, and the one that writes summaries."""
+        summarises = () if self.compaction.model is None else (self.compaction.model,)
+        return (self.model, *(fallback.model for fallback in self.fallback_models), *summarises)
 
     def using(self, fallback: int) -> "AgentDefinition":
         """The definition with that fallback at work, from 1; 0 is the agent's own model."""

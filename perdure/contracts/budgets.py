@@ -54,7 +54,7 @@ LONGEST_TURN = timedelta(days=36_500)
 
 
 class Dimensions(Value):
-    """The limits of a turn beside ``max_steps``; :class:`Budgets` explains each."""
+    """The limits of a turn beside ``max_steps``; :class:`Budgets` explains each. Recipe: CONTRIBUTING.md."""
 
     cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1)

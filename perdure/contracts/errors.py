@@ -2,10 +2,13 @@
 
 The codes are the failure types in the Temporal history, ``reason_code`` in results, and label values in metrics.
 The table is data: ``llm.failures`` decides by it, the command line prints it, ``docs/errors.md`` is made from it.
+
+Long, because the whole tree stands in one place.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 from perdure.contracts.values import Value
@@ -66,6 +69,7 @@ class ReasonCode(StrEnum):
     REQUEST_UNKNOWN_SESSION = "request.unknown_session"
     REQUEST_TURN_MISMATCH = "request.turn_mismatch"
     REQUEST_SESSION_BUSY = "request.session_busy"
+    REQUEST_BLOCKED = "request.blocked"
 
     RUNTIME_STORE_UNAVAILABLE = "runtime.store_unavailable"
     RUNTIME_STORE_REFUSED = "runtime.store_refused"
@@ -73,6 +77,7 @@ class ReasonCode(StrEnum):
     RUNTIME_STORE_MISMATCH = "runtime.store_mismatch"
     RUNTIME_TOOL_MISSING = "runtime.tool_missing"
     RUNTIME_MCP_UNAVAILABLE = "runtime.mcp_unavailable"
+    RUNTIME_QUEUED = "runtime.queued"
     RUNTIME_ABORTED = "runtime.aborted"
     RUNTIME_TURN_ENDED = "runtime.turn_ended"
     RUNTIME_TURN_CLOSED = "runtime.turn_closed"
@@ -81,6 +86,8 @@ class ReasonCode(StrEnum):
     RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
     RUNTIME_HOOK_FAILED = "runtime.hook_failed"
     RUNTIME_FAILED_BY_HOOK = "runtime.failed_by_hook"
+
+    SESSION_ERASED = "session.erased"
 
     WEBHOOK_UNDELIVERED = "webhook.undelivered"
     WEBHOOK_GONE = "webhook.gone"
@@ -300,6 +307,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.REQUEST_SESSION_BUSY: _transient(
         "a turn of the session runs, and the message is not to wait; send it when the turn has ended, or queue it"
     ),
+    ReasonCode.REQUEST_BLOCKED: _permanent(
+        "an operator has blocked new turns of this agent, tenant or model; send it again when the block is lifted with "
+        "'perdure unblock ID'"
+    ),
     ReasonCode.RUNTIME_STORE_UNAVAILABLE: _transient(
         "the transcript store cannot be reached, is locked or its disk is full; the turn waits until it can be used"
     ),
@@ -321,6 +332,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_MCP_UNAVAILABLE: _permanent(
         "an MCP server of the agent cannot be used, so no turn was opened; start it, or correct its address or login"
     ),
+    ReasonCode.RUNTIME_QUEUED: _transient(
+        "as many turns of the agent or tenant run as may; it opens when one of them ends, or raise the limit"
+    ),
     ReasonCode.RUNTIME_ABORTED: _permanent(f"the operation was aborted by a cancel; {RESUME} if that was a mistake"),
     ReasonCode.RUNTIME_TURN_ENDED: _permanent("the turn has already ended; start a new one"),
     ReasonCode.RUNTIME_TURN_CLOSED: _permanent(
@@ -341,6 +355,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent(
         f"a hook of the agent ended the turn as failed; do what it asks for, then {RESUME}"
     ),
+    ReasonCode.SESSION_ERASED: _permanent(
+        "the session was erased, and its id is never given again; begin another session, with another id"
+    ),
     ReasonCode.WEBHOOK_UNDELIVERED: _transient(
         "the address of a webhook did not take a message; look at the receiver, then send it again with "
         "'perdure webhooks redrive ID'"
@@ -357,6 +374,28 @@ CUSTOM_CODE = re.compile(r"llm\.[a-z][a-z0-9_]{0,59}")
 
 class PerdureError(Exception):
     """Base of what the client, the store and the settings raise; exported from ``perdure.client``."""
+
+
+class KeyringError(PerdureError):
+    """The keys that content is encrypted with cannot be used; the message names the key by its id, and the fix."""
+
+
+class UnknownKeyError(KeyringError):
+    """Content is encrypted with a key that this process does not have; with the key, the same call succeeds."""
+
+    def __init__(self, key_id: str, known: Sequence[str] = ()) -> None:
+        have = f"this process has {', '.join(known)}" if known else "this process has no keys"
+        super().__init__(f"content is encrypted with the key {key_id!r}, and {have}; add it to PERDURE_ENCRYPTION_KEYS")
+        self.key_id = key_id
+
+
+class DecryptionError(KeyringError):
+    """A key does not open what carries its id: other bytes under the same id, or damaged content."""
+
+    def __init__(self, key_id: str) -> None:
+        fix = "give the key that encrypted it the same id in PERDURE_ENCRYPTION_KEYS everywhere"
+        super().__init__(f"the key {key_id!r} of this process does not open content with this id; {fix}")
+        self.key_id = key_id
 
 
 class ModelError(Exception):

@@ -32,6 +32,7 @@ from perdure.contracts.hooks import (
 from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.retries import RetryDetails
 from perdure.contracts.tools import MaskedCall
+from perdure.contracts.traces import TurnTrace
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue, Value, json_object, replace, to_json_line
 
@@ -78,6 +79,7 @@ class AgentStart(Value):
         context: The starter's data for tools, hooks and instructions; no model reads it.
         tenant: The tenant of the turn.
         by: The starter, in its own words.
+        trace: Where the turn stands in its trace; None if it is not traced.
     """
 
     type: Literal["agent_start"] = "agent_start"
@@ -92,6 +94,7 @@ class AgentStart(Value):
     context: dict[str, JsonValue] = {}
     tenant: str = ""
     by: str = ""
+    trace: TurnTrace | None = Field(default=None, exclude_if=lambda trace: trace is None)
 
 
 class UserMessageReceived(Value):
@@ -136,6 +139,7 @@ class GenerationRetry(RetryDetails):
     """Whether the call writes a summary; its retries count apart."""
     fallback: int = 0
     """Number of the fallback that failed; 0 is the agent's own model. The retries of each model count apart."""
+    model: str = Field(default="", exclude_if=lambda name: not name)
     usage: Usage = Usage()
     """Tokens of an unusable answer that cost money; ``cost_usd`` is its known price."""
     cost_usd: Decimal = Decimal(0)
@@ -169,10 +173,11 @@ class GenerationStep(Value):
 
 
 class GenerationError(Value):
-    """A model call failed for good; ``usage`` and ``cost_usd`` are those of the last try."""
+    """A call of ``model`` failed for good; ``usage`` and ``cost_usd`` are those of the last try."""
 
     type: Literal["generation_error"] = "generation_error"
     error: ErrorDetail
+    model: str = Field(default="", exclude_if=lambda name: not name)
     usage: Usage = Usage()
     cost_usd: Decimal = Decimal(0)
 

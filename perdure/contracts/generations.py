@@ -25,6 +25,7 @@ class StepRequest(Value):
     Attributes:
         fallback: Number of the agent's fallback that is called, from 1; 0 is the agent's own model.
         store: The id of the store that the turn lives in.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     session: str
@@ -32,6 +33,7 @@ class StepRequest(Value):
     step: int
     fallback: int = 0
     store: str = ""
+    trace: str = ""
 
     def _key(self, *fields: str) -> bytes:
         """What a step's id is made of; a request of the agent's own model has the key it had before fallbacks."""

@@ -94,7 +94,7 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "stalled": frozenset({"agent_stalled"}),
     "end": frozenset({"stop_condition_met", "agent_error", "agent_end"}),
 }
-"""Events that hooks receive at each boundary."""
+"""Events that hooks receive at each boundary. CONTRIBUTING.md has the recipe for a new one."""
 
 
 def _one_or_many(value: object) -> object:
@@ -371,6 +371,7 @@ class RunHooks(Value):
         decided: Decisions of the workflow that hooks are on; the activity writes those that the log lacks.
         ended: Calls of background delegates that ended and that no hook has received yet.
         store: The id of the store that the turn lives in.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     session: str
@@ -386,6 +387,7 @@ class RunHooks(Value):
     decided: tuple[Decided, ...] = ()
     ended: tuple[str, ...] = ()
     store: str = ""
+    trace: str = ""
 
 
 class HookResult(Value):

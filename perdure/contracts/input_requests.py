@@ -153,6 +153,7 @@ class AskPeople(Value):
     Attributes:
         store: The id of the store that the turn lives in.
         decided: Decisions that no other activity writes; the log gets them before the calls run.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     session: str
@@ -161,6 +162,7 @@ class AskPeople(Value):
     requests: tuple[InputRequest, ...] = ()
     store: str = ""
     decided: tuple[DecidedRequest, ...] = ()
+    trace: str = ""
 
 
 def _is_deeper(value: JsonValue, levels: int) -> bool:

@@ -17,6 +17,12 @@ NOTIFY_PREFIX = "notify:"
 KNOCK = "Knock"
 """The workflow type of a schedule's message to a session."""
 
+SWEEP = "SweepRetention"
+"""The workflow type of a sweep of what is old."""
+
+RETENTION = "perdure-retention"
+"""The id of the schedule that sweeps, and who has erased what it sweeps."""
+
 SCHEDULE_PREFIX = "perdure:"
 """How the ids of our schedules begin; tenant and name follow."""
 
@@ -43,6 +49,7 @@ class Activity(StrEnum):
     CLOSE_AS_CANCELED = "close_as_canceled"
     DELIVER_WEBHOOK = "deliver_webhook"
     SEND_SCHEDULED = "send_scheduled"
+    SWEEP_RETENTION = "sweep_retention"
 
 
 TURN_CANCELLED = "the turn was cancelled, and its workflow closes as Canceled"
@@ -105,23 +112,52 @@ SEARCH_ATTRIBUTE_TYPES: dict[SearchAttribute, str] = {
 
 
 class Metric(StrEnum):
-    """Prometheus metrics of a worker, beside the Temporal SDK's own."""
+    """Prometheus metrics of a worker, beside the Temporal SDK's own; docs/metrics.md has what each says."""
 
+    BUILD_INFO = "perdure_build_info"
     TURNS_STARTED = "perdure_turns_started_total"
     TURNS_ENDED = "perdure_turns_ended_total"
+    TURNS_REFUSED = "perdure_turns_refused_total"
     TURN_SECONDS = "perdure_turn_seconds"
+    TURNS_RUNNING = "perdure_turns_running"
+    TURNS_QUEUED = "perdure_turns_queued"
+    TURNS_WAITING_FOR_SLOT = "perdure_turns_waiting_for_slot"
+    OLDEST_TURN_SECONDS = "perdure_oldest_turn_seconds"
+    OLDEST_QUEUED_SECONDS = "perdure_oldest_queued_seconds"
     STEPS = "perdure_steps_total"
     GENERATION_SECONDS = "perdure_generation_seconds"
     GENERATION_RETRIES = "perdure_generation_retries_total"
+    GENERATION_FAILURES = "perdure_generation_failures_total"
+    FALLBACKS = "perdure_fallbacks_total"
+    COMPACTIONS = "perdure_compactions_total"
     CALLS_WAITING = "perdure_model_calls_waiting"
     CALLS_PER_SECOND = "perdure_model_calls_per_second"
     TOKENS = "perdure_tokens_total"
     COST_USD = "perdure_cost_usd_total"
+    UNPRICED_CALLS = "perdure_unpriced_calls_total"
+    BUDGET_WARNINGS = "perdure_budget_warnings_total"
     TOOL_CALLS = "perdure_tool_calls_total"
     TOOL_SECONDS = "perdure_tool_seconds"
     TOOLS_ABANDONED = "perdure_tools_abandoned_total"
+    HOOK_CALLS = "perdure_hook_calls_total"
+    DELEGATES = "perdure_delegates_total"
+    MCP_SERVER_UP = "perdure_mcp_server_up"
+    MCP_CALL_SECONDS = "perdure_mcp_call_seconds"
+    MCP_RECONNECTS = "perdure_mcp_reconnects_total"
+    RECOVERIES = "perdure_recoveries_total"
     CANCEL_SECONDS = "perdure_cancel_seconds"
     HISTORY_BYTES = "perdure_history_bytes"
     STORE_SECONDS = "perdure_store_seconds"
+    STORE_BYTES = "perdure_store_bytes"
+    CODEC_FAILURES = "perdure_codec_failures_total"
+    INPUT_REQUESTS = "perdure_input_requests_total"
     WAITING_FOR_INPUT = "perdure_waiting_for_input"
     WAITING_SECONDS = "perdure_waiting_for_input_seconds"
+
+
+class GatewayMetric(StrEnum):
+    """Prometheus metrics of a gateway."""
+
+    REQUESTS = "perdure_http_requests_total"
+    SECONDS = "perdure_http_seconds"
+    STREAMS = "perdure_http_streams"

@@ -1,4 +1,4 @@
-"""Schedules: when a turn is started by the clock, of a new session each time or of one that is there."""
+"""Schedules: when the clock starts a turn, in a new session each time or in an existing one."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.turns import SESSION_ID_PATTERN, Label, Prompt, WhenBusy
 from perdure.contracts.values import JsonValue, PublicValue, Value
@@ -24,28 +25,30 @@ _CATCHUP = {"cron": timedelta(hours=1), "at": timedelta(days=1)}
 
 
 class ScheduleRequest(Value):
-    """A schedule as somebody asks for it: when, for whom, and what is said.
+    """A schedule to make: when it runs, for which agent or session, and with which message.
 
     Attributes:
-        id: Its name, unique in the tenant.
-        cron: When, again and again: five fields, as in ``0 7 * * 1-5``.
-        at: When, once; without an offset it is a time of ``timezone``.
-        timezone: Where the clock hangs, by its name in the tz database, such as ``Europe/Berlin``.
-        agent: For each run a new session of this agent,
-        session: or each run a message for this session.
-        prompt: What is said.
-        when_busy: What becomes of a run while the one before it works, or while the session is busy. ``queue``: it
-            waits, of new sessions at most one. ``reject``: it is left out. The others are for a session, and the same
-            as of a message that is sent to it.
-        model: Of a new session: another model, ``provider/model``.
-        max_steps: Of a new session: model calls of its turn.
-        budgets: Of a new session: what its turn may spend.
+        id: Id of the schedule, unique in the tenant.
+        cron: Runs repeatedly: five cron fields, as in ``0 7 * * 1-5``. Give either ``cron`` or ``at``.
+        at: Runs once, at this time; without an offset it is a time in ``timezone``.
+        timezone: Time zone of ``cron`` and ``at`` by its name in the tz database, such as ``Europe/Berlin``.
+        agent: Each run starts a new session of this agent. Give either ``agent`` or ``session``.
+        session: Each run sends the prompt to this session.
+        prompt: The message of each run.
+        when_busy: What a run does while the run before it or the session is busy. ``queue``: it waits; with ``agent``,
+            at most one run waits. ``reject``: it is skipped. The other values need a ``session`` and mean the same as
+            for ``client.send``.
+        model: With ``agent``: ``provider/model`` of the turns, instead of the agent's.
+        max_steps: With ``agent``: step limit of each turn.
+        budgets: With ``agent``: what each turn may spend.
+        priority: From 1, the most urgent, to 5, where work waits for workers; None is 3. With ``session`` it counts if
+            the message begins a Temporal run.
         context: Data for tools, hooks and instructions.
-        by: Who has made the schedule, as that person or service says.
-        jitter: Each run begins up to so much later.
-        catchup: After the Temporal server was away: runs that were missed by less than this are made up for. None is an
-            hour, and a day for ``at``.
-        paused: Whether it runs not for now.
+        by: Name of the person or service that made the schedule.
+        jitter: Each run begins up to this much later.
+        catchup: Runs that the Temporal server missed by less than this are made up for. None is an hour, and a day
+            for ``at``.
+        paused: Whether the schedule is made paused.
         note: For people.
     """
 
@@ -62,6 +65,7 @@ class ScheduleRequest(Value):
     model: Annotated[Label, Field(min_length=1)] | None = None
     max_steps: int | None = Field(default=None, ge=1, le=1_000_000)
     budgets: Budgets | None = None
+    priority: TurnPriority | None = None
     context: ContextData | None = None
     by: Label = ""
     jitter: timedelta = Field(default=timedelta(0), ge=timedelta(0), le=timedelta(days=1))
@@ -86,7 +90,7 @@ class ScheduleRequest(Value):
     @classmethod
     def _is_in_this_age(cls, at: datetime | None) -> datetime | None:
         if at is not None and not FIRST_YEAR <= at.year <= LAST_YEAR:
-            msg = f"the year {at.year} is none that a schedule can be for"
+            msg = f"a schedule cannot be for the year {at.year}; choose {FIRST_YEAR} to {LAST_YEAR}"
             raise ValueError(msg)
         return at
 
@@ -131,16 +135,16 @@ class ScheduleRequest(Value):
 
 
 class Schedule(PublicValue):
-    """A schedule as it stands.
+    """A schedule as it is now; fields without a line here are those of :class:`ScheduleRequest`.
 
     Attributes:
         tenant: On whose behalf its turns run.
-        jitter: Seconds.
-        catchup: Seconds.
-        next_at: Its next runs, the first ten.
-        runs: How many runs there were.
-        left_out: Runs that ``reject`` left out.
-        missed: Runs that were missed by more than ``catchup``.
+        jitter: In seconds.
+        catchup: In seconds.
+        next_at: Times of its next runs, at most ten.
+        runs: Number of runs so far.
+        left_out: Number of runs skipped by ``reject``.
+        missed: Number of runs missed by more than ``catchup``.
     """
 
     id: str
@@ -155,6 +159,7 @@ class Schedule(PublicValue):
     model: str | None = None
     max_steps: int | None = None
     budgets: Budgets | None = None
+    priority: int | None = None
     context: dict[str, JsonValue] | None = None
     by: str = ""
     jitter: float = 0.0
@@ -171,10 +176,10 @@ class ScheduleRun(PublicValue):
     """One run of a schedule.
 
     Attributes:
-        session: The session that it started or said something to.
-        turn: The number of its turn; None while its message waits, or if it never had one.
+        session: Id of the session that the run started, or sent its message to.
+        turn: Number of its turn; None while the message is queued, or if it never got a turn.
         state: ``rejected`` if the session was busy; ``failed`` if the turn could not be started.
-        error: Of a run that failed, or whose turn did.
+        error: Error of a run that failed, or of its turn.
     """
 
     schedule: str
@@ -192,8 +197,9 @@ class Knock(Value):
     """The input of the workflow ``Knock``: a message that a schedule sends to a session.
 
     Attributes:
-        tenant: Whose the session must be.
-        store: The id of the store that has the session.
+        priority: Priority of the Temporal run that the message begins, if it begins one.
+        tenant: Tenant that the session must belong to.
+        store: Id of the store that has the session.
     """
 
     session: str
@@ -201,15 +207,16 @@ class Knock(Value):
     when_busy: WhenBusy = "queue"
     context: dict[str, JsonValue] | None = None
     by: str = ""
+    priority: int | None = None
     tenant: str = ""
     store: str = ""
 
 
 class Knocked(PublicValue):
-    """What came of a knock.
+    """The result of a knock.
 
     Attributes:
-        turn: The turn that takes the message; None if the session was busy and it was left out.
+        turn: Number of the turn that takes the message; None if the session was busy and ``reject`` dropped it.
     """
 
     turn: int | None

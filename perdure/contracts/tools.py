@@ -140,6 +140,7 @@ class CallSite(Value):
     Attributes:
         definition: The hash of the agent's frozen definition.
         approval: Who allowed the call, if it needed an approval.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     session: str
@@ -148,6 +149,7 @@ class CallSite(Value):
     call_id: str
     definition: str
     approval: InputReceipt | None = None
+    trace: str = ""
 
 
 class Delegated(CallSite):

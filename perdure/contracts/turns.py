@@ -23,6 +23,7 @@ from perdure.contracts.input_requests import InputRequest, Reply
 from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
+from perdure.contracts.traces import Traceparent
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, PublicValue, Value, refuse_unknown_fields
 from perdure.contracts.waits import Pause, TurnWait
@@ -131,11 +132,12 @@ _STATUSES = {
 
 
 class RunState(StrEnum):
-    """The value of the search attribute ``PerdureState``."""
+    """The value of the search attribute ``PerdureState``; ``queued``, before a turn opens, stands in lists only."""
 
     RUNNING = "running"
     WAITING_FOR_INPUT = "waiting_for_input"
     PAUSED = "paused"
+    QUEUED = "queued"
     ENDED = "ended"
 
 
@@ -158,6 +160,7 @@ class SendRequest(Value):
         parts: The images and files that come with it; perdure's client has put them into the store.
         context: Context of the next turn, in place of the session's.
         by: The sender.
+        traceparent: The sender's W3C trace context, for the spans of the turn that the message begins.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -168,6 +171,7 @@ class SendRequest(Value):
     parts: Parts = parts_field()
     context: ContextData | None = None
     by: Label = ""
+    traceparent: Traceparent = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -247,8 +251,8 @@ class TurnRequest(Value):
             no message of the conversation.
         reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
             The prompt is then no message of the conversation.
-        store: The id of the store that has the session: a worker that looks at another one leaves the turn. A turn
-            that starts another names it; empty is any store.
+        store: The id of the store that has the session: a worker that looks at another one leaves the turn.
+        traceparent: The starter's W3C trace context, under which the turn's spans hang.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -274,6 +278,7 @@ class TurnRequest(Value):
     compact: bool = False
     reply: Reply | None = None
     store: Label = ""
+    traceparent: Traceparent = ""
 
     @field_validator("prompt")
     @classmethod
@@ -377,12 +382,14 @@ class OpenTurn(Value):
 
     Attributes:
         run_started_at: Start of this Temporal run; an older run may not close the turn of a newer one.
+        stopped: Whether the turn is stopped already: it opens to be recorded as that, and needs no slot.
     """
 
     session: str
     request: Continuation
     request_id: str
     run_started_at: datetime
+    stopped: bool = False
 
 
 class StoredOpening(Value):
@@ -415,20 +422,24 @@ class OpenedTurn(StoredOpening):
     Attributes:
         search_attributes: Whether the cluster knows our search attributes, so that they can be set.
         fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
+        moves: Whether the turn, bound to a version of the workers, moves to another one by a rotation.
         last_turn: The number of the session's last turn, if that turn is a later one.
         asking: For a turn that a reply starts: the calls that wait for a person; ``call_ids`` names all of the answer.
         expires_at: Time until which the waiting approvals can be given.
         tenant: The tenant of the turn, if the request names none.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     policy: TurnPolicy
     search_attributes: bool = False
     fails_workflow: bool = False
+    moves: bool = False
     last_turn: int = 0
     asking: tuple[PlannedCall, ...] = ()
     call_ids: tuple[str, ...] = ()
     expires_at: datetime | None = None
     tenant: str = ""
+    trace: str = ""
 
 
 class Refusal(Value):
@@ -581,10 +592,7 @@ class TurnStatus(PublicValue):
 
 
 class BudgetStatus(PublicValue):
-    """The result of the query ``budget`` and of the update ``extend``: limits, and the use that counts against them.
-
-    With budgets over the whole session, the use of its earlier turns counts too.
-    """
+    """The result of the query ``budget`` and of the update ``extend``: limits, and the use that counts against them."""
 
     max_steps: int
     steps: int

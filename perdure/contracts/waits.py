@@ -47,6 +47,7 @@ class Cause(StrEnum):
     MCP_STATE = "mcp_state"
     PROVIDER = "provider"
     PACE = "pace"
+    QUEUED = "queued"
     OPENING = "opening"
     COMPACTION = "compaction"
     PERSON = "person"
@@ -132,10 +133,8 @@ class TurnWait(Value):
 
     def to_brief(self, now: datetime) -> str:
         """The wait in a few words, for a line that says more than that."""
-        return f"waits{self._since(now)}: {self.text}"
-
-    def _since(self, now: datetime) -> str:
-        return "" if self.since is None else f" since {duration(now - self.since)}"
+        waits = "waits" if self.since is None else f"has waited {duration(now - self.since)}"
+        return f"{waits}: {self.text}"
 
     def _next(self, now: datetime) -> str:
         parts = [] if self.attempt is None else [f"attempt {self.attempt}"]

@@ -1,4 +1,4 @@
-"""Webhooks: which events an address is told of, what it is sent, and which addresses a worker may send to at all."""
+"""Webhooks: which events go to an address, what a message holds, and which addresses a worker may send to at all."""
 
 import json
 import re
@@ -26,12 +26,12 @@ EVERYWHERE = "*"
 
 
 class WebhookEvent(StrEnum):
-    """What an address can be told of."""
+    """Events of turns that a webhook can get."""
 
     WAITING = "waiting"
     """A turn waits for a person."""
     ENDED = "ended"
-    """A turn has ended. That of a delegate is none of its own: its caller's is."""
+    """A turn has ended. A delegate's turn has no event of its own; its caller's has."""
 
 
 def _in_order(events: tuple[WebhookEvent, ...]) -> tuple[WebhookEvent, ...]:
@@ -39,14 +39,14 @@ def _in_order(events: tuple[WebhookEvent, ...]) -> tuple[WebhookEvent, ...]:
 
 
 class WebhookRequest(Value):
-    """A subscription as somebody asks for it.
+    """A webhook to add.
 
     Attributes:
-        url: Where to; the worker's ``PERDURE_WEBHOOK_ALLOW`` says which addresses it may use.
-        events: What of.
-        tenant: Only turns of this tenant; empty for those without one.
-        agents: Only turns of these agents; empty for all.
-        session: Only turns of this session.
+        url: Address of the receiver; the worker's ``PERDURE_WEBHOOK_ALLOW`` must allow its host.
+        events: Events to send; both by default.
+        tenant: Only turns of this tenant; empty means turns without a tenant.
+        agents: Only turns of these agents; empty means all.
+        session: Only turns of this session; None means all.
     """
 
     url: str = Field(min_length=1, max_length=LONGEST_URL)
@@ -59,12 +59,12 @@ class WebhookRequest(Value):
 
 
 class Webhook(PublicValue):
-    """A subscription. Its secret is in the store alone.
+    """A webhook. Its secret is in the store only.
 
     Attributes:
-        id: Its name.
-        paused: Whether it is told nothing for now. What happens meanwhile is not told later.
-        pause_reason: Why it is paused, if not somebody has done it.
+        id: ``wh_`` and 16 hexadecimal digits.
+        paused: Whether it gets no events for now. Events that happen meanwhile are never sent.
+        pause_reason: Why perdure has paused it; empty if a person did.
     """
 
     id: str
@@ -87,10 +87,10 @@ class Webhook(PublicValue):
 
 
 class NewWebhook(Webhook):
-    """A subscription that was made, or whose secret was exchanged, just now.
+    """A webhook that was just added, or that just got a new secret.
 
     Attributes:
-        secret: Key of the signatures, in the form of Standard Webhooks (``whsec_…``). It is shown this once.
+        secret: Key of the signatures, in the form of Standard Webhooks (``whsec_…``). It is shown only here.
     """
 
     secret: str = Field(repr=False)
@@ -132,14 +132,14 @@ class Notify(Value):
 
 
 class Delivery(PublicValue):
-    """How the delivery of one message stands.
+    """The delivery of one message to one webhook.
 
     Attributes:
-        message: The id of the message.
+        message: Id of the message.
         state: ``delivering`` while it is tried, for up to three days.
-        attempts: How often it was sent; None where Temporal no longer says.
-        next_at: When it is sent again.
-        error: What the last attempt came to.
+        attempts: Number of attempts; None where Temporal no longer says.
+        next_at: Time of the next attempt.
+        error: Why the last attempt failed.
     """
 
     webhook: str

@@ -34,16 +34,16 @@ MAX_TOOL_ERRORS_IN_ROW = 10
 """With ``on_tool_error: feed_back``, this number of answers in a row whose tool calls all fail ends the turn."""
 
 MAX_RESULTS = 256 * 1024
-"""Size of all lists of todos in the results of one answer; earlier ones are left out, the last is always there."""
+"""Bytes of all todo lists in the results of one answer. Beyond it earlier lists are left out, never the last."""
 
 LATER = "done; the whole list stands in the result of the last of these calls"
-"""What the model reads in place of such a list."""
+"""What the model reads in place of a list that was left out."""
 
 _CALL: TypeAdapter[BuiltinCall] = TypeAdapter(BuiltinCall)
 
 
 class _NotDoneError(ValueError):
-    """A call asks for what cannot be done; nothing has changed, and the message is for the model."""
+    """A call about todos cannot be carried out, and changes nothing; the message is for the model."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def _call_tool(state: TurnState, call: PlannedCall) -> CallTool:
     return CallTool(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=state.step,
         call_id=call.call_id,
@@ -129,7 +130,7 @@ def _errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome], *, counted
 
 
 def _delegate_errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome]) -> ErrorsInRow:
-    """Delegates of an answer count as one call, which ends with the last of them. Refused ones do not count."""
+    """All delegates of an answer count as one call, once the last of them has ended. Refused ones do not count."""
     _, later = delegates.next_batch(state)
     return _errors_in_row(state, outcomes, counted=bool(outcomes) and not later)
 
@@ -196,9 +197,9 @@ def uses_of(state: TurnState, call: PlannedCall) -> Wanted:
 
 
 def withdraw(state: TurnState, why: str) -> TurnState:
-    """The state with an error for each call that has not run. They use up no budget.
+    """The state with an error that says ``why`` for each call that has not run, and their budgets given back.
 
-    Calls that stood open when the turn began were paid for by the turn before.
+    At step 0 nothing is given back: the calls are of the turn before, and were charged to it.
     """
     unrun = (*state.calls.pending, *state.calls.asking, *state.calls.own)
     spent = state.spent
@@ -216,12 +217,12 @@ def withdraw(state: TurnState, why: str) -> TurnState:
 
 
 def plan(tool: ToolDeclaration, call: PlannedCall, shown: str) -> PlannedCall:
-    """The call with its arguments, or rejected if these do not fit; for activities.
+    """The call with its parsed arguments, or rejected if these do not fit. For activities.
 
     Args:
-        tool: The tool; nothing is done with one that has a body.
-        call: The call as it was considered.
-        shown: The arguments without what is masked: they stand in the history.
+        tool: The tool. Only calls of built-in tools, which the workflow carries out, are parsed here.
+        call: The call as planned so far.
+        shown: The arguments as JSON with secrets masked, since they go into the history.
     """
     if tool.builtin is None or call.rejected is not None:
         return call
@@ -255,7 +256,7 @@ def own_uses_of(call: PlannedCall) -> Wanted | None:
 
 
 def carry_out(state: TurnState) -> TurnState:
-    """Carry out the workflow's own calls, and end the turn by an unknown tool, as far as it is time for that."""
+    """Carry out the workflow's own calls that are due; end the turn if the model called an unknown tool."""
     return _end_by_unknown_tool(_carry_out_own(state))
 
 
@@ -281,7 +282,7 @@ def _end_by_unknown_tool(state: TurnState) -> TurnState:
 
 
 def _with_todos(state: TurnState) -> TurnState:
-    """The calls about todos, in the model's order."""
+    """Carry out the calls about todos, in the model's order."""
     todos, outcomes = state.todos, list[ToolOutcome]()
     mine = [call for call in state.calls.own if isinstance(call.builtin, ChangeTodos | ClearTodos)]
     for call in mine:
@@ -333,7 +334,7 @@ def list_todos(todos: Sequence[Todo], *, only_open: bool = False) -> str:
 
 
 def _with_completion(state: TurnState) -> TurnState:
-    """The calls that may end the turn, in the model's order. Every other call has its result."""
+    """Carry out the calls that may end the turn, in the model's order. Every other call has its result by now."""
     outcomes: list[ToolOutcome] = []
     ending, completing = state.ending, state.completing
     is_open = any(not todo.completed for todo in state.todos)
@@ -352,7 +353,7 @@ def _with_completion(state: TurnState) -> TurnState:
 
 
 def outcomes_of_unrun(calls: Calls) -> tuple[ToolOutcome, ...]:
-    """The outcomes of the workflow's own calls in a turn that ends, or stops for people, before it was their time."""
+    """Errors for the workflow's own calls in a turn that ends, or stops for people, before they were due."""
     said = "Operation aborted: the turn ended before {}, call it again when the work is done"
     return tuple(_error(call, ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in calls.own)
 
@@ -372,7 +373,7 @@ def _error(call: PlannedCall, code: ReasonCode, message: str) -> ToolOutcome:
 
 
 def unknown_tool_error(state: TurnState, generation: Generation) -> ErrorDetail | None:
-    """The error of a turn that an unknown tool ends; None if none was called, or the model is to go on."""
+    """The error of a turn that an unknown tool ends; None if none was called, or the agent lets the model go on."""
     if state.policy.on_unknown_tool != "abort":
         return None
     errors = (call.rejected for call in generation.calls if call.rejected is not None)

@@ -16,7 +16,7 @@ from perdure.engine.state import Ending, Tally, TurnState
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a condition may look at."""
+    """All that a condition may look at. ``elapsed`` leaves out waits for people, and pauses."""
 
     tally: Tally
     steps: int
@@ -25,10 +25,10 @@ class Facts:
 
 
 def judge_step(state: TurnState, now: datetime) -> TurnState:
-    """End the turn if a stop condition holds. Once for each step, when all of its calls have results.
+    """End the turn if a stop condition holds. To be called once for each step, when all of its calls have results.
 
-    A condition that holds also finishes a turn that the model's text has ended. If a tool's error has ended the turn,
-    only a condition on errors of tools does.
+    If the model's text has ended the turn, a condition that holds replaces that ending. If a tool's error has ended
+    it, only a condition on errors of tools does.
     """
     if not state.policy.stop_conditions or not state.step:
         return state
@@ -40,13 +40,13 @@ def judge_step(state: TurnState, now: datetime) -> TurnState:
 
 
 def facts_of(state: TurnState, now: datetime) -> Facts:
-    """What conditions may look at."""
+    """The facts of the turn at this moment."""
     elapsed = now - state.origin.started_at - state.waited
     return Facts(tally=state.tally, steps=state.step, spent=state.own_spent, elapsed=elapsed)
 
 
 def _first_met(state: TurnState, facts: Facts) -> AnyCondition | None:
-    """The first condition that holds and may finish the turn, whatever stands before it."""
+    """The first condition that holds and may finish the turn, by the rules of :func:`judge_step`."""
     known, ending = state.policy.stop_conditions, state.ending
     if ending is None or ending.is_finish:
         is_free = ending is None or ending.stopped_by is None
@@ -60,19 +60,19 @@ def _first_met(state: TurnState, facts: Facts) -> AnyCondition | None:
 def find_holding(
     conditions: tuple[AnyCondition, ...], facts: Facts, known: tuple[AnyCondition, ...] | None = None
 ) -> AnyCondition | None:
-    """The first condition that holds; ``known`` are all that were looked for in texts, if they are more."""
+    """The first condition that holds; ``known`` as in :func:`holds`, if they are more."""
     known = conditions if known is None else known
     return next((condition for condition in conditions if holds(condition, facts, known)), None)
 
 
 def holds(condition: AnyCondition, facts: Facts, known: tuple[AnyCondition, ...]) -> bool:
-    """Whether a condition holds, which is one of those that are known."""
+    """Whether a condition holds. It is one of ``known``, whose text conditions the tally's ``matched`` counts."""
     texts = text_conditions(known)
     return _holds(condition, facts, [texts[place] for place in facts.tally.matched])
 
 
 def holds_by_an_error(condition: AnyCondition, facts: Facts, known: tuple[AnyCondition, ...]) -> bool:
-    """Whether a condition holds because a tool failed: by itself, or by a part of it that does."""
+    """Whether a condition holds and is one on failed tools, or has a part that is and holds."""
     if not holds(condition, facts, known):
         return False
     if isinstance(condition, conditions.AllOf | conditions.AnyOf):
@@ -127,7 +127,7 @@ _RULES: dict[type[Condition], Rule] = {
     conditions.NoNewToolUsed: lambda condition, facts: facts.tally.steps_without_new >= condition.steps,
     conditions.NoToolCalls: lambda condition, facts: facts.tally.steps_without_call >= condition.steps,
 }
-"""What each condition that counts something means."""
+"""The rule of each condition without parts and texts."""
 
 
 def _tokens(usage: Usage, mode: conditions.Tokens) -> int:

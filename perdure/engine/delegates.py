@@ -1,4 +1,4 @@
-"""Delegates of a turn: which calls are theirs, what each may use, what their ends change."""
+"""Delegates of a turn: which calls they carry out, what each may spend, and what their ends change."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class StartDelegate:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDelegates:
-    """Have these calls carried out by delegates, in parallel. Too little was left for the refused ones."""
+    """Have delegates carry out these calls, in parallel. For the refused ones too little of the budget was left."""
 
     starts: tuple[StartDelegate, ...] = ()
     refused: tuple[ToolOutcome, ...] = ()
@@ -69,7 +69,7 @@ class AwaitDelegates:
 
 
 def plan(tool: ToolDeclaration, call: PlannedCall, raw: str) -> PlannedCall:
-    """The call, with whether it is to work in the background; for activities, which have the raw arguments."""
+    """The call, marked if its raw arguments ask for the background. For activities: only they have raw arguments."""
     if tool.delegate is None or not tool.delegate.background or call.rejected is not None:
         return call
     try:
@@ -80,13 +80,13 @@ def plan(tool: ToolDeclaration, call: PlannedCall, raw: str) -> PlannedCall:
 
 
 def settings_of(policy: TurnPolicy, call: PlannedCall) -> DelegateSettings | None:
-    """What the called tool is as a delegate; None if it is none."""
+    """The delegate settings of the called tool; None if the tool is no delegate."""
     tool = policy.tools.get(call.tool)
     return None if tool is None else tool.delegate
 
 
 def uses_of(policy: TurnPolicy, call: PlannedCall) -> Wanted:
-    """The budgets that a call of the model uses up. A delegate's call also counts as a behaviour, one level deeper."""
+    """The budgets that a call of the model uses up. A delegate's also uses up ``behavior_calls`` and one level."""
     settings = settings_of(policy, call)
     if settings is None:
         return Wanted(tool=call.tool)
@@ -114,7 +114,7 @@ def withdraw(calls: Sequence[PlannedCall]) -> tuple[ToolOutcome, ...]:
 
 
 def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelegates:
-    """Start as many delegates as can each have a share of what is left that pays for a generation."""
+    """Start delegates, in order, as long as the share of each still pays for a generation; refuse the others."""
     left = state.policy.max_steps - state.step - state.taken.delegated_steps
     count, why = len(calls), None
     while count and (refusal := _refusal(state, calls[:count], left)) is not None:
@@ -131,10 +131,10 @@ def _parts(calls: Sequence[PlannedCall]) -> int:
 
 
 def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> ErrorDetail | None:
-    """Why the last of the calls cannot be carried out beside the others.
+    """Why the last of the calls cannot start beside the others; None if it can.
 
-    What a delegate's first call may cost is reckoned, so that many shares are not all too small for one: a single
-    delegate starts all the same, and finds out.
+    Each share must pay for its delegate's first model call (``first_call_usd``), or all would be too small to use.
+    A single delegate starts all the same: its own model call is then refused.
     """
     budgets, count = state.policy.budgets, _parts(calls)
     error = _too_little(budgets, state.taken, left, count)
@@ -149,7 +149,7 @@ def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> Error
 
 
 def _too_little(budgets: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
-    """Why so many delegates at once would not each have enough for one generation."""
+    """Why ``count`` equal shares do not each pay for a generation; None if they do. ``left`` are the turn's steps."""
     if left < count:
         message = (
             f"{max(0, left)} of the turn's steps are left, which is too little for this delegate; it did not start"
@@ -182,6 +182,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         spawns=settings.spawns,
         approval=call.approval,
         background=call.background,
+        trace=origin.trace,
     )
     request = Continuation(
         agent=settings.agent or state.policy.agent,
@@ -199,10 +200,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
 
 
 def charge(state: TurnState, action: CallDelegates, ended: Sequence[End]) -> TurnState:
-    """The state with what delegates have used, and with those that work in the background from now on.
-
-    A turn that was stopped meanwhile is charged too.
-    """
+    """The state charged for delegates that have ended, and with those that work in the background from now on."""
     began = [_granted(start) for start, end in zip(action.starts, ended, strict=True) if end is None]
     state = replace(state, background=(*state.background, *began)) if began else state
     return _charge(state, ended)
@@ -217,7 +215,7 @@ def _charge(state: TurnState, ended: Sequence[End]) -> TurnState:
 
 
 def _granted(start: StartDelegate) -> BackgroundDelegate:
-    """A delegate that works in the background, with all that it was granted."""
+    """A delegate that begins to work in the background, with its whole grant."""
     budgets = start.request.budgets or Budgets()
     return BackgroundDelegate(
         session=start.session,
@@ -231,7 +229,7 @@ def _granted(start: StartDelegate) -> BackgroundDelegate:
 
 
 def mark_ended(state: TurnState, session: str, end: TurnResult | ErrorDetail) -> TurnState:
-    """A background delegate has ended: the turn is charged for it, once, and gets back what it did not use."""
+    """A background delegate has ended: the turn is charged what it spent, and gets back the rest of its grant."""
     background = tuple(
         _ended(delegate, end) if delegate.session == session else delegate for delegate in state.background
     )
@@ -327,6 +325,7 @@ def collect(state: TurnState, action: AwaitDelegates) -> CollectDelegates:
             for delegate in (known[session] for session in action.sessions)
         ),
         approval=call.approval,
+        trace=state.origin.trace,
     )
 
 
@@ -339,7 +338,10 @@ def error_to_propagate(state: TurnState) -> ErrorDetail | None:
 
 
 def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
-    """What a delegate's end is for its caller. A turn that was committed has recorded its result there itself."""
+    """The outcome of the call that a delegate carried out.
+
+    ``recorded`` is true for a delegate whose turn was committed: the commit wrote the caller's result too.
+    """
     call = start.call
     if ended is None:
         return _first_result(start)
@@ -356,12 +358,16 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
 
 def _lost(tool: str, session: str, ended: TurnResult | ErrorDetail) -> str:
     """Why a delegate has no result of its own."""
-    why = ended.message if isinstance(ended, ErrorDetail) else f"could not begin: {ended.error}"
+    if isinstance(ended, ErrorDetail):
+        why = ended.message
+    else:
+        code = f", {ended.reason_code}" if ended.reason_code else ""
+        why = f"could not begin{code}: {ended.error}"
     return f"{tool} {why} (session {session})"
 
 
 def _first_result(start: StartDelegate) -> ToolOutcome:
-    """The first result of a call that is worked on in the background."""
+    """What the model reads as soon as a delegate works in the background."""
     call = start.call
     text: dict[str, JsonValue] = {
         "session": start.session,
@@ -378,7 +384,7 @@ def _first_result(start: StartDelegate) -> ToolOutcome:
 
 
 def failure_of(tool: str, ended: TurnResult) -> ErrorDetail | None:
-    """The error that a delegate's end is for its caller; None if it finished."""
+    """The error that the caller's model reads of a delegate that did not finish; None if it finished."""
     if ended.stop_reason is StopReason.FINISHED:
         return None
     why = f", {ended.reason_code}" if ended.reason_code else ""

@@ -1,4 +1,4 @@
-"""A model call of a turn: what it is asked, and what its answer, its failure or a compaction changes."""
+"""The model calls of a turn: their requests, and what an answer, a failure or a compaction changes."""
 
 from dataclasses import dataclass
 
@@ -16,17 +16,18 @@ GROWTH_BEFORE_COMPACTION = 1.1
 
 @dataclass(frozen=True)
 class Failed:
-    """A call that failed for good, and what it has cost."""
+    """An activity that failed for good, and what its tries have cost."""
 
     error: ErrorDetail
     paid: Paid = Paid()
 
 
 def generate(state: TurnState, mail: Mailbox) -> Generate:
-    """The next model call."""
+    """The request of the next model call."""
     return Generate(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=state.step + 1,
         parent=state.tip,
@@ -51,7 +52,10 @@ def _is_compacted(state: TurnState) -> bool:
 
 
 def with_answer(state: TurnState, answer: Generation) -> TurnState:
-    """The model has answered: its calls are to run, or its text ends the turn. Or it is told of a failed model call."""
+    """The state after an answer: its calls are to run, or its text ends the turn.
+
+    In place of an answer the generation may be a failed model call that the model is told of (``is_told_failure``).
+    """
     failed, cut = answer.is_told_failure, answer.finish_reason == CUT_OFF
     budgets = state.policy.budgets
     spent = state.spent.with_call(answer.usage, answer.cost_usd).with_failed(answer.failed)
@@ -119,7 +123,7 @@ def with_failure(state: TurnState, failed: Failed) -> TurnState:
 
 
 def _without_help(state: TurnState, error: ErrorDetail) -> TurnState:
-    """The end of a turn by a failed model call. A call that was not affordable waits for delegates that still work."""
+    """The failure ends the turn; but a call that was not affordable waits for delegates that still work."""
     if error.code == ReasonCode.BUDGET_COST and state.running:
         return replace(state, short=True)
     reason = StopReason.BUDGET_EXHAUSTED if limits.is_exhausted(error.code) else StopReason.ERROR
@@ -144,10 +148,11 @@ def _is_only_compacting(state: TurnState) -> bool:
 
 
 def compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
-    """Make room for the next generation."""
+    """The request of a compaction before the next generation."""
     return Compact(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=state.step + 1,
         parent=state.tip,
@@ -161,7 +166,10 @@ def compact(state: TurnState, trigger: CompactionTrigger) -> Compact:
 
 
 def with_compaction(state: TurnState, outcome: Compacted | Failed) -> TurnState:
-    """The conversation is shorter now. Or it is not, which ends the turn only if there was no room for more."""
+    """The state after a compaction. A failed one ends the turn only if the model had refused the long context.
+
+    It also ends a turn that only compacts.
+    """
     paid = outcome.failed if isinstance(outcome, Compacted) else outcome.paid
     state = limits.charge(state, state.spent.with_failed(paid))
     overflow = state.context.overflow

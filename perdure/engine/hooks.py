@@ -32,10 +32,10 @@ from perdure.engine import calls, conditions, delegates, limits
 from perdure.engine.state import Ending, HookState, Request, TurnState
 
 MAX_RETRIES_IN_ROW = 10
-"""With so many retries in a row hooks get no other one: the turn ends."""
+"""Retries in a row that hooks may ask for; the next one ends the turn with an error."""
 
 GO_ON = "Go on."
-"""What the model is told if a hook has the turn go on behind a text, and says nothing: a model answers somebody."""
+"""The model's next message if a hook continues a turn that the model's text had ended, and gives no text of its own."""
 
 _PRIORITY: dict[type[Reaction], int] = {Finish: 0, Fail: 1, Retry: 2, RetryWithFeedback: 2, Continue: 3}
 
@@ -45,12 +45,12 @@ Tools = frozenset[str]
 
 @dataclass(frozen=True)
 class Arrival:
-    """A turn has come to a boundary.
+    """A turn at a boundary.
 
     Attributes:
         happened: The events that the workflow knows of, each with the tools it is about.
         decided: The decision events that hooks receive here.
-        ended: The calls of background delegates of whose ends hooks hear here.
+        ended: Calls of background delegates whose ends hooks receive here.
     """
 
     at: Boundary
@@ -103,7 +103,7 @@ def _ending_by(hook: str, reaction: AnyReaction, retries: int) -> Ending | None:
 
 
 def end(state: TurnState, ending: Ending, why: str) -> TurnState:
-    """The state of a turn that ends; calls that have not run do not."""
+    """The state with this ending; each call that has not run gets an error that says ``why``."""
     return replace(calls.withdraw(state, why), ending=ending)
 
 
@@ -118,14 +118,14 @@ def takes_back(state: TurnState, at: Boundary, reaction: AnyReaction) -> bool:
 
 
 def _ask_again(state: TurnState, reaction: AnyReaction) -> TurnState:
-    """The model is asked again after its call has failed. That is another step, so that its limit bounds it."""
+    """Ask the model again after its call has failed. This counts as a step, so that ``max_steps`` bounds it."""
     known = state.hooks.said
     said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
     return replace(state, step=state.step + 1, ending=None, hooks=replace(state.hooks, said=said))
 
 
 def _take_back(state: TurnState, hook: str, reaction: AnyReaction) -> TurnState:
-    """The conversation goes on from before the step. What its calls have done stays done, and in the ledger."""
+    """Go on from before the step. Effects of its calls remain, and their ledger rows too."""
     request = state.hooks.request
     assert request is not None, "an answer was given"  # noqa: S101 - narrows the type
     state = calls.withdraw(state, f"hook {hook} has taken the answer back; it did not run")
@@ -148,11 +148,13 @@ def _go_on(state: TurnState, reaction: AnyReaction) -> TurnState:
 
 
 _KNOWN = frozenset(get_args(RuleEvent))
+"""Events that the engine can see itself; all others stand in the event log only."""
+
 _OF_TOOLS = frozenset({"tool_end", "tool_error"})
 
 
 def with_answer(state: TurnState, action: Generate, answer: Generation) -> TurnState:
-    """The state after the model has answered: what hooks may look at, and take back."""
+    """The state with what hooks need of an answer: its tools, and the request to restore if they take it back."""
     request = Request(
         parent=action.parent,
         call_ids=action.call_ids,
@@ -164,9 +166,9 @@ def with_answer(state: TurnState, action: Generate, answer: Generation) -> TurnS
 
 
 def arrive(state: TurnState, at: Boundary, answer: Generation | None = None) -> Arrival:
-    """What has happened at a boundary; ``answer`` is the model's, at the boundary ``generation``.
+    """Come to a boundary; ``answer`` is the model's, at the boundary ``generation`` only.
 
-    At ``generation`` and ``step`` each event is looked for; at the other boundaries all of their events have happened.
+    At ``generation`` and ``step`` each event is looked for; at any other boundary all of its events have happened.
     """
     none = Tools()
     if at == "generation" and answer is not None:
@@ -200,6 +202,7 @@ def request_calls(state: TurnState, arrival: Arrival, names: tuple[str, ...]) ->
     return RunHooks(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=state.step + (at == "error"),  # the step that was not made
         tip=state.tip,
@@ -247,7 +250,7 @@ def leave(state: TurnState, arrival: Arrival, *, goes_on: bool) -> TurnState:
 
 
 def _no_more(state: TurnState, hook: str) -> ErrorDetail | None:
-    """The error of a turn that has no call of a hook left."""
+    """The error that ends the turn if its budget has no call of this hook left; None if it has."""
     wanted = limits.Wanted(tool=hook, uses=("behavior_calls",))
     _, _, ending = limits.admit(state.policy.budgets, state.spent, [wanted])
     return ending
@@ -259,7 +262,10 @@ def with_failure(state: TurnState, error: ErrorDetail) -> TurnState:
 
 
 def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: datetime) -> RunHooks | None:
-    """The hooks to call with the end of a turn that was committed; None if there are none. They change nothing."""
+    """The request to call the hooks of a committed turn's end, with events not heard before; None without such hooks.
+
+    Their reactions change nothing.
+    """
     unheard, ended = state.hooks.unheard, state.hooks.ended
     left = {*(decided.event.type for decided in unheard), *(OF_DELEGATES if ended else ())}
     names = tuple(
@@ -274,6 +280,7 @@ def at_the_end(state: TurnState, commit: CommitTurn, result: TurnResult, now: da
     return RunHooks(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=result.steps,  # one more than the workflow knows of, where a stop came with an answer
         tip=commit.tip,
@@ -308,8 +315,8 @@ def _used_up(hook: HookRule | HookDeclaration, known: HookState) -> bool:
 
 
 def _is_for(hook: HookRule | HookDeclaration, event: str, happened: Mapping[str, Tools]) -> bool:
-    """Whether the hook is for the event, and the event has happened. Of some events only the event log knows."""
-    if event not in _KNOWN:
+    """Whether the hook is for the event, and the event may have happened."""
+    if event not in _KNOWN:  # the activity looks into the event log
         return True
     return event in happened and (event not in _OF_TOOLS or any(map(hook.is_about, happened[event])))
 

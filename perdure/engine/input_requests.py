@@ -34,11 +34,11 @@ class WaitForPeople:
 
 
 class ReplyError(ValueError):
-    """A reply cannot be taken; the message says why, and what would do."""
+    """A reply cannot be taken; the message says why, and what would be accepted."""
 
 
 class TooEarlyError(ReplyError):
-    """A reply cannot be taken yet: people are about to be asked, or the turn is just stopping for it."""
+    """A reply cannot be taken yet: people are about to be asked, or the turn is just stopping to wait for it."""
 
 
 def input_requests(state: TurnState) -> tuple[InputRequest, ...]:
@@ -73,6 +73,7 @@ def _ask_people(
     return AskPeople(
         session=state.origin.session,
         store=state.origin.store,
+        trace=state.origin.trace,
         turn=state.origin.turn,
         step=state.step,
         requests=requests,
@@ -81,9 +82,10 @@ def _ask_people(
 
 
 def tell_decided(before: TurnState, after: TurnState) -> AskPeople | None:
-    """The decisions that :func:`apply_replies` took and that readers would not see until a call runs; None without any.
+    """The decisions of :func:`apply_replies` to write into the event log now; None if there are none.
 
-    A call may wait long for a worker that has its tool. The next generation writes what it reads by itself.
+    They are written at once because an approved call may wait long for a worker that has its tool. If no call is left
+    to run or to ask about, the next ``generate`` writes them.
     """
     if not after.calls.pending and not after.calls.asking:
         return None
@@ -99,9 +101,9 @@ def tell_decided(before: TurnState, after: TurnState) -> AskPeople | None:
 
 
 def apply_replies(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnState, Mailbox]:
-    """The state with every reply taken out of the mailbox, and what was not approved in time refused.
+    """Apply every reply in the mailbox to its call, and refuse calls that were not approved in time.
 
-    Nothing is applied before the other calls of the answer have run, and once the turn is ending.
+    Nothing is applied before the other calls of the answer have run, nor once the turn is ending.
     """
     if state.calls.pending or state.ending is not None or not state.calls.asking:
         return state, mail
@@ -121,13 +123,13 @@ def apply_replies(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnS
             approved.append(replace(call, approval=_receipt(mail, reply)))
         else:
             decided.append(_outcome(call, reply, _receipt(mail, reply)))
-    calls = replace(state.calls.to_run(approved), asking=tuple(asking), expires_at=expires_at)
+    calls = replace(state.calls.with_approved(approved), asking=tuple(asking), expires_at=expires_at)
     state = replace(state, calls=calls.with_outcomes(decided), tally=_counted(state, decided))
     return state, replace(mail, replies=())
 
 
 def with_people_told(state: TurnState, recorded: RecordedDecisions | None) -> TurnState:
-    """The state after people were told of the requests. Decisions of a recording stand in for people's."""
+    """The state after people were told of the requests. In a replay the recording's decisions stand in for people's."""
     told = replace(state.calls, asked=True)
     if recorded is None:
         return replace(state, calls=told)
@@ -140,7 +142,7 @@ def with_people_told(state: TurnState, recorded: RecordedDecisions | None) -> Tu
             approved.append(replace(call, approval=outcome.decided))
         else:
             decided.append(outcome)
-    calls = replace(told.to_run(approved), asking=()).with_outcomes(decided)
+    calls = replace(told.with_approved(approved), asking=()).with_outcomes(decided)
     return replace(state, calls=calls, tally=_counted(state, decided))
 
 
@@ -168,11 +170,11 @@ def withdraw_requests(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...
 
 
 def accept_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> tuple[Mailbox, InputReceipt]:
-    """Take a reply into the mailbox, or find that the same was taken before.
+    """Take a reply into the mailbox. The same reply again gets the receipt of the first.
 
     Raises:
-        TooEarlyError: It cannot be taken yet.
-        ReplyError: It cannot be taken.
+        TooEarlyError: People are about to be asked; the reply will do in a moment.
+        ReplyError: Nothing waits for this reply, it does not fit, or another one was taken before.
     """
     for settled in mail.settled:
         if settled.receipt.request_id == reply.request:
@@ -212,10 +214,10 @@ def _asks_soon(state: TurnState) -> bool:
 
 
 def check_time(request: InputRequest, now: datetime) -> None:
-    """See that the request has not expired.
+    """Refuse a reply to a request that has expired.
 
     Raises:
-        ReplyError: It has.
+        ReplyError: The request has expired.
     """
     if request.expires_at is not None and now >= request.expires_at:
         msg = f"{request.request_id!r} expired at {request.expires_at.isoformat()}; send a message to go on without it"
@@ -223,10 +225,11 @@ def check_time(request: InputRequest, now: datetime) -> None:
 
 
 def validate_reply(call: PlannedCall, reply: Reply, schema: dict[str, JsonValue] | None) -> Reply:
-    """The reply with its answer as the call takes it.
+    """The reply, with its answer read as the call's schema or options want it.
 
     Raises:
-        ReplyError: It is not what the call waits for.
+        ReplyError: The reply is not of the kind that the call waits for, its answer does not fit, nobody is named as
+            deciding, or the approval is for other arguments.
     """
     if call.needs == "approval" and reply.decision == "answered":
         msg = f"{call.call_id!r} is no question: {call.tool} waits to be approved or denied"
@@ -255,7 +258,7 @@ def _schema(state: TurnState, call: PlannedCall) -> dict[str, JsonValue] | None:
 
 
 def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] | None) -> JsonValue:
-    """The answer; a text that does not fit is taken for JSON if that fits."""
+    """The answer as it fits the options or the schema; a text is also read as JSON."""
     if call.options:
         if value not in call.options:
             msg = f"the answer has to be one of: {', '.join(call.options)}"
@@ -279,7 +282,11 @@ def _fitting(call: PlannedCall, value: JsonValue, schema: dict[str, JsonValue] |
 
 
 def _same(settled: Settled, reply: Reply) -> InputReceipt:
-    """The receipt of the first reply, for one that says the same."""
+    """The receipt of the reply that was taken, if this one says the same.
+
+    Raises:
+        ReplyError: It says something else: the first reply stands.
+    """
     receipt = settled.receipt
     if any(fingerprint_of(replace(reply, value=value)) == settled.said for value in readings(reply.value)):
         if reply.digest and reply.digest != receipt.digest:
@@ -291,7 +298,7 @@ def _same(settled: Settled, reply: Reply) -> InputReceipt:
 
 
 def _need_room_for(state: TurnState, mail: Mailbox, reply: Reply) -> None:
-    """Refuse an answer that would not fit into one payload with those before it."""
+    """Refuse a reply that would make those of one step too large for a payload."""
     waiting = sum(len(other.model_dump_json().encode()) for other in (*mail.replies, reply))
     waiting += sum(len(outcome.preview.encode()) for outcome in state.calls.outcomes)
     if waiting > MAX_WAITING_BYTES:
@@ -300,7 +307,7 @@ def _need_room_for(state: TurnState, mail: Mailbox, reply: Reply) -> None:
 
 
 def _receipt(mail: Mailbox, reply: Reply) -> InputReceipt:
-    """A reply in the mailbox came in with its receipt."""
+    """The receipt of a reply that is in the mailbox."""
     return next(settled.receipt for settled in mail.settled if settled.receipt.request_id == reply.request)
 
 

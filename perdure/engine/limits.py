@@ -31,7 +31,7 @@ CODES: dict[str, ReasonCode] = {
     "patches": ReasonCode.BUDGET_PATCHES,
     "depth": ReasonCode.BUDGET_DEPTH,
 }
-"""The reason code of each dimension, in the order in which they are looked at."""
+"""The reason code of each dimension, in the order in which they are checked."""
 
 DIGITS_OF_MONEY = 4
 """Significant digits of an amount in a text."""
@@ -48,7 +48,7 @@ _NOUNS = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A call that is to be made: its tool, the budgets it uses up, and how deep in the tree it would run."""
+    """A call to admit: its tool, the budgets it uses up, and the levels of delegates it needs below this turn."""
 
     tool: str
     uses: tuple[Dimension, ...] = ("tool_calls", "events")
@@ -56,19 +56,19 @@ class Wanted:
 
 
 def in_usd(amount: Decimal) -> str:
-    """The amount for a text: with four digits, or to the cent, so that it is short and never rounded to nothing."""
+    """An amount in US dollars as text, such as $0.001235 and $1234.56: four digits, more if the cents need them."""
     digits = max(DIGITS_OF_MONEY, amount.adjusted() + 3)
     return f"${Context(prec=digits).plus(amount):f}"
 
 
 def exhausted_error(dimension: str, used: str) -> ErrorDetail:
-    """The error of a turn that has used up a budget; one that this release does not know has a code of its own."""
+    """The error of a turn that has used up a budget; the code is a general one for a dimension unknown here."""
     code = CODES.get(dimension, ReasonCode.BUDGET_EXHAUSTED)
     return ErrorDetail(code=code, title="agent", message=f"{REASONS[code].cause}: {used}")
 
 
 def is_exhausted(code: str) -> bool:
-    """Whether a failure of this code is a budget that is used up."""
+    """Whether the reason code says that a budget is used up."""
     return code == ReasonCode.BUDGET_EXHAUSTED or code in CODES.values()
 
 
@@ -89,7 +89,7 @@ def cost_left(budgets: Budgets, spent: Spent) -> Decimal | None:
 
 
 def cut_off_error(budgets: Budgets, spent: Spent) -> ErrorDetail:
-    """The error of a turn whose last answer was cut off where the rest of it would have cost too much."""
+    """The error of a turn whose last answer was cut off because the rest of it was not affordable."""
     limit = budgets.cost_usd or Decimal(0)
     why = "the last answer was cut off, as more of it was not affordable"
     return exhausted_error("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(limit)}; {why}")
@@ -98,17 +98,18 @@ def cut_off_error(budgets: Budgets, spent: Spent) -> ErrorDetail:
 def admit(
     budgets: Budgets, spent: Spent, calls: Sequence[Wanted], granted: Spent | None = None
 ) -> tuple[Spent, list[ErrorDetail | None], ErrorDetail | None]:
-    """What of these calls may be made.
+    """Decide which calls may run.
 
     Args:
         budgets: The limits.
         spent: What counts against them.
         calls: The calls, in order.
-        granted: What delegates in the background may still spend, and none of these calls.
+        granted: What background delegates may still spend, and these calls may not.
 
     Returns:
-        What is spent with those that may, the error of each that may not (None for the others), and the error of the
-        turn if there was one that may not: the first. What is only granted comes back, so it ends no turn.
+        The spending with the admitted calls; for each call its error, or None if it may run; and the error that ends
+        the turn, if one does. A call that only lacks what is granted gets an error, but the turn goes on: a delegate
+        gives back what it does not use.
     """
     errors: list[ErrorDetail | None] = []
     ending: ErrorDetail | None = None
@@ -130,7 +131,7 @@ def admit(
 
 
 def _refusing(budgets: Budgets, spent: Spent, call: Wanted) -> str | None:
-    """The first dimension in which the call would be one too many."""
+    """The first dimension without room for the call; None if there is room in all."""
     if budgets.depth is not None and call.depth > budgets.depth:
         return "depth"
     limits = [(name, getattr(budgets, name)) for name in CODES if name in call.uses]
@@ -143,31 +144,31 @@ def _of(budgets: Budgets, spent: Spent, dimension: str) -> str:
     return f"{used} of {limit} {_NOUNS[dimension]}"
 
 
-def share(budgets: Budgets, spent: Spent, children: int) -> Budgets:
-    """What each of so many delegates may use, at the same time: an equal share of what is left.
+def share(budgets: Budgets, spent: Spent, parts: int) -> Budgets:
+    """The budgets of one delegate, if what is left is divided into ``parts`` equal parts.
 
-    Whole numbers are rounded down, so that all of them together never use more than is left. A share may be nothing:
+    Whole numbers are rounded down, so that all parts together are never more than what is left. A part may be nothing:
     ``forbids_generation`` says so, and such a delegate is not to be started.
     """
     left: dict[str, object] = {
-        name: max(0, limit - getattr(spent, name)) // children
+        name: max(0, limit - getattr(spent, name)) // parts
         for name in COUNTED
         if (limit := getattr(budgets, name)) is not None
     }
     if budgets.cost_usd is not None:
-        left["cost_usd"] = max(Decimal(0), budgets.cost_usd - spent.cost_usd) / children
+        left["cost_usd"] = max(Decimal(0), budgets.cost_usd - spent.cost_usd) / parts
     if budgets.depth is not None:
         left["depth"] = max(0, budgets.depth - 1)
     return budgets.model_copy(update=left)
 
 
 def charge(state: TurnState, spent: Spent) -> TurnState:
-    """The state with this spent, and a warning for each share of a budget that was passed."""
+    """The state with ``spent`` as its spending, and a warning for each share in ``warn_at`` that this reaches."""
     return replace(state, spent=spent).with_decided(*warnings(state.policy.budgets, state.spent, spent))
 
 
 def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[BudgetWarning]:
-    """A warning for each share of a budget that was passed between the two."""
+    """A warning for each share in ``warn_at`` that the spending reaches between ``before`` and ``after``."""
     passed: list[BudgetWarning] = []
     for name in CODES:
         limit = getattr(budgets, name)
@@ -226,7 +227,7 @@ def waits_for_grants(state: TurnState) -> bool:
 Limit = int | Decimal | timedelta
 
 _ENDING = frozenset({"max_steps", "cost_usd", "llm_calls", "events", "seconds"})
-"""Limits that end a turn as soon as they are used up; the others do when one more is asked for."""
+"""Limits that end a turn as soon as they are used up. The others end it only when another call needs them."""
 
 
 class ExtendError(ValueError):
@@ -234,10 +235,11 @@ class ExtendError(ValueError):
 
 
 def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
-    """The state with the new limits; with the limits that it has already, it is the same.
+    """The state with the new limits; unchanged if it has them already.
 
     Raises:
-        ExtendError: The turn is over, or a limit is used up already and nobody said that it may be.
+        ExtendError: The request names another turn, the turn is a delegate's or is ending, or a new limit is used up
+            already and the request does not say ``end``.
     """
     if asked.turn is not None and asked.turn != state.origin.turn:
         msg = f"turn {state.origin.turn} is the one that runs, and not turn {asked.turn}"
@@ -279,7 +281,7 @@ def _check(name: str, limit: Limit, used: Limit | None, *, ends: bool) -> None:
 
 
 def _used(state: TurnState, name: str, now: datetime) -> Limit | None:
-    """What counts against a limit; nothing does against ``depth``."""
+    """What counts against a limit; None for ``depth``, which nothing uses up."""
     if name == "max_steps":
         return state.step + state.spent.delegated_steps
     if name == "seconds":
@@ -294,7 +296,7 @@ def _limit(state: TurnState, name: str) -> Limit | None:
 
 
 def _lifts(state: TurnState, asked: ExtendRequest) -> bool:
-    """Whether the budget that was about to end the turn is among those that were raised."""
+    """Whether the request raises the budget that was about to end the turn."""
     if state.exhausted is None:
         return False
     name = next(name for name, code in CODES.items() if code == state.exhausted.code)
@@ -307,11 +309,12 @@ def _shown(limit: Limit) -> str:
 
 
 def fall_back(state: TurnState, error: ErrorDetail) -> TurnState | None:
-    """The state with the next model at work; None if there is none, or it is not for this failure."""
+    """The state with its next fallback as the model; None if none is left, or the next is not for this failure."""
     if not state.policy.fallbacks or not _helps(state.policy.fallbacks[0], error):
         return None
     policy = state.policy.fallen_back()
     event = ModelFallback(failed=state.policy.model, code=error.code, model=policy.model)
+    # The next model may have a smaller window: it gets its own try of a compaction.
     context = replace(state.context, compacted_step=min(state.context.compacted_step, state.step))
     state = replace(state, policy=policy, fallback=state.fallback + 1, failures_in_row=0, context=context)
     return state.with_decided(event)
@@ -322,11 +325,11 @@ def _helps(model: ModelPolicy, error: ErrorDetail) -> bool:
 
 
 HoldReason = Literal["people", "pause"]
-"""Why the time of a turn stands still."""
+"""Why the clock of the time budget is held."""
 
 
 class Holds:
-    """When the time of a turn does not count: while it waits for people, or is paused, or both."""
+    """Holds the clock of the time budget while the turn waits for people, is paused, or both."""
 
     def __init__(self) -> None:
         self._reasons: set[HoldReason] = set()
@@ -334,22 +337,22 @@ class Holds:
 
     @property
     def any(self) -> bool:
-        """Whether the time stands still."""
+        """Whether the clock is held."""
         return bool(self._reasons)
 
     def hold(self, reason: HoldReason, now: datetime) -> None:
-        """Stop the time, for one more reason."""
+        """Hold the clock, for one more reason."""
         self._since = self._since if self._reasons else now
         self._reasons.add(reason)
 
     def release(self, reason: HoldReason, now: datetime) -> timedelta:
-        """Take a reason back; once none is left, the time that stood still."""
+        """Take a reason back. Once none is left, return the time held that :meth:`settle` has not returned before."""
         was_held = self.any
         self._reasons.discard(reason)
         return self.settle(now) if was_held and not self._reasons else timedelta(0)
 
     def settle(self, now: datetime) -> timedelta:
-        """The time that stood still until now, counted once."""
+        """Return the time held since the last call, so that none is counted twice."""
         held = timedelta(0) if self._since is None else now - self._since
         self._since = now if self._reasons else None
         return held
@@ -379,7 +382,7 @@ class RunningTurn:
 
 
 def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datetime) -> tuple[Mailbox, CancelReceipt]:
-    """The mailbox with the request taken in: the turn that runs is to stop, or one that waits will end when it begins.
+    """Take in a cancel: the running turn is to stop, or a waiting one ends as soon as it begins.
 
     Raises:
         WrongTurnError: The request names another turn.
@@ -405,7 +408,7 @@ def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datet
 
 
 def stop(mail: Mailbox, asked: CancelRequest, now: datetime) -> Mailbox:
-    """The mailbox of a turn that is to stop; of several requests the first one counts."""
+    """The mailbox of a turn that is to stop. The first request counts, later ones change nothing."""
     return mail if mail.cancel is not None else replace(mail, cancel=asked, cancel_at=now)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a message for a session whose turn runs, and the request with which a waiting one begins its turn."""
+"""Messages for a session whose turn runs: which turn gets each, and the request that begins a waiting one's turn."""
 
 from datetime import datetime
 
@@ -33,7 +33,7 @@ def find_turn_of(mail: Mailbox, request_id: str, running: RunningTurn) -> int | 
 
 
 def check_message(message: SendRequest, running: RunningTurn) -> None:
-    """See that a turn can take a message that is new to it.
+    """Refuse a message that the running turn cannot take. One that it has already is not checked here.
 
     Raises:
         MessageRefusedError: The sender does not want to wait, or the turn is a delegate's.
@@ -49,15 +49,16 @@ def check_message(message: SendRequest, running: RunningTurn) -> None:
 def take_message(mail: Mailbox, message: QueuedMessage, running: RunningTurn, now: datetime) -> tuple[Mailbox, int]:
     """The mailbox with a new message, and the number of the turn that has it.
 
-    A message that interrupts is the next turn: what waits ends as cancelled in its own turns, so that no number that
-    somebody was given changes, and models read it before the message. A turn that is ending already is left to its end.
+    A message that interrupts or rolls back cancels the running turn and every waiting message. The waiting ones keep
+    their turn numbers, which senders know: their turns end as cancelled, and this message's turn comes after them.
+    A turn that is ending by itself already is not cancelled.
 
     Raises:
         MessageRefusedError: As :func:`check_message`.
     """
     check_message(message, running)
     if message.when_busy == "steer" and running.takes_steering:
-        steered = message.model_dump(exclude={"cancelled", "replaces"}, exclude_unset=True)
+        steered = message.model_dump(exclude={"cancelled", "replaces", "traceparent"}, exclude_unset=True)
         return mail.with_steered(SendRequest.model_validate(steered)), running.turn
     number = running.last_turn + 1 + len(mail.queued)
     overtaken = _OVERTAKEN.get(message.when_busy)
@@ -83,6 +84,7 @@ def request_of(message: QueuedMessage, *, store: str = "", tenant: str = "") -> 
         replaces=message.replaces,
         context=message.context,
         by=message.by,
+        traceparent=message.traceparent,
         tenant=tenant,
         store=store,
     )

@@ -1,4 +1,7 @@
-"""The state of a turn: what a rotation carries. The conversation is in the store, and not in here."""
+"""The state of a turn: what a rotation carries. The conversation is in the store, and not in here.
+
+Long, because each field of what is carried is explained.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,9 +28,11 @@ class Origin:
         store: Id of the store that holds the session.
         search_attributes: Whether the namespace has perdure's search attributes.
         fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
+        moves: Whether the turn, bound to a version of the workers, rotates to move to the current one.
         delegated: The caller's call that the turn carries out, if the turn is a delegate's.
         guidance: What a summary should keep, in a turn that only compacts the conversation; None in every other turn.
         earlier: What the session had spent before, if budgets count over the session.
+        trace: The trace context of the turn's span; empty if the turn is not traced.
     """
 
     session: str
@@ -39,9 +44,11 @@ class Origin:
     request_id: str = ""
     search_attributes: bool = False
     fails_workflow: bool = False
+    moves: bool = False
     delegated: Delegated | None = None
     guidance: str | None = None
     earlier: Spent = Spent()
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +81,8 @@ class Calls:
         """The calls with more results that no activity has recorded."""
         return replace(self, outcomes=(*self.outcomes, *outcomes)) if outcomes else self
 
-    def to_run(self, approved: Sequence[PlannedCall]) -> "Calls":
-        """The calls with approved ones as what runs next."""
+    def with_approved(self, approved: Sequence[PlannedCall]) -> "Calls":
+        """The calls with approved ones as what runs next. Calls are approved only when no other call is pending."""
         own = tuple(call for call in approved if call.is_own)
         pending = tuple(call for call in approved if not call.is_own)
         return replace(self, pending=pending, own=(*self.own, *own))
@@ -330,12 +337,12 @@ class TurnState:
         calls: The calls of the last answer.
         spent: What counts against the budgets: the spending of this turn and of ``origin.earlier``.
         exhausted: The budget that ends the turn once the calls of the last answer have results.
-        short: Whether a call was not affordable beside the shares of background delegates.
+        short: Whether a call was not affordable beside the grants of background delegates.
         failures_in_row: Failed model calls that the model was told of since its last answer.
         tool_errors_in_row: Answers in a row whose tool calls all failed.
         tool_turns: Answers with calls.
         corrections: Answers that did not fit the output schema.
-        completing: Whether the work is done and only the text of the result is missing.
+        completing: Whether the model said that the work is done, and only has to write the text of the result.
         fallback: Number of models that failed for good; ``policy`` names the one at work.
         waited: Time spent waiting for people. The time budget leaves it out.
         decided: Decision events that the log does not have yet.
@@ -443,8 +450,9 @@ Place = Literal["start", "calls", "model"]
 
 
 class Carried(Value):
-    """What a rotation hands to the next run of the same turn."""
+    """What a rotation hands to the next run of the same turn; ``moved_from`` is the version that it left."""
 
     turn: TurnState
     mail: Mailbox
     place: Place
+    moved_from: str = ""

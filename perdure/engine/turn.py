@@ -17,7 +17,7 @@ from perdure.engine.calls import CallTools
 from perdure.engine.delegates import CallDelegates
 from perdure.engine.generation import Failed
 from perdure.engine.state import Calls, Ending, HookState, Mailbox, Origin, Place, TurnState
-from perdure.engine.world import StandStill, Stopped, World
+from perdure.engine.world import Stopped, WaitForUnpause, World
 
 
 @dataclass
@@ -40,9 +40,11 @@ def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         request_id=opening.request_id,
         search_attributes=opened.search_attributes,
         fails_workflow=opened.fails_workflow,
+        moves=opened.moves,
         delegated=opening.request.delegated,
         guidance=opening.request.prompt if opening.request.compact else None,
         earlier=opened.earlier,
+        trace=opened.trace,
     )
     return TurnState(
         origin=origin,
@@ -56,7 +58,7 @@ def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
 
 
 async def run_turn(turn: Turn, world: World) -> CommitTurn:
-    """Run a turn, from its opening or from where an earlier run left off, to the decision how it ends."""
+    """Run a turn from its start, or from where the run before a rotation left off; return the commit that ends it."""
     aborted_step: int | None = None
     try:
         _stop_if_asked(world)
@@ -70,7 +72,7 @@ async def run_turn(turn: Turn, world: World) -> CommitTurn:
 
 
 async def _start_turn(turn: Turn, world: World) -> None:
-    """Let hooks hear of the start, and go on with calls of the last answer that are still open."""
+    """Call the ``start`` hooks, then finish the step of an answer whose calls are still open."""
     if turn.place == "start" and turn.state.has_hooks and not await call_hooks(turn, world, "start"):
         return
     if turn.place != "model" and turn.state.calls.ids:
@@ -78,7 +80,7 @@ async def _start_turn(turn: Turn, world: World) -> None:
 
 
 async def _look_for_ending(turn: Turn, world: World) -> Ending | None:
-    """See what ends the turn before another generation, when nothing is open any more.
+    """Settle open calls, wait for grants, and return what ends the turn before another generation, if anything does.
 
     A call is open here only if an ending was taken back before people were asked about the call.
     """
@@ -90,8 +92,9 @@ async def _look_for_ending(turn: Turn, world: World) -> Ending | None:
 def ending_of(state: TurnState) -> Ending | None:
     """What ends the turn before another generation, if anything does: a decision, a failed delegate, a limit.
 
-    Decisions are made by the model's answer or failure (``generation``), results of calls (``calls``), reactions
-    (``hooks``), stop conditions (``conditions``), and here by people who are waited for, and by a stop.
+    ``state.ending`` is decided by the model's answer or failure (``generation``), results of calls (``calls``),
+    reactions (``hooks``), stop conditions (``conditions``), and in ``_ask_people``. A stop does not come here: see
+    ``_ending_of_a_stop``.
     """
     if state.ending is not None:
         return state.ending
@@ -102,8 +105,8 @@ def ending_of(state: TurnState) -> Ending | None:
 
 
 async def _take_step(turn: Turn, world: World) -> None:
-    """Make room in the context, or ask the model and carry out what it says; or go on in a fresh history."""
-    if await _stood_still(turn, world):
+    """Do the one thing that is due: wait out a pause, compact, rotate, or ask the model and run its calls."""
+    if await _wait_out_pause(turn, world):
         return
     trigger = generation.compaction_due(turn.state)
     if trigger is not None:
@@ -118,11 +121,11 @@ async def _take_step(turn: Turn, world: World) -> None:
         await _finish_step(turn, world)
 
 
-async def _stood_still(turn: Turn, world: World) -> bool:
-    """Wait while the session is paused. True if it was: other things may have come in meanwhile."""
+async def _wait_out_pause(turn: Turn, world: World) -> bool:
+    """Wait while the session is paused. True if it was: something else may be due by now."""
     if world.mail.paused is None:
         return False
-    await world.stand_still(StandStill(world.mail.paused))
+    await world.wait_for_unpause(WaitForUnpause(world.mail.paused))
     _reopen_if_steered(turn, world)
     _stop_if_asked(world)
     return True
@@ -197,7 +200,7 @@ async def _settle_calls(turn: Turn, world: World) -> None:
         await _catch_up(turn, world)
         turn.state = calls.carry_out(turn.state)
         if turn.state.calls.pending:
-            if not await _stood_still(turn, world):
+            if not await _wait_out_pause(turn, world):
                 await _run_calls(turn, world)
         elif turn.state.has_open_calls:
             await _ask_people(turn, world)
@@ -241,7 +244,7 @@ async def _ask_people(turn: Turn, world: World) -> None:
 async def _tell(turn: Turn, world: World, action: AskPeople) -> None:
     """Tell people what the turn waits for, or readers what was decided."""
     recorded = await world.ask(action)
-    if isinstance(recorded, Failed):  # of a replay that parts from its recording, or of a store that refuses
+    if isinstance(recorded, Failed):  # a replay differs from its recording, or the store refuses
         turn.state = generation.with_failure(turn.state, recorded)
     elif action.requests:
         turn.state = input_requests.with_people_told(turn.state, recorded)
@@ -297,9 +300,9 @@ async def _wait_for_grants(turn: Turn, world: World) -> None:
 
 
 async def _end_background(turn: Turn, world: World, ending: Ending) -> None:
-    """End the background delegates with the turn.
+    """Cancel the background delegates, and wait until they have ended.
 
-    The ending is decided before: a reply, another limit or a stop that comes while they end is too late.
+    ``ending`` stands: a reply, a new limit or a stop that arrives during the wait comes too late to change it.
     """
     if turn.state.running:
         turn.state = replace(turn.state, ending=ending)
@@ -309,9 +312,9 @@ async def _end_background(turn: Turn, world: World, ending: Ending) -> None:
 
 
 async def _catch_up(turn: Turn, world: World) -> None:
-    """Hear of delegates that have ended and of what people have said.
+    """Take in the delegates that have ended and the replies of people.
 
-    People's decisions are written to the log before the approved calls run.
+    People's decisions are written to the event log before the approved calls run.
     """
     while True:
         world.hear_delegates()
@@ -337,7 +340,7 @@ def _stop_if_asked(world: World) -> None:
 
 
 def _ending_of_a_stop(turn: Turn, world: World) -> Ending:
-    """The end of a turn that was stopped. An end that hooks might have taken back gives way, an error stays."""
+    """The ending of a stopped turn: a finish that hooks could still take back becomes a stop, an error stays."""
     world.hear_delegates()
     state, ending = turn.state, turn.state.ending
     if ending is None or (state.has_hooks and ending.is_finish):
@@ -376,7 +379,7 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending, aborted_step: int | 
 
 def note_end(turn: Turn, world: World, action: CommitTurn) -> None:
     """Note that the turn is about to be recorded as ended: from here on a message is for the next one."""
-    # A limit that ends the turn does not stand in the state yet.
+    # The state does not have the ending yet if a limit ends the turn.
     turn.state = replace(turn.state, ending=Ending(stop_reason=action.stop_reason, error=action.error))
     mail = world.mail.read(len(action.steered))
     world.mail = mail.with_all_queued() if action.stop_reason is StopReason.WAITING_FOR_INPUT else mail

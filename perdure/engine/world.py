@@ -1,6 +1,6 @@
-"""What a turn needs of the world around it: Temporal, or none at all.
+"""The port between a turn and the world around it.
 
-Its two makers are ``workflows/agent_turn.py`` and ``perdure/testing/memory_turn.py``.
+Two classes implement it: ``workflows/agent_turn.py`` on Temporal, ``perdure/testing/memory_turn.py`` in memory.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from perdure.engine.state import Mailbox
 
 
 @dataclass(frozen=True)
-class StandStill:
+class WaitForUnpause:
     """Begin nothing until the pause is taken back."""
 
     pause: Pause
@@ -39,14 +39,14 @@ Action = (
     | AwaitDelegates
     | AskPeople
     | WaitForPeople
-    | StandStill
+    | WaitForUnpause
     | CommitTurn
 )
 """What a turn asks of the world."""
 
 
 class World(Protocol):
-    """What a turn needs of the world. An answer is None if the turn was stopped before it came."""
+    """What a turn needs of the world. A method returns None if the turn was stopped before the answer came."""
 
     mail: Mailbox
     """What came in from outside."""
@@ -58,7 +58,7 @@ class World(Protocol):
 
     @property
     def now(self) -> datetime:
-        """The time."""
+        """The current time, with its time zone."""
         ...
 
     def hear_delegates(self) -> None:
@@ -66,7 +66,11 @@ class World(Protocol):
         ...
 
     async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
-        """Go on in a fresh history if one is due: this run then ends here. True if time passed; look what is next."""
+        """End this run and go on in a fresh history, if one is due.
+
+        Returns:
+            True if the turn waited before that and goes on in this run: another action may be next.
+        """
         ...
 
     async def generate(self, action: Generate) -> Generation | Failed | None:
@@ -74,11 +78,11 @@ class World(Protocol):
         ...
 
     async def wait(self, seconds: float) -> None:
-        """Wait before the model is told of its failure."""
+        """Wait, in seconds, before the model reads that its last call failed. A stop ends the wait."""
         ...
 
-    async def stand_still(self, action: StandStill) -> None:
-        """Wait until the pause of the session is taken back. The turn's own clock does not count it."""
+    async def wait_for_unpause(self, action: WaitForUnpause) -> None:
+        """Wait until the pause of the session is taken back. The time budget does not count this wait."""
         ...
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:
@@ -90,23 +94,30 @@ class World(Protocol):
         ...
 
     async def call_tools(self, action: CallTools) -> ToolResults | None:
-        """Run tools in parallel."""
+        """Run tools in parallel; one outcome for each call, in order."""
         ...
 
     async def delegate(self, action: CallDelegates) -> Sequence[delegates.End]:
-        """Have delegates work in parallel. The ends of those that a stop has ended count too."""
+        """Have delegates work in parallel, and return the end of each, in order: None for one in the background.
+
+        A stop cancels them and still returns their ends, since the turn is charged for what they spent.
+        """
         ...
 
     async def await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
-        """Wait for background delegates. The outcome is that of the model's call, if one waits for them."""
+        """Wait for background delegates; return the outcome of the model's call that waits for them, if one does."""
         ...
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
-        """Tell people what the turn waits for, or readers what was decided. A recording answers in people's place."""
+        """Write what the turn waits for, or what was decided, into the event log.
+
+        Returns:
+            In a replay the decisions of the recording, which stand in for people's; otherwise None.
+        """
         ...
 
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
-        """Wait for a reply; the time that the turn waited."""
+        """Wait for a reply, and return how long the turn waited."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""The HTTP door: start, watch, steer and stop jobs from any service, in any number of processes."""
+"""The HTTP gateway: other services start, follow, steer and cancel turns through it, in any number of processes."""

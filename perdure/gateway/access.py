@@ -10,10 +10,12 @@ from fastapi import Depends, Path, Security
 from fastapi.security import HTTPBearer
 from starlette.requests import HTTPConnection
 
-from perdure.client import Client, UnknownSessionError
+from perdure.client import Client, SessionErasedError, UnknownSessionError
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.turns import SESSION_ID_PATTERN
 from perdure.gateway.problems import ProblemCode, ProblemError
+from perdure.store.tombstones import describe_erased
+from perdure.tracing import Tracing
 
 if TYPE_CHECKING:
     from perdure.gateway.hub import Hub
@@ -31,7 +33,9 @@ class Scope(StrEnum):
     APPROVE = "approve"
     """Answer, approve, deny."""
     ADMIN = "admin"
-    """All of it, and what erases or concerns many sessions at once."""
+    """All of it, and what erases or concerns many sessions at once; not ``decrypt``."""
+    DECRYPT = "decrypt"
+    """Decrypt payloads of Temporal's, of whichever tenant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +52,8 @@ class Caller:
     scopes: frozenset[Scope] = frozenset()
 
     def may(self, scope: Scope) -> bool:
-        """Whether the token has the scope; ``admin`` has all."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        """Whether the token has the scope; ``admin`` has all but ``decrypt``, which looks into every tenant."""
+        return scope in self.scopes or (Scope.ADMIN in self.scopes and scope is not Scope.DECRYPT)
 
 
 ANYBODY = Caller(name="local", scopes=frozenset(Scope))
@@ -63,6 +67,7 @@ class Gateway:
     Attributes:
         tokens: None lets everybody in as :data:`ANYBODY`.
         stopping: Set when the process is about to end: streams then end.
+        tracing: The spans of requests; None without tracing.
     """
 
     client: Client
@@ -70,6 +75,7 @@ class Gateway:
     limits: "Limits"
     hub: "Hub"
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    tracing: Tracing | None = None
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
@@ -114,10 +120,16 @@ async def own_session(session: SessionId, caller: Annotated[Caller, Depends(call
     """The session's id, if it is the caller's tenant's: another tenant's is missing, and in the same words.
 
     Raises:
+        SessionErasedError: It was the caller's, and was erased.
         UnknownSessionError: There is none of that id for the caller.
     """
     store = await gateway.client.store()
     if await store.tenant_of(session) != caller.tenant:
+        erased = await store.tombstone(session)
+        if erased is not None and erased.tenant == caller.tenant:
+            if erased.finished_at is None:  # the route that erases goes on, and every other one finds nothing
+                return session
+            raise SessionErasedError(describe_erased(erased))
         raise UnknownSessionError(describe_missing_session(session))
     return session
 

@@ -15,8 +15,9 @@ from perdure.gateway.hub import Hub
 from perdure.gateway.limits import Limits
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import DOCUMENTED, Problem, handle_errors
-from perdure.gateway.routes import OPEN_ROUTERS, ROUTERS
+from perdure.gateway.routes import CODEC_ROUTER, OPEN_ROUTERS, ROUTERS
 from perdure.gateway.tokens import load_tokens
+from perdure.tracing import Tracing
 
 DESCRIPTION = """Start, watch, steer and stop agents' jobs.
 
@@ -46,14 +47,18 @@ class GatewayApp(FastAPI):
         return self.openapi_schema
 
 
-def create_app(client: Client) -> FastAPI:
+def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     """The application for a connected client; its settings say which tokens and limits there are.
+
+    With ``tracing`` each request that acts has a span.
 
     Raises:
         SettingsError: The tokens cannot be read.
     """
     settings = client.settings
-    gateway = Gateway(client=client, tokens=load_tokens(settings), limits=Limits(settings), hub=Hub(client))
+    gateway = Gateway(
+        client=client, tokens=load_tokens(settings), limits=Limits(settings), hub=Hub(client), tracing=tracing
+    )
     metrics = HttpMetrics()
 
     @contextlib.asynccontextmanager
@@ -70,6 +75,7 @@ def create_app(client: Client) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # the guard's span is the one of a request
         separate_input_output_schemas=False,  # one name for one value: generators of clients know no two
         lifespan=lifespan,
     )
@@ -79,6 +85,7 @@ def create_app(client: Client) -> FastAPI:
         app.include_router(router)
     for router in ROUTERS:
         app.include_router(router, responses=DOCUMENTED)
+    app.include_router(CODEC_ROUTER)
     handle_errors(app)
     app.add_middleware(Guard, gateway=gateway, metrics=metrics, max_body=settings.gateway_max_body_bytes)
     return app

@@ -3,13 +3,15 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 
 from fastapi.routing import APIRoute
+from starlette.requests import Request
 from starlette.types import Scope
 
+from perdure import tracing
 from perdure.gateway.access import Caller
 from perdure.security.redaction import redact_text
 
@@ -19,10 +21,23 @@ audit_log = logging.getLogger("perdure.audit")
 access_log = logging.getLogger("perdure.access")
 """Requests: method, path without its query, status, milliseconds, who."""
 
-_FIELDS = ("who", "tenant", "action", "session", "outcome", "method", "path", "status", "milliseconds")
+_FIELDS = (
+    "who",
+    "tenant",
+    "action",
+    "session",
+    "outcome",
+    "method",
+    "path",
+    "status",
+    "milliseconds",
+    "payloads",
+    "keys",
+    "block",
+)
 
 
-def audit(caller: Caller, action: str, session: str, outcome: str) -> None:
+def audit(caller: Caller, action: str, session: str, outcome: str, **more: object) -> None:
     """Note what somebody did, or tried to.
 
     Args:
@@ -30,8 +45,16 @@ def audit(caller: Caller, action: str, session: str, outcome: str) -> None:
         action: The name of the route in the OpenAPI document, such as ``start_session``.
         session: Which session; empty for a list.
         outcome: ``done``, or the code of the problem.
+        more: What else there is to say: ``payloads``, a count, ``keys``, the ids of their keys, and ``block``.
     """
-    fields = {"who": caller.name, "tenant": caller.tenant, "action": action, "session": session, "outcome": outcome}
+    fields = {
+        "who": caller.name,
+        "tenant": caller.tenant,
+        "action": action,
+        "session": session,
+        "outcome": outcome,
+        **more,
+    }
     audit_log.info("%s %s: %s", action, session, outcome, extra=fields)
 
 
@@ -42,7 +65,13 @@ def audit_request(scope: Scope, status: int) -> None:
     if isinstance(caller, Caller) and isinstance(route, APIRoute):
         session = state.get("session") or scope.get("path_params", {}).get("session", "")
         outcome = "done" if status < HTTPStatus.BAD_REQUEST else state.get("problem") or status
-        audit(caller, route.operation_id or route.name, str(session), str(outcome))
+        more = {name: state[name] for name in ("payloads", "keys", "block") if name in state}
+        audit(caller, route.operation_id or route.name, str(session), str(outcome), **more)
+
+
+def note_payloads(request: Request, count: int, keys: Sequence[str]) -> None:
+    """Have the audit line of a request say how many payloads it was about, and by which keys they are encrypted."""
+    request.state.payloads, request.state.keys = count, list(keys)
 
 
 class JsonLines(logging.Formatter):
@@ -59,6 +88,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage(), self._secrets),
+            **tracing.current(),
         }
         line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         if record.exc_info:

@@ -40,7 +40,7 @@ def _read(cursor: str) -> list[object]:
 
 
 def _no_cursor() -> ProblemError:
-    msg = "cursor: is none of this list; hand back the next of its last page, or leave it out to begin again"
+    msg = "cursor: does not belong to this list; send the next of its last page, or leave it out to start over"
     return ProblemError(422, ReasonCode.REQUEST_INVALID, msg)
 
 

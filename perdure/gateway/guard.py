@@ -4,24 +4,40 @@ Plain ASGI, so that a caller without a token is refused before the body is read,
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from perdure import tracing
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.traces import SpanAttribute, read_traceparent
 from perdure.gateway.access import ANYBODY, Caller, Gateway
 from perdure.gateway.audit import access_log, audit_request
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import ProblemCode, ProblemError, problem_response
+from perdure.tracing import OpenSpan
 
 COOKIE = "perdure_token"
 """The cookie of the page, which holds a token; scripts cannot read it."""
 
-GUARDED = "/v1/"
+CODEC = "/codec/"
+"""Where the paths begin that pages of the Temporal UI may ask, from the origins of the settings."""
+
+GUARDED = ("/v1/", CODEC)
 """Where the paths begin that need a token."""
+
+_PREFLIGHT = {
+    "access-control-allow-methods": "POST",
+    "access-control-allow-headers": "content-type,x-namespace,authorization",
+    "access-control-max-age": "600",
+}
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -72,19 +88,39 @@ class Guard:
                 status = message["status"]
                 audit_request(scope, status)
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in (self._cors_headers(scope) | _HEADERS).items():
                     headers.setdefault(name, value)
                 if scope["path"].startswith(GUARDED):
                     headers.setdefault("cache-control", "no-store")
+                if self._gateway.tracing is not None and (context := tracing.current_span()):
+                    headers.setdefault("traceresponse", context)
             await send(message)
 
-        try:
-            await self._let_in(scope, receive, answer)
-        finally:
-            self._note(scope, status, time.monotonic() - began)
+        with self._trace(scope) as span:
+            try:
+                await self._let_in(scope, receive, answer)
+            finally:
+                self._note(scope, status, time.monotonic() - began)
+                _note_in_span(span, scope, status)
+
+    @contextmanager
+    def _trace(self, scope: Scope) -> Iterator[OpenSpan | None]:
+        """Let what the request starts belong to its caller's trace; a request that acts has a span of its own there."""
+        caller = read_traceparent(Headers(scope=scope).get("traceparent", "")) or ""
+        spans, method = self._gateway.tracing, scope["method"]
+        if spans is None or method in _SAFE or not scope["path"].startswith(GUARDED):
+            with tracing.asked_by(caller):
+                yield None
+            return
+        span = spans.begin(method, parent=caller, kind="server", attributes={SpanAttribute.HTTP_METHOD: method})
+        with spans.hold(span) as opened:
+            yield opened
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            if scope["method"] == "OPTIONS" and scope["path"].startswith(CODEC):
+                await self._answer_preflight(scope)(scope, receive, send)
+                return
             self._check(scope)
             receive = self._limit_body(scope, receive)
         except ProblemError as error:
@@ -97,16 +133,33 @@ class Guard:
         headers = Headers(scope=scope)
         token, unasked = token_of(headers)
         tokens = self._gateway.tokens
-        if tokens is None or unasked:
+        if (tokens is None or unasked) and not self._cors_headers(scope):
             _check_origin(scope["method"], headers, only_loopback=tokens is None)
         if not scope["path"].startswith(GUARDED):
             return
         caller: Caller | None = ANYBODY if tokens is None else tokens.find(token)
         if caller is None:
-            why = "nobody knows the token" if token else "send a token: 'Authorization: Bearer …'"
+            why = "unknown token" if token else "send a token: 'Authorization: Bearer …'"
             raise ProblemError(401, ProblemCode.UNAUTHENTICATED, why, {"WWW-Authenticate": "Bearer"})
         scope.setdefault("state", {})["caller"] = caller
         self._gateway.limits.take_request(caller.tenant)
+
+    def _cors_headers(self, scope: Scope) -> dict[str, str]:
+        """What lets a page of the Temporal UI read the answer; empty for any other page, and for any other route."""
+        origin = Headers(scope=scope).get("origin", "")
+        if not scope["path"].startswith(CODEC) or origin not in self._gateway.client.settings.codec_origins:
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-credentials": "true",
+            "vary": "Origin",
+        }
+
+    def _answer_preflight(self, scope: Scope) -> Response:
+        if not self._cors_headers(scope):
+            msg = "a page of this origin may not ask; name it in PERDURE_CODEC_ORIGINS, as https://host or http://host:port"
+            raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)
+        return Response(status_code=204, headers=_PREFLIGHT)
 
     def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
         """The body, up to the limit: one that says it is longer is refused at once, any other when it is."""
@@ -138,6 +191,17 @@ class Guard:
             **({"who": caller.name, "tenant": caller.tenant} if caller is not None else {}),
         }
         access_log.info("%s %s %s", scope["method"], scope["path"], status, extra=fields)
+
+
+def _note_in_span(span: OpenSpan | None, scope: Scope, status: int) -> None:
+    if span is None:
+        return
+    if route := getattr(scope.get("route"), "path", ""):
+        span.rename(f"{scope['method']} {route}")
+        span.note({SpanAttribute.HTTP_ROUTE: route})
+    span.note({SpanAttribute.HTTP_STATUS: status})
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        span.fail(str(status))
 
 
 def _check_origin(method: str, headers: Headers, *, only_loopback: bool) -> None:

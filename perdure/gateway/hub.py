@@ -16,7 +16,7 @@ from typing import Literal
 from perdure.client import Client
 from perdure.client.stream import from_store
 from perdure.contracts.values import replace
-from perdure.gateway.pieces import Pieces
+from perdure.gateway.deltas import DeltaFeeds
 from perdure.gateway.sse import PING_EVERY, Frame
 
 MOST_FRAMES = 256
@@ -91,6 +91,7 @@ class Channel:
             after = max(0, last - MOST_FRAMES)
             for envelope in await from_store(lambda: store.events(self._session, after=after, limit=MOST_FRAMES)):
                 self._keep(Frame(envelope))
+            self.latest = max(self.latest, last)  # where a sweep has deleted all of them
             self.ready.set()
             async for envelope in self._client.events(self._session, self.latest):
                 self._keep(Frame(replace(envelope, replayed=False)))
@@ -133,7 +134,7 @@ class Hub:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.pieces = Pieces(client)
+        self.deltas = DeltaFeeds(client)
         self._channels: dict[str, Channel] = {}
         self._tasks: dict[Channel, asyncio.Task[None]] = {}
 
@@ -168,6 +169,10 @@ class Hub:
                         after = gap.oldest - 1
                         continue
                     frames = await self._read(session, after)
+                    first = frames[0].seq if frames else channel.oldest
+                    if first > after + 1:  # the retention of the session's agent has deleted what was between
+                        yield News(known=known, gap=Gap(after=after, oldest=first, latest=channel.latest))
+                        after = first - 1
                 else:
                     frames = channel.frames_after(after)
                 if frames:

@@ -49,7 +49,7 @@ class Limits:
         bucket.at = now
         if bucket.left < 1:
             wait = max(1, math.ceil((1 - bucket.left) / self.requests))
-            msg = f"the tenant sends more than {self.requests} requests a second; come again in {wait} s"
+            msg = f"the tenant sends more than {self.requests} requests a second; retry in {wait} s"
             raise ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": str(wait)})
         bucket.left -= 1
 

@@ -2,22 +2,30 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from perdure.contracts.names import GatewayMetric, Metric
 
 
 class HttpMetrics:
     """Requests by route: the pattern and not the path, so that there are as many as routes."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, build_id: str = "") -> None:
         self.registry = registry or CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        build = Gauge(Metric.BUILD_INFO, "1; the labels say what runs", ("version", "build_id"), registry=self.registry)
+        build.labels(version("perdure"), build_id).set(1)
         names = ("method", "route", "status")
-        self._requests = Counter("perdure_http_requests_total", "Answered requests", names, registry=self.registry)
+        self._requests = Counter(GatewayMetric.REQUESTS, "Answered requests", names, registry=self.registry)
         self._seconds = Histogram(
-            "perdure_http_seconds", "Seconds until the answer's end", ("route",), registry=self.registry
+            GatewayMetric.SECONDS, "Seconds until the answer's end", ("route",), registry=self.registry
         )
-        self.streams = Gauge("perdure_http_streams", "Open event streams", registry=self.registry)
+        self.codec_failures = Counter(
+            Metric.CODEC_FAILURES, "Payloads that could not be decrypted", ("key_id",), registry=self.registry
+        )
+        self.streams = Gauge(GatewayMetric.STREAMS, "Open event streams", registry=self.registry)
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request; ``route`` is empty where none took it."""

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.client import errors
-from perdure.contracts.errors import PerdureError, ReasonCode
-from perdure.store.errors import NotFoundError, StoreError
+from perdure.contracts.errors import KeyringError, PerdureError, ReasonCode
+from perdure.store.errors import NotFoundError, SessionErasedError, StoreError
 
 logger = logging.getLogger("perdure.gateway")
 
@@ -29,11 +29,11 @@ class ProblemCode(StrEnum):
     BAD_JSON = "request.bad_json"
     """The body is no JSON, or not in UTF-8."""
     UNAUTHENTICATED = "request.unauthenticated"
-    """There is no token, or nobody knows it."""
+    """The token is missing or unknown."""
     FORBIDDEN = "request.forbidden"
     """The token lacks the scope that the route needs."""
     FOREIGN_ORIGIN = "request.foreign_origin"
-    """A page of another site asks, or the gateway is asked under a name that is not its own."""
+    """A page of another site sends the request, or its Host is not a name of the gateway."""
     NOT_FOUND = "request.not_found"
     """There is no such route."""
     METHOD_NOT_ALLOWED = "request.method_not_allowed"
@@ -44,6 +44,8 @@ class ProblemCode(StrEnum):
     """The tenant has no webhook of that id."""
     UNKNOWN_SCHEDULE = "request.unknown_schedule"
     """The tenant has no schedule of that id."""
+    UNKNOWN_BLOCK = "request.unknown_block"
+    """The tenant has no block of that id."""
     UNKNOWN_TURN = "request.unknown_turn"
     """The session has no turn of that number."""
     SESSION_BUSY = "request.session_busy"
@@ -51,7 +53,7 @@ class ProblemCode(StrEnum):
     SESSION_IDLE = "request.session_idle"
     """No turn of the session runs."""
     CONFLICT = "request.conflict"
-    """What is asked does not fit what has happened, such as an answer that nothing waits for."""
+    """The request conflicts with what has happened, such as an answer that no turn waits for."""
     KEY_REUSED = "request.key_reused"
     """The Idempotency-Key came before, with another body."""
     RATE_LIMITED = "request.rate_limited"
@@ -60,14 +62,18 @@ class ProblemCode(StrEnum):
     """The tenant has too many running jobs."""
     TOO_MANY_STREAMS = "request.too_many_streams"
     """The tenant has too many open streams."""
+    EVENTS_GONE = "request.events_gone"
+    """The events were deleted by the retention of the session's agent."""
     NO_WORKER = "runtime.no_worker"
     """No worker took the request."""
     SERVER_UNAVAILABLE = "runtime.server_unavailable"
     """The Temporal server does not answer."""
     SERVER_REFUSED = "runtime.server_refused"
     """The Temporal server refused what the gateway asked."""
+    KEY_MISSING = "runtime.key_missing"
+    """Content is encrypted with a key that the gateway does not have."""
     INTERNAL = "runtime.internal"
-    """A mistake of the gateway's; its log has the traceback."""
+    """A bug of the gateway; its log has the traceback."""
 
 
 class Problem(BaseModel):
@@ -94,10 +100,14 @@ class ProblemError(Exception):
 RETRY_LATER = {"Retry-After": "5"}
 
 _OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (errors.EventsGoneError, HTTPStatus.GONE, ProblemCode.EVENTS_GONE),
+    (errors.SessionErasedError, HTTPStatus.GONE, ReasonCode.SESSION_ERASED),
+    (SessionErasedError, HTTPStatus.GONE, ReasonCode.SESSION_ERASED),
     (errors.UnknownSessionError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
     (errors.UnknownArtifactError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_ARTIFACT),
     (errors.UnknownWebhookError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_WEBHOOK),
     (errors.UnknownScheduleError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_SCHEDULE),
+    (errors.UnknownBlockError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_BLOCK),
     (errors.ScheduleExistsError, HTTPStatus.CONFLICT, ProblemCode.CONFLICT),
     (NotFoundError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
     (errors.UnknownAgentError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_UNKNOWN_AGENT),
@@ -105,10 +115,13 @@ _OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.SessionIdleError, HTTPStatus.CONFLICT, ProblemCode.SESSION_IDLE),
     (errors.WrongTurnError, HTTPStatus.CONFLICT, ReasonCode.REQUEST_TURN_MISMATCH),
     (errors.TurnClosedError, HTTPStatus.CONFLICT, ReasonCode.RUNTIME_TURN_CLOSED),
+    (errors.BlockedError, HTTPStatus.FORBIDDEN, ReasonCode.REQUEST_BLOCKED),
     (errors.RequestRefusedError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_INVALID),
     (errors.NoWorkerError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.NO_WORKER),
     (errors.ServerUnreachableError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.SERVER_UNAVAILABLE),
     (errors.ServerRefusedError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.SERVER_REFUSED),
+    (errors.KeysMismatchError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.KEY_MISSING),
+    (KeyringError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.KEY_MISSING),
     (errors.StoreMismatchError, HTTPStatus.SERVICE_UNAVAILABLE, ReasonCode.RUNTIME_STORE_MISMATCH),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, ReasonCode.RUNTIME_STORE_UNAVAILABLE),
     (PerdureError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.INTERNAL),
@@ -215,15 +228,16 @@ def handle_errors(app: FastAPI) -> None:
 
 
 _MEANINGS: Mapping[int, str] = {
-    400: "The body is no JSON",
-    401: "No token, or one that nobody knows",
-    403: "The token lacks the scope, or a page of another site asks",
-    404: "There is no such session, turn, artifact, schedule or webhook for this tenant",
-    409: "It does not fit what runs or has happened",
-    413: "It is too large",
-    422: "It is not valid, and nothing was done",
-    429: "Too much of it; Retry-After says when to come again",
-    500: "A mistake of the gateway's",
+    400: "The body is not valid JSON",
+    401: "The token is missing or unknown",
+    403: "The token lacks the scope, a page of another site asks, or an operator has blocked such turns",
+    404: "There is no such session, turn, artifact, schedule, webhook or block for this tenant",
+    409: "The request conflicts with what runs or has happened, for example because another turn runs",
+    410: "The session was erased, or its agent's retention has deleted the events",
+    413: "The request is too large",
+    422: "The request is not valid; nothing was done",
+    429: "Too many requests, streams or running turns of the tenant; retry after Retry-After seconds",
+    500: "A bug of the gateway; its log has the traceback",
     503: "The Temporal server, a worker or the store does not answer",
 }
 
@@ -231,4 +245,4 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     for status, text in _MEANINGS.items()
 }
-"""What every route may answer besides its own, for the OpenAPI document."""
+"""Problem responses of every route, by status, for the OpenAPI document."""

@@ -10,7 +10,14 @@ from typing import Annotated
 from fastapi import Header
 from pydantic import BaseModel
 
-from perdure.client import RequestRefusedError, SessionBusyError, Turn, UnknownAgentError, UnknownSessionError
+from perdure.client import (
+    BlockedError,
+    RequestRefusedError,
+    SessionBusyError,
+    Turn,
+    UnknownAgentError,
+    UnknownSessionError,
+)
 from perdure.client.executions import Runs
 from perdure.client.requests import Content
 from perdure.client.sessions import describe_missing_session
@@ -20,7 +27,8 @@ from perdure.gateway.access import Caller, Gateway
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.views import Prompt, PromptText, TurnBody, TurnTicket
 from perdure.store import Store
-from perdure.store.errors import NotFoundError
+from perdure.store.errors import NotFoundError, SessionErasedError
+from perdure.store.tenants import Claimed
 
 IdempotencyKey = Annotated[
     str | None,
@@ -48,6 +56,10 @@ class Starting:
         key: The Idempotency-Key.
         new: Whether the session may not exist yet, and is claimed first.
         named: Whether the caller has chosen its id, which somebody else may have.
+        agent: The agent that is asked for; None for that of the session's last turn.
+        model: The model that is asked for in place of the agent's own.
+        source: Another session that it goes on from.
+        steers: Whether a running turn reads it, and no other one begins.
     """
 
     action: str
@@ -57,6 +69,10 @@ class Starting:
     request_id: str | None
     new: bool = False
     named: bool = False
+    agent: str | None = None
+    model: str | None = None
+    source: str | None = None
+    steers: bool = False
 
 
 def content_of(prompt: Prompt) -> Content:
@@ -99,6 +115,7 @@ async def start_once(gateway: Gateway, caller: Caller, starting: Starting, begin
 
     Raises:
         ProblemError: The key came with another body, or the tenant has too many running jobs.
+        BlockedError: An operator has blocked such turns.
         UnknownSessionError: The session is another tenant's.
         ClientError: As the client raises it.
     """
@@ -115,7 +132,7 @@ async def start_once(gateway: Gateway, caller: Caller, starting: Starting, begin
         request_id = request_id or f"key-{_digest(caller.tenant, starting.key)[:32]}"
     ticket = await _start(gateway, store, caller, starting, begin, request_id or "")
     if starting.key is not None:
-        await store.answer_request(caller.tenant, starting.key, ticket.model_dump_json())
+        await store.answer_request(caller.tenant, starting.key, starting.session, ticket.model_dump_json())
     return ticket
 
 
@@ -126,7 +143,7 @@ async def _start(
     if starting.new:
         if starting.named:
             await _check_unclaimed(gateway, store, caller, session)
-        claimed = await store.claim_session(session, caller.tenant)
+        claimed = await _claim(store, caller, session)
         if claimed.tenant != caller.tenant:
             raise UnknownSessionError(describe_missing_session(session))
         fresh = claimed.fresh
@@ -136,6 +153,7 @@ async def _start(
             if request_id and (earlier := await store.turn_by_request(session, request_id)) is not None:
                 return TurnTicket(session=session, turn=earlier.turn, request_id=request_id)
             before, is_open = await _look(store, session)
+        await _check_blocks(store, caller, starting, is_open=is_open)
         if not is_open:
             await gateway.limits.check_running(store, caller.tenant, claimed=int(fresh))
         turn = await begin(request_id)
@@ -153,6 +171,26 @@ async def _start(
         opened = None if fresh else await store.turn_by_request(session, turn.request_id)
         number = opened.turn if opened is not None else before + 1
     return TurnTicket(session=session, turn=number, request_id=turn.request_id)
+
+
+async def _check_blocks(store: Store, caller: Caller, starting: Starting, *, is_open: bool) -> None:
+    """Refuse at once what the turn's claim would refuse; it looks again."""
+    if is_open and starting.steers:
+        return
+    session = starting.source or starting.session
+    block = await store.find_block(caller.tenant, session, starting.agent, starting.model)
+    if block is not None:
+        raise BlockedError(block.describe())
+
+
+async def _claim(store: Store, caller: Caller, session: str) -> Claimed:
+    try:
+        return await store.claim_session(session, caller.tenant)
+    except SessionErasedError:
+        erased = await store.tombstone(session)
+        if erased is not None and erased.tenant == caller.tenant:
+            raise
+        raise UnknownSessionError(describe_missing_session(session)) from None
 
 
 async def _check_unclaimed(gateway: Gateway, store: Store, caller: Caller, session: str) -> None:

@@ -12,6 +12,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import OpenRequest
+from perdure.contracts.queues import TurnPriority
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.turns import SESSION_ID_PATTERN, Label, RunState, StopReason
 from perdure.contracts.values import JsonValue
@@ -31,7 +32,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Body(BaseModel):
-    """What a request says: a field that nobody knows is refused."""
+    """The body of a request: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,12 +83,17 @@ SessionName = Annotated[str, Field(pattern=SESSION_ID_PATTERN, max_length=200)]
 
 
 class TurnBody(Body):
-    """What any turn may be told; tenant and ``by`` come from the token."""
+    """Settings of any turn; tenant and ``by`` come from the token."""
 
-    request_id: Label | None = Field(default=None, description="The same id in the same session is the same turn")
-    model: Label | None = Field(default=None, description="Another model for this turn: provider/model")
+    request_id: Label | None = Field(
+        default=None, description="Id of the request: sending it twice to a session starts one turn"
+    )
+    model: Label | None = Field(default=None, description="provider/model of this turn, instead of the agent's")
     max_steps: int | None = Field(default=None, ge=1, le=1_000_000)
     budgets: Budgets | None = None
+    priority: TurnPriority | None = Field(
+        default=None, description="From 1, the most urgent, to 5, where work waits for workers; null is 3"
+    )
     context: dict[str, JsonValue] | None = Field(
         default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
     )
@@ -102,8 +108,8 @@ class StartBody(TurnBody):
 
     agent: str = Field(min_length=1, max_length=200)
     prompt: Prompt
-    session: SessionName | None = Field(default=None, description="Else the gateway makes an id")
-    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="The number it is expected to have")
+    session: SessionName | None = Field(default=None, description="Id of the session; null makes a new one")
+    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="The number that the turn must get")
     history: list[dict[str, JsonValue]] | None = Field(
         default=None, max_length=10_000, description="A conversation in OpenAI's chat format for a new session"
     )
@@ -112,13 +118,15 @@ class StartBody(TurnBody):
 class ResumeBody(TurnBody):
     """Where a turn goes on from: the end of a session, or a step of one of its turns."""
 
-    prompt: Prompt | None = Field(default=None, description="Without one, the model answers what stands at the end")
-    turn: int | None = Field(default=None, ge=0, le=1_000_000, description="The turn; else the last")
-    at: int | None = Field(default=None, ge=0, le=1_000_000, description="The step, by its number; else the turn's end")
+    prompt: Prompt | None = Field(default=None, description="Next message; null adds none, and the model goes on")
+    turn: int | None = Field(default=None, ge=0, le=1_000_000, description="Number of the turn; null is the last")
+    at: int | None = Field(
+        default=None, ge=0, le=1_000_000, description="Number of the step; null is the turn's last step"
+    )
 
 
 class TurnTicket(BaseModel):
-    """The turn that takes what was sent; Temporal has it."""
+    """The turn that takes the request; Temporal has accepted it."""
 
     session: str
     turn: int | None = Field(description="Its number; of a session that is idle, the one it is about to have")
@@ -152,13 +160,6 @@ class SessionDetail(SessionView):
     waits_for: TurnWait | None = None
 
 
-def state_of(session: SessionRecord) -> RunState:
-    """The state of a session that the store lists."""
-    if session.open_turn is None:
-        return RunState.ENDED
-    return RunState.WAITING_FOR_INPUT if session.waiting else RunState.RUNNING
-
-
 def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, object]:
     """The fields of a session's view."""
     ended: dict[str, object] = dict(end_of(last.result, _ENDED))
@@ -167,7 +168,7 @@ def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, object
         ended["error"] = last.closure.text
     return {
         **session.model_dump(include={"session", "agent", "turn", "created_at", "updated_at"}),
-        "state": state_of(session),
+        "state": session.state,
         "job_status": last.job_status,
         "started_at": last.started_at,
         "ended_at": last.ended_at,

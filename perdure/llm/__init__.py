@@ -1,1 +1,1 @@
-"""What the worker knows of models: their formats, their failures, and how the calls of tools are read from text."""
+"""Models, without the network: formats, failures, retries, compaction, and tool calls in plain text."""

@@ -1,7 +1,7 @@
-"""Where a conversation may be cut, and what stands in place of its beginning: the rules of a compaction.
+"""The rules of a compaction: where a conversation may be cut, and what replaces its beginning.
 
-Source: Dreadnode's agent API (``find_summarization_boundary``, ``summarize_conversation``): the boundary never parts a
-tool call from its result, and the summary is what the model wrote between its ``summary`` tags.
+The boundary never separates a tool call from its result, and the summary is what the model wrote between its
+``summary`` tags. Source: Dreadnode's agent API (``find_summarization_boundary``, ``summarize_conversation``).
 """
 
 import re
@@ -13,7 +13,7 @@ from perdure.llm.openai_format import with_lines
 from perdure.llm.tool_output import head_and_tail
 
 UNKNOWN_BUDGET = 100_000
-"""Tokens of a conversation when nothing is known about the model's window."""
+"""Budget of a conversation in tokens, if the model's window is unknown."""
 
 BUDGET_SHARE = 0.75
 """Share of the window that is a conversation's budget when the author set no threshold."""
@@ -22,13 +22,13 @@ SUMMARISED_SHARE = 0.6
 """Share of the budget that one summary may cover, so that the call that writes it stays within the window."""
 
 CHARACTERS_PER_TOKEN = 3
-"""A cautious estimate: English has four, source code three. A provider that still refuses gets half as much."""
+"""A cautious estimate: English has about four, source code three. If the provider still refuses, half is sent."""
 
 SHOWN_CHARACTERS = 8_000
-"""Longest text of one message in what is summarised: its head and its tail."""
+"""Longest text of one message in the text to summarise; of a longer one head and tail."""
 
 LEAST_SHOWN = 200
-"""With less of each message a summary would say nothing."""
+"""Least characters of each message in the text to summarise: with less a summary would say nothing."""
 
 INSTRUCTIONS = """\
 You summarise the conversation of an agent with its user and its tools. Your summary will stand in its place, and the
@@ -48,7 +48,7 @@ _ANALYSIS = re.compile(r"<analysis>.*?</analysis>", re.DOTALL | re.IGNORECASE)
 
 
 def characters_of_one_summary(compaction: Compaction, window: int | None) -> int:
-    """How much of a conversation one call may summarise."""
+    """Characters of a conversation that one call may summarise: window x threshold x 0.6 x 3 characters a token."""
     window = compaction.window or window
     share = compaction.threshold or BUDGET_SHARE
     budget = UNKNOWN_BUDGET if window is None else window * share
@@ -56,13 +56,13 @@ def characters_of_one_summary(compaction: Compaction, window: int | None) -> int
 
 
 def find_boundary(messages: Sequence[Message], *, keep: int, max_characters: int | None = None) -> int:
-    """How many messages at the beginning may be summarised: the most that is safe; 0 if nothing is.
+    """The largest number of messages at the beginning that can be summarised safely; 0 if there is none.
 
     It is safe to cut after an answer without calls, or after the last result of an answer with calls.
 
     Args:
-        messages: The conversation, the system prompt excepted.
-        keep: So many messages at least are left.
+        messages: The conversation without the system prompt.
+        keep: Least number of messages that remain.
         max_characters: Most text that may be summarised, as :func:`render_message` writes it.
     """
     fitting = (
@@ -72,9 +72,9 @@ def find_boundary(messages: Sequence[Message], *, keep: int, max_characters: int
 
 
 def plan_summary(messages: Sequence[Message], *, keep: int, room: int) -> tuple[int, int]:
-    """How many messages one call summarises, and how many characters of each it is shown; 0 if it cannot.
+    """The number of messages that one call summarises (0 if none), and the characters of each that it reads.
 
-    Where not even the first safe cut fits, because many calls stand in one answer, less of each message is shown.
+    If not even the first safe cut fits into ``room`` characters, as one answer has many calls, less of each is read.
     """
     boundary = find_boundary(messages, keep=keep, max_characters=room)
     if boundary:
@@ -99,7 +99,7 @@ def _safe_cuts_of(messages: Sequence[Message], keep: int) -> Iterator[tuple[int,
 
 
 def render_message(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
-    """One message as it stands in the text that is summarised, each of its parts by head and tail."""
+    """One message in the text to summarise; each of its parts is cut to head and tail."""
     if isinstance(message, UserMessage):
         speaker = "user" if message.summary_of is None else f"summary of {message.summary_of} earlier messages"
         return f"[{speaker}]\n{head_and_tail(with_lines(message), limit)}\n"
@@ -112,16 +112,16 @@ def render_message(message: Message, limit: int = SHOWN_CHARACTERS) -> str:
 
 
 def to_summarise(messages: Sequence[Message], guidance: Sequence[str] = (), limit: int = SHOWN_CHARACTERS) -> str:
-    """The prompt of the call that writes a summary: the conversation, then what must be kept in mind."""
+    """The prompt of the call that writes a summary: the conversation, then ``guidance`` on what to keep."""
     text = "\n".join(render_message(message, limit) for message in messages)
     wishes = "".join(f"\nKeep in mind: {wish}" for wish in guidance if wish)
     return f"<conversation>\n{text}</conversation>\n{wishes}\nSummarise the conversation above."
 
 
 def summary_in(answer: str) -> str:
-    """What a model wrote between its ``summary`` tags, which may hold tags of that name in turn.
+    """The text between the outermost ``summary`` tags of an answer.
 
-    An answer without them is a summary as a whole, but for its analysis.
+    Without such tags the whole answer is the summary, except for its ``analysis``.
     """
     begin = _BEGIN.search(answer)
     if begin is None:

@@ -1,9 +1,9 @@
-"""Failures of model calls: their facts, and the one table that has a reason code for them.
+"""Failures of model calls: their facts, and the one table that turns them into reason codes.
 
-The rows are looked through in the order of :class:`Evidence`; ``perdure errors --faults`` prints them,
-``docs/errors.md`` is made from them, and a test breaks each of them in turn. Sources: Dreadnode's agent API (classes),
-Dawn's retry (words of the message), the providers' own codes and words (``llm.refusals``), and what litellm was seen to
-raise on both wires: the status of the reply is the most reliable fact, then the cause chain, then litellm's class.
+The rows are searched in the order of :class:`Evidence`. ``perdure errors --faults`` prints them, ``docs/errors.md`` is
+made from them, and a test breaks each in turn. Sources: Dreadnode's agent API (classes), Dawn's retry (words of the
+message), the providers' own codes and words (``llm.refusals``), and what litellm raises for OpenAI's and Anthropic's
+APIs. There the status of the reply is the most reliable fact, then the cause chain, then litellm's class.
 """
 
 import re
@@ -16,22 +16,22 @@ from perdure.llm.refusals import CODES, WORDS
 
 
 class Evidence(StrEnum):
-    """What a row goes by, in the order in which they are asked."""
+    """The kinds of evidence that rows match, in the order in which they are searched."""
 
     NAME = "class, whatever the status"
-    """The class that was raised or one of its bases, when it is raised for one reason only."""
+    """The class of the exception or one of its bases, if it is raised for one reason only."""
     CODE = "status and code"
-    """The provider's own name for the failure, with a status that refusals of several kinds share."""
+    """The provider's own code for the failure, with a status that several kinds of refusals share."""
     WORDS = "status and words"
-    """The provider's words with such a status, when it has no name for the failure or too wide a name."""
+    """The provider's words with such a status, if it has no code for the failure or too general a one."""
     STATUS = "status"
     """The HTTP status of the reply."""
     CAUSE = "cause"
     """A class in the cause chain: the real httpx, aiohttp or OS error, under a class that says less."""
     CLASS = "class"
-    """The class that was raised or one of its bases, the most derived first."""
+    """The class of the exception or one of its bases, the most derived first."""
     MESSAGE = "words"
-    """What the message says, when nothing else decides."""
+    """The words of the message, if nothing else decides."""
     NONE = "anything else"
 
 
@@ -39,17 +39,17 @@ class Row(Value):
     """One row of the table.
 
     Attributes:
-        seen: What the row goes by.
+        seen: The kind of evidence that the row matches.
         match: The class, the status or its range, the provider's code in lower case, or a pattern that is searched
-            whatever the case.
-        code: The reason it stands for.
+            without regard to case.
+        code: The reason code of the failure.
         statuses: The statuses with which the provider's code or words count; None is an error without a status.
         never_sent: Whether the cause proves that the connection was never made.
-        example: Words that fit the pattern and no other row.
-        kind: The class that says what the failure is, where litellm raises a wider one.
-        source: Where the provider's code or words were read.
-        openai: What litellm raises for it on an OpenAI-style wire, class and status.
-        anthropic: Likewise on an Anthropic-style one.
+        example: Words that match the pattern and no other row.
+        kind: The precise class of the failure, where litellm raises a more general one.
+        source: The page or report with the provider's code or words.
+        openai: What litellm raises for it with OpenAI's API: class and status.
+        anthropic: The same with Anthropic's API.
     """
 
     seen: Evidence
@@ -64,23 +64,23 @@ class Row(Value):
     anthropic: str = ""
 
     def has_status(self, status: int | None) -> bool:
-        """Whether the range of a row of statuses holds this one."""
+        """Whether the range of a status row contains this status."""
         low, _, high = self.match.partition("-")
         return status is not None and int(low) <= status <= int(high or low)
 
     def has_words(self, status: int | None, text: str) -> bool:
-        """True if the text matches, and the words count with this status (rows without statuses take any)."""
+        """Whether the text matches and the words count with this status; a row without statuses takes any."""
         return (not self.statuses or status in self.statuses) and re.search(self.match, text, re.IGNORECASE) is not None
 
 
 class WireFault(Value):
-    """What a fault becomes on each wire.
+    """What litellm makes of a fault with OpenAI's and with Anthropic's API (the two *wires*).
 
     Attributes:
         fault: What the provider or the network does.
         code: The reason code on both wires, unless ``anthropic_code`` names another for the second.
-        openai: What is raised on an OpenAI-style wire, class and status.
-        anthropic: Likewise on an Anthropic-style one.
+        openai: What is raised with OpenAI's API: class and status.
+        anthropic: The same with Anthropic's API.
     """
 
     fault: str
@@ -91,7 +91,7 @@ class WireFault(Value):
 
 
 _FOR_ONE_REASON: dict[ReasonCode, str] = {
-    # Ours.
+    # perdure's own
     ReasonCode.LLM_MISSING_KEY: "MissingKeyError",
     ReasonCode.LLM_EMPTY: "EmptyAnswerError",
     ReasonCode.LLM_TRUNCATED: "TruncatedAnswerError",
@@ -102,7 +102,7 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_TIMEOUT: "DeadlineExceededError",
     ReasonCode.RUNTIME_PAYLOAD_TOO_LARGE: "TooManyCallsError",
     ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR: "PromptAssemblyError",
-    # litellm's, but for the first.
+    # litellm's, except for the first
     ReasonCode.LLM_CONTENT_FILTERED: "ContentFilteredError ContentPolicyViolationError GuardrailRaisedException "
     "BlockedPiiEntityError SensitiveDataRouteException ModifyResponseException RejectedRequestError "
     "UnappliableRequestRewrite",
@@ -138,7 +138,7 @@ _STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
     ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError"),
     ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
 )
-"""With the class that litellm raises on each wire."""
+"""Statuses, each with the class that litellm raises on each wire."""
 
 _CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
     # httpx
@@ -217,7 +217,7 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS: tuple[Row, ...] = tuple(_rows())
-"""Every row. What nobody knows is a network error, hence retried."""
+"""Every row. An unknown failure counts as a network error, so that it is retried."""
 
 _SAME: tuple[tuple[str, ReasonCode, str], ...] = (
     ("the key is refused", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError 401"),
@@ -287,22 +287,22 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
         anthropic_code=ReasonCode.LLM_CONTENT_FILTERED,
     ),
 )
-"""A test meets each of them with the pinned litellm. Any other error said with status 200 has the code of its words."""
+"""Faults that a test causes with the pinned litellm. Any other error in a reply of 200 gets the code of its words."""
 
 
 class FailureFacts(Value):
     """A failed model call as plain facts, redacted and bounded.
 
     Attributes:
-        status: The HTTP status, as far as the library tells one.
-        retry_after_seconds: What the provider asked to wait.
-        class_name: The class that was raised.
+        status: The HTTP status of the provider's reply, if there is one.
+        retry_after_seconds: The wait that the provider asked for.
+        class_name: The class of the exception.
         classes: The class and its bases.
         causes: The classes of the cause chain and their bases, outermost first.
         names: The provider's own codes and types for the failure, in lower case.
         text: The message.
-        own_code: The ``reason_code`` that the exception carries, or one that it was raised from.
-        own_transient: Whether that exception calls itself ``transient``.
+        own_code: The ``reason_code`` of the exception, or of one that it was raised from.
+        own_transient: Whether that exception has ``transient`` set.
     """
 
     status: int | None = None
@@ -317,7 +317,7 @@ class FailureFacts(Value):
 
 
 class Table:
-    """Rows, ready to be looked up."""
+    """Rows with an index for each kind of evidence."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -325,31 +325,31 @@ class Table:
         self._by_match = {seen: {row.match: row for row in kind} for seen, kind in self._by_kind.items()}
 
     def find_by_class(self, seen: Evidence, names: Iterable[str]) -> Row | None:
-        """The row of the first of these classes that has one."""
+        """The row for the first of these classes that has one."""
         known = self._by_match[seen]
         return next((known[name] for name in names if name in known), None)
 
     def find_by_code(self, status: int | None, names: Iterable[str]) -> Row | None:
-        """The first row of one of the provider's codes."""
+        """The first row for one of the provider's codes."""
         known = frozenset(names)
         return next(
             (row for row in self._by_kind[Evidence.CODE] if row.match in known and status in row.statuses), None
         )
 
     def find_by_words(self, seen: Evidence, status: int | None, text: str) -> Row | None:
-        """The first row whose pattern is found."""
+        """The first row whose pattern the text matches."""
         return next((row for row in self._by_kind[seen] if row.has_words(status, text)), None)
 
     def find_by_status(self, status: int | None) -> Row | None:
-        """The row of this status."""
+        """The row for this status."""
         return next((row for row in self._by_kind[Evidence.STATUS] if row.has_status(status)), None)
 
     def get_default(self) -> Row:
-        """The row of what no other row is for."""
+        """The row for failures that no other row matches."""
         return self._by_kind[Evidence.NONE][0]
 
     def proves_never_sent(self, causes: Iterable[str]) -> bool:
-        """Whether the cause chain holds a class of a connection that was never made."""
+        """Whether the cause chain has a class which proves that no connection was made."""
         known = self._by_match[Evidence.CAUSE]
         return any(name in known and known[name].never_sent for name in causes)
 
@@ -358,26 +358,26 @@ TABLE = Table(ROWS)
 
 
 EXCEPTION = "exception."
-"""What the code of a failure begins with that nobody foresaw; its class follows."""
+"""Prefix of the code of an unforeseen exception; the name of its class follows."""
 
 UNKEPT = Reason(transient=True, text="the model's answer could not be kept", model=TOLD, most_retries=4)
-"""The answer is paid for: another try may do, and five tries are enough."""
+"""The reason of a paid answer that could not be kept: a retry may help, and five tries are enough."""
 
 
 def classify(facts: FailureFacts) -> str:
-    """The reason code of a failed model call. Never fails: what nobody knows is a network error, hence retried."""
+    """The reason code of a failed model call. An unknown failure counts as a network error, so that it is retried."""
     if facts.own_code is not None:
         return ReasonCode(facts.own_code) if facts.own_code in REASONS else facts.own_code
     return row_of(facts).code
 
 
 def class_of(facts: FailureFacts) -> str:
-    """The class that says what the failure is: the one that was raised, unless the provider says more."""
+    """The class of the failure for people: that of the exception, unless the matching row names a more precise one."""
     return (facts.own_code is None and row_of(facts).kind) or facts.class_name
 
 
 def reason_of(facts: FailureFacts) -> Reason:
-    """What is known about that code; of one that no table knows, what its exception says."""
+    """The facts about the failure's reason code; for a custom provider's own code, those that its exception gives."""
     code = classify(facts)
     if code in REASONS:
         return REASONS[ReasonCode(code)]
@@ -391,7 +391,7 @@ def reason_of(facts: FailureFacts) -> Reason:
 
 
 def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
-    """The row that decides, by the first kind of evidence that has one for these facts."""
+    """The row that matches these facts, by the first kind of evidence with one."""
     return (
         table.find_by_class(Evidence.NAME, facts.classes)
         or table.find_by_code(facts.status, facts.names)
@@ -405,7 +405,7 @@ def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
 
 
 def is_ambiguous(facts: FailureFacts, code: str, table: Table = TABLE) -> bool:
-    """Whether the provider may have carried the call out although no answer came."""
+    """Whether the provider may have carried out the call although no answer came."""
     if code == ReasonCode.LLM_STREAM_CUT:
         return True
     if code not in {ReasonCode.LLM_TIMEOUT, ReasonCode.LLM_NETWORK_ERROR}:

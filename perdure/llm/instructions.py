@@ -1,4 +1,4 @@
-"""Placeholders in instructions: ``{context.customer}`` is filled in when a turn opens."""
+"""Placeholders in instructions, such as ``{context.customer}``, which are filled in when a turn opens."""
 
 import json
 import re
@@ -7,18 +7,18 @@ from perdure.contracts.turn_context import TurnContext, variable_of
 from perdure.contracts.values import JsonValue
 
 PLACEHOLDER = re.compile(r"(\{?)\{(context|turn)\.([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}(\}?)")
-"""A name in braces; what stands in two pairs is text about one. Any other brace is text."""
+"""A name in braces. Double braces escape a placeholder; any other brace is plain text."""
 
 
 class PlaceholderError(ValueError):
-    """A placeholder has nothing to stand for; the message says which, and what the context has."""
+    """The context lacks the value of a placeholder; the message names it, and what the context has."""
 
 
 def fill_in(text: str, context: TurnContext) -> str:
-    """The text with the turn's context in place of the placeholders. What is filled in is not looked into again.
+    """The text with its placeholders replaced by values of the turn's context. Placeholders in values stay as they are.
 
     Raises:
-        PlaceholderError: The context has nothing of that name.
+        PlaceholderError: The context has no value for a placeholder.
     """
     return PLACEHOLDER.sub(lambda found: _fill_placeholder(found, context), text)
 

@@ -1,4 +1,4 @@
-"""Messages in OpenAI's chat format: what the worker sends to models, and what ``perdure export`` writes."""
+"""Messages and tools in OpenAI's chat format, in which models are called and ``perdure export`` writes."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,16 +8,16 @@ from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, json_object
 
 WireMessage = dict[str, JsonValue]
-"""One message in OpenAI's chat format, which litellm takes for every provider; ``reasoning`` and ``parts`` are ours."""
+"""A message in OpenAI's chat format, which litellm takes for every provider; ``reasoning``, ``parts`` are perdure's."""
 
 MAX_ARGUMENTS_SHOWN = 2_000
-"""Broken arguments are shown to the model up to this length."""
+"""Longest arguments that are not JSON in what the model reads."""
 
 
 def openai_messages(messages: Sequence[Message], instructions: str = "") -> list[WireMessage]:
     """A conversation for another program: the system prompt first, every result right after its call.
 
-    Blocks that only one provider understands are left out, and so is a result whose call is not in the conversation.
+    Reasoning, which only one provider understands, is left out, and so are results without a call in the conversation.
     """
     prompt: list[WireMessage] = [{"role": "system", "content": instructions}] if instructions else []
     return prompt + [_export_message(message) for message in order_messages(messages)]
@@ -34,7 +34,7 @@ def with_lines(message: UserMessage) -> str:
 
 
 def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
-    """Declarations of tools for another program."""
+    """Declarations of tools in OpenAI's format."""
     return [
         {
             "type": "function",
@@ -45,7 +45,7 @@ def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
 
 
 def wire(message: Message) -> WireMessage:
-    """One message in OpenAI's chat format: role, content, calls, and nothing a provider might refuse."""
+    """A message in OpenAI's chat format: role, content, calls, and no field that a provider might refuse."""
     if isinstance(message, AssistantMessage):
         return _assistant(message)
     wired: WireMessage = {"role": "user", "content": message.content}

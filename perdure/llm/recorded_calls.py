@@ -1,8 +1,9 @@
-"""Recorded calls: the form in which a request is hashed, and where two requests part.
+"""Recorded calls: the form in which requests are hashed, and the first difference between two requests.
 
-What is hashed is what a file shows. Secrets are masked before, so that no file's name gives one away. What is given
-back is cut less: only known secrets leave it, as in the transcript, so that a turn ends as it did. Ids of tool
-calls, of which every session makes its own, become numbers in their order, so that another session asks for the same.
+A fixture's file shows exactly what was hashed for its name. Secrets are masked before that, so that no name reveals
+one. In recorded answers only known secrets are masked, as in the transcript, so that a replayed turn ends in the same
+way. Ids of tool calls differ in each session, so they are replaced by numbers in order: then another session's request
+has the same hash.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from perdure.llm.openai_format import WireMessage
 from perdure.security.redaction import mask_arguments, redact_text, without_known
 
 CanonicalRequest = dict[str, JsonValue]
-"""A request as it is hashed and written."""
+"""A request in the form in which it is hashed and written."""
 
 SHOWN_CHARACTERS = 60
 """Longest excerpt of a text that differs."""
@@ -30,9 +31,10 @@ NOT_SENT = frozenset(
         "description",
         "label",
         "tags",
-        "instructions",  # stand in the messages
-        "instructions_from",  # what it makes does
+        "instructions",  # in the messages
+        "instructions_from",  # its result is in the messages
         "max_steps",
+        "max_running",
         "generation_timeout",
         "retry",
         "on_tool_error",
@@ -42,9 +44,10 @@ NOT_SENT = frozenset(
         "budgets",
         "compaction",
         "output_corrections",
-        "interactive",  # who is asked, and what was decided, is recorded too
+        "interactive",  # people's decisions are recorded too
         "approvals",
-        "fallback_models",  # the one that is called stands in the model's place
+        "retention",
+        "fallback_models",  # a fallback that is called takes the place of the model
         "cache",
         "stream",
         "stream_thinking",
@@ -53,23 +56,23 @@ NOT_SENT = frozenset(
         "stop_conditions",
         "hooks",
         "on_hook_error",
-        "skills",  # stand in the description of the tool that reads them
+        "skills",  # in the description of the tool that reads them
         "recording",
     }
 )
-"""Fields of a definition that no model reads. Any other, also of a later release, belongs to the request."""
+"""Fields of a definition that are not hashed. Any other, also one of a later release, is part of the request."""
 
 _IDS = {
     "call": re.compile(r"call_[0-9a-f]{16}_\d+"),
     "delegate": re.compile(r"(?<![^\s\"'()\\])[^\s\"'()\\]{1,160}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{16}(?![^\s\"'()\\])"),
 }
-"""What is named anew in each session, as it stands in texts: the ids of tool calls, and the sessions of delegates."""
+"""Patterns of ids that differ in each session: those of tool calls, and of delegates' sessions."""
 
 _NUMBER = re.compile(r"(?:call|delegate)#\d+")
 
 
 class CallNumbers:
-    """The ids of tool calls and the sessions of delegates in a text, numbered in the order in which they appear."""
+    """Numbers for the ids of tool calls and delegates' sessions in a text, in the order of their first appearance."""
 
     def __init__(self, text: str) -> None:
         self._numbers = {
@@ -80,11 +83,11 @@ class CallNumbers:
         self._ids = {number: found for found, number in self._numbers.items()}
 
     def hide(self, value: JsonValue) -> JsonValue:
-        """The value with the number in place of each id."""
+        """Replace each id by its number."""
         return _texts(value, self._hidden)
 
     def show(self, value: JsonValue) -> JsonValue:
-        """The value with the id in place of each number."""
+        """Replace each number by its id."""
         return _texts(value, lambda text: _NUMBER.sub(lambda found: self._ids.get(found[0], found[0]), text))
 
     def _hidden(self, text: str) -> str:
@@ -101,8 +104,8 @@ class Asked:
     """A call as it is looked up and recorded.
 
     Attributes:
-        request: What is hashed.
-        numbers: The ids that stand in its session's conversation.
+        request: The request in the form that is hashed.
+        numbers: The numbers of the ids in the session's conversation.
         occurrence: Ordinal of this call among identical calls of the session, from 1.
     """
 
@@ -119,7 +122,7 @@ class Asked:
 def request_of_generation(
     definition: AgentDefinition, messages: Sequence[WireMessage], secrets: Collection[str] = ()
 ) -> Asked:
-    """A model call."""
+    """The recorded form of a model call."""
     shown: list[JsonValue] = [_message(message, secrets) for message in messages]
     sent = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(NOT_SENT))
     sent["tools"] = [
@@ -134,7 +137,7 @@ def request_of_generation(
 def request_of_tool_call(
     transcript: Iterable[Message], call_id: str, tool: str, secrets: Collection[str] = ()
 ) -> Asked:
-    """A tool call. Its arguments and its place among equal ones are the transcript's, so the same at every attempt."""
+    """The recorded form of a tool call. Arguments and ordinal are the transcript's, so every attempt gets the same."""
     messages = tuple(transcript)
     numbers = CallNumbers("\n".join(message.model_dump_json() for message in messages))
     wanted: JsonValue = {}
@@ -150,17 +153,17 @@ def request_of_tool_call(
 
 
 def canonical(value: JsonValue) -> str:
-    """The one JSON text of a value."""
+    """The canonical JSON text of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def clean(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
-    """The value with every text redacted."""
+    """The value with every text redacted (see :func:`perdure.security.redaction.redact_text`)."""
     return _texts(value, lambda text: redact_text(replace_surrogates(text), secrets))
 
 
 def without_secrets(value: JsonValue, secrets: Collection[str] = ()) -> JsonValue:
-    """The value without known secrets, and otherwise as it is: what a replay gives back is content."""
+    """The value without known secrets only, because a replay returns it as content."""
     return _texts(value, lambda text: without_known(replace_surrogates(text), secrets))
 
 
@@ -180,7 +183,7 @@ def _call(call: JsonValue, secrets: Collection[str]) -> JsonValue:
 
 
 def _arguments(text: str, secrets: Collection[str]) -> JsonValue:
-    """Arguments as an object, so that spaces do not count; broken ones as the text they are."""
+    """Arguments as an object, so that spaces do not matter; arguments that are not JSON stay text."""
     try:
         return mask_arguments(json_object(text or "{}"), (), secrets)
     except ValueError:
@@ -270,7 +273,7 @@ def _field(part: str, ours: JsonValue, theirs: JsonValue) -> str:
 
 
 def _describe_difference(ours: JsonValue, theirs: JsonValue) -> str:
-    """Both texts from shortly before the place where they part."""
+    """Excerpts of both texts, from shortly before the first difference."""
     mine, yours = (value if isinstance(value, str) else canonical(value) for value in (ours, theirs))
     same = next((at for at, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b), min(len(mine), len(yours)))
     begin = max(0, same - SHOWN_CHARACTERS // 3)

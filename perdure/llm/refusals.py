@@ -1,8 +1,8 @@
-"""What providers call their refusals: codes and words with a status that refusals of several kinds share.
+"""Codes and words of providers for refusals whose status several kinds of refusals share.
 
-Long, because a line stands for each code and each pattern, with the page or the public report where it was read (an
-issue of GitHub without its host; a repository where its tests or lists have it). The codes are asked first. A pattern
-names the failure and not only its subject, because a bad request may speak of context windows, keys and quotas too.
+Long, because each code and each pattern has a line, with its source: a page, a public report (an issue on GitHub
+without the host), or a repository whose tests or lists have it. Codes are searched before patterns. A pattern names the
+failure and not only its subject, because a bad request may speak of context windows, keys and quotas too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from perdure.contracts.errors import ReasonCode
 Statuses = frozenset[int | None]
 
 NOT_FOUND = "NotFoundError"
-"""litellm's class for a model that the provider does not have; many say it with status 400."""
+"""litellm's class for a model that the provider does not have; many providers refuse it with status 400."""
 
 UNSOURCED = "seen; no public report found"
 
@@ -38,12 +38,12 @@ class Refusal(NamedTuple):
     """One code or pattern of a provider.
 
     Attributes:
-        code: The reason it stands for.
+        code: The reason code of the failure.
         statuses: The statuses with which the row counts; None is an error without a status.
-        match: The provider's code in lower case, or a pattern that is searched whatever the case.
-        source: Where it was read.
-        example: Words that fit the pattern and no other one.
-        kind: The class that says what the failure is, where litellm raises a wider one.
+        match: The provider's code in lower case, or a pattern that is searched without regard to case.
+        source: The page, report or repository with the code or words.
+        example: Words that match the pattern and no other one.
+        kind: The precise class of the failure, where litellm raises a more general one.
     """
 
     code: ReasonCode

@@ -1,6 +1,6 @@
-"""Retries of a model call: whether it is sent again, how long the wait is, and what people read of its failures.
+"""Retries of a model call: whether it is sent again, after which wait, and the text of its failures for people.
 
-Sources: Dreadnode's agent API (formula, time budget), Dawn's retry (cap).
+Sources: Dreadnode's agent API (formula of the wait, time budget), Dawn's retry (cap).
 """
 
 import re
@@ -15,7 +15,7 @@ from perdure.llm.failures import FailureFacts
 from perdure.llm.tool_output import head_and_tail
 
 LONGEST_WAIT = timedelta(days=365)
-"""Bound of a wait under a policy that has none: the doubling would leave what a timer can hold."""
+"""Longest wait under a policy without a bound: doubling would exceed what a timer can hold."""
 
 RETRY_AFTER_JITTER = 0.1
 """Share of a provider's retry-after that is added at random."""
@@ -24,9 +24,9 @@ _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date.
+    """Seconds that a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date.
 
-    A date is compared with the reply's own ``date``, so that a wrong clock on either side changes nothing; without one
+    A date is compared with the reply's own ``date`` header, so that a wrong clock does not matter; without that header
     with ``now``.
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
@@ -43,7 +43,7 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None
 
 
 def _date(value: str) -> datetime | None:
-    """An HTTP date."""
+    """Parse an HTTP date; None if it is none."""
     try:
         date = parsedate_to_datetime(value)
     except (ValueError, IndexError, OverflowError):
@@ -54,7 +54,7 @@ def _date(value: str) -> datetime | None:
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:
     """The wait before retry ``attempt`` (1, 2, …); ``jitter_sample`` is uniform in [0, 1].
 
-    What a provider asks for is the same for all who were refused: a policy with jitter adds up to a tenth of it.
+    A provider asks all refused callers for the same wait, so a policy with jitter adds up to a tenth of it.
     """
     doubled = policy.base.total_seconds() * 2.0 ** min(attempt - 1, 1000)
     spread = 1.0 + RETRY_AFTER_JITTER * jitter_sample if policy.jitter else 1.0
@@ -73,15 +73,15 @@ def decide(  # noqa: PLR0913 - each is a fact of its own
     retry_after: float | None,
     jitter_sample: float,
 ) -> timedelta | None:
-    """The wait before the call is sent again, or None when the chain ends here.
+    """The wait before the call is sent again, or None if it is not.
 
     Args:
         policy: The agent's policy.
-        reason: What is known about the failure.
-        ambiguous: Whether the provider may have carried the call out.
-        attempt: The number this retry would have, from 1.
+        reason: The facts about the failure's reason code.
+        ambiguous: Whether the provider may have carried out the call.
+        attempt: The number that this retry would have, from 1.
         elapsed: Time since the step's first failure, without the time in which no worker had the call.
-        retry_after: Seconds the provider asked for.
+        retry_after: Seconds that the provider asked to wait.
         jitter_sample: A random number in [0, 1].
     """
     if not reason.transient or attempt > policy.max_retries:
@@ -92,7 +92,7 @@ def decide(  # noqa: PLR0913 - each is a fact of its own
     if policy.max_time is None:
         return wait
     left = policy.max_time - elapsed
-    if retry_after is not None and wait > left:  # what jitter adds to the provider's own wait ends no chain
+    if retry_after is not None and wait > left:  # the jitter on the provider's wait alone must not end the retries
         wait = max(left, wait_before(policy, attempt, retry_after=retry_after, jitter_sample=0.0))
     return None if left <= timedelta(0) or wait > left else wait
 
@@ -118,15 +118,15 @@ _WITH_ADVICE = frozenset({"PromptAssemblyError", "RedirectedError"})
 
 
 class Chain(Value):
-    """The calls of a step that have failed, the last one included.
+    """The failed calls of a step.
 
     Attributes:
-        calls: How many were made.
-        elapsed: Time they used of the policy's ``max_time``.
+        calls: Number of calls that were made.
+        elapsed: Time that they used of the policy's ``max_time``.
         wait: The wait that would have followed.
-        retry_after: Seconds that the provider asked to wait after the last one.
-        told: Whether the model was told of each, so that the failures in a row are counted over steps.
-        most_retries: Retries after which the failure is final whatever the policy says.
+        retry_after: Seconds that the provider asked to wait after the last call.
+        told: Whether the model was told of each failure; they are then counted over several steps.
+        most_retries: Number of retries after which the failure is final whatever the policy says.
     """
 
     calls: int
@@ -138,7 +138,7 @@ class Chain(Value):
 
 
 def failure_text(place: str, facts: FailureFacts, reason: Reason, *, longest: int = MAX_MESSAGE) -> str:
-    """The failure without what is to be done: where, the cause, the reply's status if there is one, what was said."""
+    """The text of a failure without advice: place, cause, the reply's status if there is one, and its message."""
     status = f" (HTTP {facts.status})" if facts.status else ""
     if facts.class_name in _WHOLE:
         start, said = f"{place}: ", facts.text + status
@@ -150,7 +150,7 @@ def failure_text(place: str, facts: FailureFacts, reason: Reason, *, longest: in
 def compose_final_text(
     place: str, facts: FailureFacts, reason: Reason, rule: str, session: str, *, choice: str = ""
 ) -> str:
-    """The failure that ends a step: with the rule that ended its chain, what to do, and the author's own choice."""
+    """The text of a failure that ends a step: with the rule that ended the retries, advice, and the author's choice."""
     advice = "" if facts.class_name in _WITH_ADVICE else reason.advice.replace("SESSION", session)
     end = "".join(f"; {part}" for part in (rule, advice, choice) if part)
     text = failure_text(place, facts, reason, longest=MAX_MESSAGE - len(end))
@@ -158,7 +158,7 @@ def compose_final_text(
 
 
 def rule_of_end(policy: RetryPolicy, reason: Reason, chain: Chain) -> str:
-    """Why a call is not sent again, with the calls and the time so far; nothing if one final failure says it all."""
+    """Why a call is not sent again, with the calls and time so far; empty for one failure that is never retried."""
     made = f"{chain.calls} calls in {_to_seconds(chain.elapsed)}" if chain.calls > 1 else "1 call"
     if chain.told or not reason.transient:
         return f"after {made}" if chain.calls > 1 and not chain.told else ""

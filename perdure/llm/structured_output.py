@@ -1,7 +1,7 @@
-"""Answers as JSON: found in what a model wrote, and held to the agent's output schema.
+"""Answers as JSON: finds the JSON in a model's text, and checks it against the agent's output schema.
 
-Source: ActiveGraph's structured output: the raw text, then a fenced block, then the outermost brackets; no JSON at all
-is ``llm.parse_error``, JSON of another shape ``llm.schema_violation``.
+Tried are the whole text, then a fenced block, then the outermost brackets. No JSON at all is ``llm.parse_error``, JSON
+of another shape is ``llm.schema_violation``. Source: ActiveGraph's structured output.
 """
 
 import math
@@ -16,16 +16,16 @@ from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import JsonValue
 
 MAX_PROBLEM = 500
-"""Longest description of what is wrong with an answer; it may quote the answer."""
+"""Longest description of what is wrong with an answer, in characters. It may quote the answer."""
 
 DEEPEST = 64
-"""An answer that is nested deeper is refused: the store could not read it again."""
+"""Levels of nesting above which an answer is refused, since the store could not read it again."""
 
 _FENCED = re.compile(r"```[\w-]*\s*\n(?P<json>.*?)```", re.DOTALL)
 
 
 class AnswerError(ValueError):
-    """An answer is not what the schema asks for; the message is for the model as well."""
+    """An answer does not fit the schema; the message is for people and for the model."""
 
     def __init__(self, code: ReasonCode, problem: str) -> None:
         super().__init__(f"{REASONS[code].cause}: {problem[:MAX_PROBLEM].rstrip('.')}.")
@@ -33,10 +33,10 @@ class AnswerError(ValueError):
 
 
 def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
-    """The JSON of an answer.
+    """The JSON value in an answer.
 
     Raises:
-        AnswerError: There is none (``llm.parse_error``), or it does not fit (``llm.schema_violation``).
+        AnswerError: There is no JSON (``llm.parse_error``), or it does not fit (``llm.schema_violation``).
     """
     value = _parse(text)
     try:  # with an empty registry, so that nothing is fetched
@@ -45,7 +45,7 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, "it is nested too deeply") from None
     except GivenUpError as error:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, f"{error}; simplify output_schema") from None
-    except Exception as error:  # whatever a schema makes of an answer; another try would pay again
+    except Exception as error:  # a schema may fail in any way, and a retry would cost another answer
         cause = f"the schema cannot be applied ({type(error).__name__}: {error}); correct output_schema"
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, cause) from error
     if problem is not None:
@@ -54,7 +54,7 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
 
 
 def is_strict(schema: JsonValue) -> bool:
-    """Whether every object of the schema names all its properties and requires them: OpenAI's condition for strict."""
+    """Whether each object of the schema requires all its properties and allows no others: OpenAI's rule for strict."""
     if isinstance(schema, list):
         return all(is_strict(part) for part in schema)
     if not isinstance(schema, dict):
@@ -70,7 +70,7 @@ def is_strict(schema: JsonValue) -> bool:
 
 
 def _parse(text: str) -> JsonValue:
-    """The first candidate that is JSON; what no store could keep is none: halves of characters, numbers beyond any."""
+    """The first candidate that is JSON which the store can keep: without lone surrogates and infinite numbers."""
     problems: list[str] = []
     for candidate in _candidates(text):
         try:

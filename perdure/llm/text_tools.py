@@ -1,9 +1,8 @@
-"""Tool modes: how tools are offered, called and answered in plain text, to models that have no calls of their own.
+"""Tool modes: tools offered, called and answered in plain text, for models without tool calls of their own.
 
-In the mode ``api`` the provider does all of it. In any other the system prompt lists the tools, the model writes its
-calls into its answer, and the results come in a user message. Only what goes to the model is written that way: the
-conversation in the store is the same in every mode, so mode and model may change from turn to turn. Source: rigging's
-transforms (modes, forms of the calls).
+In the mode ``api`` the provider does all of this. In the others the system prompt lists the tools, the model writes its
+calls into its answer, and the results come in a user message. The conversation in the store is the same in every mode,
+so mode and model may change from turn to turn. Source: rigging's transforms (modes, formats of the calls).
 """
 
 import json
@@ -23,7 +22,7 @@ _FENCE_END = re.compile(r"^[ \t]*```+[ \t]*$\n?", re.MULTILINE)
 
 
 def calls_of(mode: ToolMode, text: str, tools: Tools) -> tuple[str, tuple[RawCall, ...]]:
-    """The text without its calls, and these."""
+    """The text without its calls, and the calls."""
     return _Reader(text, _syntax(mode, tools)).read()
 
 
@@ -74,7 +73,7 @@ class _Reader:
         return Found(quoted_until) if quoted_until else self._syntax.read(self._text, marker.start())
 
     def _block(self, fence: re.Match[str]) -> Found:
-        """A code block: its calls if it holds nothing else, otherwise a quotation."""
+        """The calls of a code block if it holds nothing else; otherwise the block is a quotation."""
         text, calls = self._text, list[RawCall]()
         at = skip(self._syntax.between, text, fence.end())
         while self._start.match(text, at) is not None:
@@ -93,7 +92,7 @@ class _Reader:
         return Found(max(end.end(), at))
 
     def _quoted(self, at: int) -> int:
-        """Where the back ticks around this place end, 0 if there are none; those within calls do not count."""
+        """The end of the backtick quotation around this place; 0 if there is none. Backticks in calls do not count."""
         line = self._text.rfind("\n", self._counted, at)
         before = self._ticks if line < 0 else 0
         self._ticks = before + self._text.count("`", max(line, self._counted), at)
@@ -102,7 +101,7 @@ class _Reader:
         return closing if self._ticks % 2 and closing < self._place("\n", at) else 0
 
     def _place(self, character: str, at: int) -> int:
-        """The next place of a character, looked for once."""
+        """The next place of a character; cached, so that each part of the text is searched once."""
         if self._next.get(character, -1) < at:
             place = self._text.find(character, at)
             self._next[character] = len(self._text) + (character == "`") if place < 0 else place
@@ -149,7 +148,7 @@ _RESULT_END = "</tool-result"
 
 
 def describe_tools(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
-    """What the system prompt says of the tools; nothing if there are none, or the provider is told of them."""
+    """The part of the system prompt about the tools; empty without tools, or in the mode ``api``."""
     if mode not in _FORMS or not tools:
         return ""
     lines = (
@@ -162,11 +161,11 @@ def describe_tools(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
 
 
 def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tuple[str, tuple[RawCall, ...]]:
-    """What is left of an answer without its calls, and the calls in their order.
+    """The text of an answer without its calls, and the calls in order.
 
-    A call that was begun and is broken is one too: its arguments are then what the model wrote, and no JSON object.
-    What stands in single back ticks, or in a code block that holds more than calls, is quoted and no call. Behind a
-    call, a result that the model made up ends the answer.
+    A broken call counts too: its arguments are then the model's text, which is no JSON object. Text between backticks,
+    or in a code block that holds more than calls, is a quotation and no call. If the model makes up a result after a
+    call, the answer ends before it.
     """
     if mode not in _FORMS:
         return text, ()
@@ -174,14 +173,14 @@ def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tup
 
 
 def write_calls(mode: ToolMode, calls: Sequence[tuple[str, Mapping[str, JsonValue]]], tools: Tools) -> str:
-    """Calls as the model writes them: pairs of a tool's name and its arguments."""
+    """Write calls, given as pairs of a tool's name and arguments, as the model writes them in this mode."""
     if mode == "pythonic":
         return f"[{', '.join(_pythonic(name, arguments) for name, arguments in calls)}]"
     return "\n".join(_write_call(mode, name, arguments, tools.get(name, {})) for name, arguments in calls)
 
 
 def to_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[ToolDeclaration]) -> list[WireMessage]:
-    """A conversation with its calls and results in plain text, for a provider that is told of no tools."""
+    """The conversation with calls and results as plain text, for a request without tools."""
     known: Tools = {tool.name: tool.parameters for tool in tools}
     names: dict[str, str] = {}
     told: list[WireMessage] = []
@@ -191,7 +190,7 @@ def to_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[Too
         names.update((call_id, name) for call_id, name, _ in calls)
         is_result = message.get("role") == "tool"
         if is_result or (open_results and message.get("role") == "user"):
-            # Some models take no two user messages in a row.
+            # Joined, because some models do not take two user messages in a row.
             part = _result(message, names) if is_result else str(message.get("content") or "")
             _add(told, part, message, joined=open_results)
         elif calls:
@@ -221,14 +220,14 @@ def _answer(message: WireMessage, calls: str) -> WireMessage:
 
 
 def _result(message: WireMessage, names: Mapping[str, str]) -> str:
-    """A result in its tags, which nothing in it can close."""
+    """A result in its tags; a closing tag inside of it is escaped."""
     call_id = str(message.get("tool_call_id"))
     content = str(message.get("content") or "").replace(_RESULT_END, "&lt;" + _RESULT_END[1:])
     return f'<tool-result id="{call_id}" name="{names.get(call_id, "")}">\n{content}\n</tool-result>'
 
 
 def _calls(message: WireMessage) -> Iterator[tuple[str, str, dict[str, JsonValue]]]:
-    """Id, name and arguments of each call of a message; arguments on the wire are always an object."""
+    """Id, name and arguments of each call of a message. Stored arguments were made JSON objects by ``wire``."""
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -252,7 +251,7 @@ def _json(value: Mapping[str, JsonValue]) -> str:
 
 
 def _parameter(name: str, value: JsonValue, schema: Mapping[str, JsonValue]) -> str:
-    """One argument as XML: a text as it is where it is read again as the same, any other value as JSON."""
+    """One argument as XML: a text unchanged if it can be read back as that text, any other value as JSON."""
     types = types_of(schema, name)
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
@@ -280,7 +279,7 @@ def _is_name(key: str) -> bool:
 
 
 def _to_literal(value: JsonValue) -> str:
-    """A value as Python writes it; JSON's form of a text is one of Python's."""
+    """A value as a Python literal. A JSON string is also a valid Python string."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_to_literal(key)}: {_to_literal(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):

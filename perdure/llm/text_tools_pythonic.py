@@ -1,4 +1,4 @@
-"""Calls in plain text as Python writes them: literals only, and nothing is ever run."""
+"""Tool calls in plain text as Python calls. Only literals are read, and nothing is ever executed."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ _PYTHON_TEXT = (
     r"|'[^'\\]*(?:\\.[^'\\]*)*'"
     r")"
 )
-"""A pattern of one text literal; models break lines in short ones, which Python does not."""
+"""A pattern of a string literal. Models also put line breaks into single-quoted ones, which Python does not allow."""
 _TEXT = re.compile(_PYTHON_TEXT, re.DOTALL)
 _IN_TEXT = re.compile(r"\\(.)|\n", re.DOTALL)
 _ESCAPES = frozenset("\\'\"abfnrtvxuUN01234567\n")
@@ -28,7 +28,7 @@ _LINE_END = re.compile(r"[ \t]*(?:\r?\n|\Z|```)")
 
 
 class Pythonic:
-    """Mode ``pythonic``: a list of calls with named literals; a call of a known tool on a line of its own will do."""
+    """Mode ``pythonic``: a list of calls with keyword arguments, or a call of a known tool on a line of its own."""
 
     between = SPACE
 
@@ -39,7 +39,7 @@ class Pythonic:
         self._walked = False
 
     def read(self, text: str, at: int) -> Found:
-        """The list, or the call on a line of its own."""
+        """Read a list of calls, or a call on a line of its own."""
         is_list = text.startswith("[", at)
         calls, end = self._read_list(text, at + 1) if is_list else self._read_single(text, at)
         if calls and end > 0:
@@ -52,7 +52,7 @@ class Pythonic:
         return Found(stop, (RawCall(begun["name"], text[at:stop].strip()),))
 
     def _is_meant(self, text: str, at: int, end: int, calls: tuple[RawCall, ...]) -> bool:
-        """A list of unknown tools must stand alone on its lines, and hold good arguments: else it is a mere text."""
+        """Whether a list means calls: it names a known tool, or stands alone on its lines with valid arguments."""
         if any(call.name in self._tools for call in calls):
             return True
         before = text[max(0, at - 80) : at].rpartition("\n")[2]
@@ -66,7 +66,7 @@ class Pythonic:
         return calls, end
 
     def _read_list(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
-        """The calls of a list and its end; below 0 is the place where it stops to be one."""
+        """The calls of a list, and its end; a negative number is the place, negated, at which it stops being a list."""
         calls: list[RawCall] = []
         while True:
             found, at = self._call(text, at)
@@ -98,7 +98,7 @@ class Pythonic:
         return (RawCall(opened["name"], arguments),), closing + 1
 
     def _find_closing(self, text: str, at: int, *, known: bool) -> int:
-        """Place of the bracket that closes an open one; below 0 without one, which is searched for only once."""
+        """Place of the closing bracket; negative if there is none, which is found out only once."""
         if self._walked and not known:
             return -at
         depth = 0
@@ -113,10 +113,10 @@ class Pythonic:
 
 
 def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
-    """The arguments between the brackets of a call in Python; those without a name are given to ``order``.
+    """The arguments of a Python call; positional ones get the names in ``order``.
 
     Raises:
-        ValueError: They are no literals.
+        ValueError: An argument is not a literal.
     """
     try:
         call = ast.parse(f"f({_TEXT.sub(_to_plain_text, text)}\n)", mode="eval").body
@@ -133,7 +133,7 @@ def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _to_plain_text(found: re.Match[str]) -> str:
-    """A text literal as Python takes it: line breaks written as such, no back slash that escapes nothing."""
+    """A string literal that Python accepts: with line breaks and meaningless backslashes escaped."""
     literal = found[0]
     if literal[0] in "rR":
         return literal
@@ -148,7 +148,7 @@ def _to_plain_text(found: re.Match[str]) -> str:
 
 
 def _value(node: ast.expr) -> JsonValue:
-    """The JSON value of a literal; JSON's names of constants are as good as Python's."""
+    """The JSON value of a literal. JSON's names of constants (``true``, ``null``) are accepted too."""
     match node:
         case ast.Constant(value=str() | int() | float() | None as value):
             return value

@@ -1,8 +1,8 @@
-"""How calls are written in plain text, as JSON and in tags, and how their values are made to fit a tool's schema.
+"""Tool calls in plain text, as JSON or in tags, and the conversion of their values to a tool's schema.
 
-Every syntax says where it cannot go on, and reading continues from there, never from before: so the time is in
-proportion to the length. Tags are no XML documents: models leave < and & as they are, and nothing is expanded. Nothing
-in here raises.
+A syntax returns the place where reading goes on, which is never before the place that it has reached: so the time is
+linear in the length of the text. Tags are not parsed as XML: models do not escape < and &, and entities are not
+expanded. No public function here raises.
 """
 
 import json
@@ -21,7 +21,7 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", 
 
 
 def unescape(text: str) -> str:
-    """A text with XML's own entities and numbered characters replaced; no others exist, so none can be defined."""
+    """A text with XML's five entities and numeric character references replaced. No other entities can be defined."""
     return _ENTITY.sub(_character, text)
 
 
@@ -34,7 +34,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def types_of(schema: Mapping[str, JsonValue], name: str) -> frozenset[str]:
-    """The JSON types that an argument may have; none if the schema does not say."""
+    """The JSON types that an argument may have; empty if the schema does not say."""
     properties = schema.get("properties")
     return _types(properties.get(name)) if isinstance(properties, dict) else frozenset()
 
@@ -57,7 +57,7 @@ def _type(value: JsonValue) -> str:
 
 
 def read_value(text: str, types: frozenset[str]) -> JsonValue:
-    """The value of an element: JSON, unless the argument is a text, or is read as one for want of another type."""
+    """The value of an element: JSON if the argument may have that value, or may not be a text; otherwise the text."""
     if types != _TEXT_ONLY:
         try:
             value: JsonValue = json.loads(text)
@@ -70,7 +70,7 @@ def read_value(text: str, types: frozenset[str]) -> JsonValue:
 
 
 def _without_frame(text: str) -> str:
-    """A text without the line breaks that set it apart from its tags."""
+    """A text without the line breaks between it and its tags."""
     head, line_break, rest = text.partition("\n")
     if not line_break or head.strip(" \t"):
         return text
@@ -79,27 +79,27 @@ def _without_frame(text: str) -> str:
 
 
 Tools = Mapping[str, Mapping[str, JsonValue]]
-"""The schema of the arguments of each tool, by its name."""
+"""The schema of each tool's arguments, by the tool's name."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What stands at a place: calls, or none; ``end`` is where reading goes on."""
+    """What was read at a place: calls, or none. Reading goes on at ``end``."""
 
     end: int
     calls: tuple[RawCall, ...] = ()
 
 
 class Syntax(Protocol):
-    """How calls are written."""
+    """A format of calls in plain text."""
 
     start: str
-    """A pattern of where one may begin."""
+    """A pattern of places where a call may begin."""
     between: re.Pattern[str]
-    """What may stand around the calls of one code block."""
+    """A pattern of text between the calls of a code block."""
 
     def read(self, text: str, at: int) -> Found:
-        """What stands at the place where the pattern was found."""
+        """Read at a place where ``start`` was found."""
         ...
 
 
@@ -114,13 +114,13 @@ def skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def paragraph_end(text: str, at: int) -> int:
-    """Where a broken call that has no end of its own ends."""
+    """The end of the paragraph, which is the end of a broken call."""
     found = _PARAGRAPH_END.search(text, at)
     return len(text) if found is None else found.start()
 
 
 class _BrokenError(Exception):
-    """There is no JSON; reading stopped at this place."""
+    """There is no JSON value; reading stopped at the place ``at``."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -133,17 +133,17 @@ def _integer(digits: str) -> int | float:
 
 _FIRST_PIECE, _LONGEST_WORD = 512, len("-Infinity")
 _CUT = ("Unterminated", "Invalid \\u")
-"""Messages of errors that the end of a piece may have made."""
+"""Messages of errors that may come from the cut at a piece's end."""
 _DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
 
 
 def _decode_at(text: str, at: int) -> tuple[JsonValue, int]:
     """The JSON value at a place, and where it ends.
 
-    Ever longer pieces are tried: an error in one costs time in proportion to its length, wherever it is.
+    Pieces of growing length are tried, because an error costs time linear in the length of the whole input.
 
     Raises:
-        _BrokenError: There is none.
+        _BrokenError: There is no JSON value.
     """
     length = _FIRST_PIECE
     while True:
@@ -162,7 +162,7 @@ def _decode_at(text: str, at: int) -> tuple[JsonValue, int]:
 
 
 def _text_of(value: JsonValue, raw: str) -> str:
-    """Arguments as JSON: an object, or a text that holds one; what is nested too deeply stays as it is."""
+    """Arguments as JSON text, from an object or a text that holds one; ``raw`` if they are nested too deeply."""
     if isinstance(value, str):
         return value
     try:
@@ -175,7 +175,7 @@ _CALL_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
 
 
 def _call_of(value: JsonValue, raw: str) -> RawCall | None:
-    """The call that an object with ``name`` and ``arguments`` is."""
+    """The call in an object with ``name`` and ``arguments``; None if it is no call."""
     call = _inner_of(value)
     name = call.get("name")
     return (
@@ -184,7 +184,7 @@ def _call_of(value: JsonValue, raw: str) -> RawCall | None:
 
 
 def _inner_of(value: JsonValue) -> dict[str, JsonValue]:
-    """The object that holds the name: OpenAI has one more around it."""
+    """The object with the name: OpenAI's format has it inside ``function``."""
     if not isinstance(value, dict):
         return {}
     inner = value.get("function")
@@ -197,7 +197,7 @@ _NAME_IN_JSON = re.compile(
 
 
 class Objects:
-    """Mode ``json``: a bare object with ``name`` and ``arguments`` and little else."""
+    """Mode ``json``: an object with ``name`` and ``arguments``, and at most OpenAI's other fields."""
 
     start = r"\{(?=\s*[\"'])"
     between = re.compile(r"[\s,\[\]]*")
@@ -206,7 +206,7 @@ class Objects:
         self._tools = tools
 
     def read(self, text: str, at: int) -> Found:
-        """An object that is a call, is another, or is broken."""
+        """Read an object: a call, another object, or a broken one."""
         try:
             value, end = _decode_at(text, at)
         except _BrokenError as error:
@@ -238,9 +238,9 @@ _ANY_END = re.compile(r"</tool[-_]?call\b", re.IGNORECASE)
 
 
 class Tagged:
-    """The modes with tags; each takes the forms of the others.
+    """The modes with tags; each also reads the formats of the others.
 
-    Tags with a name stand around arguments, as JSON or as elements, tags without around an object that has a name.
+    A tag with a name encloses arguments, as JSON or as elements; a tag without encloses an object that has a name.
     """
 
     start = r"<tool[-_]?call\b"
@@ -251,7 +251,7 @@ class Tagged:
         self._next_end = self._next_cdata_end = 0
 
     def read(self, text: str, at: int) -> Found:
-        """A call if it names a tool or has an object right after its tag; otherwise the tag is only mentioned."""
+        """Read a call, if the tag names a tool or an object follows it; otherwise the tag is only mentioned."""
         tag = _OPEN.match(text, at)
         if tag is None:
             stop, end = _rest_of(text, at + 1)
@@ -316,7 +316,7 @@ class Tagged:
         return (None, limit) if end < 0 else (unescape(text[at:end]), end + len(closer))
 
     def _call_end(self, text: str, at: int) -> int:
-        """Where the next closing tag of a call begins, searched for once; this place without one."""
+        """The place of the next closing tag of a call, searched only once; ``at`` if there is none."""
         if 0 <= self._next_end < at:
             found = _ANY_END.search(text, at)
             self._next_end = -1 if found is None else found.start()
@@ -333,7 +333,7 @@ def _first_of(found: re.Match[str]) -> str:
 
 
 def _rest_of(text: str, at: int) -> tuple[int, int]:
-    """Where what is left of a call ends, at the latest with the next one, and where reading goes on."""
+    """The end of the rest of a call, at the latest the next call, and the place where reading goes on."""
     following = _ANY_TAG.search(text, at)
     if following is None:
         return len(text), len(text)
@@ -341,7 +341,7 @@ def _rest_of(text: str, at: int) -> tuple[int, int]:
 
 
 def _read_broken(text: str, at: int, name: str, read: int = 0) -> Found:
-    """A call with what stands between its tags; reading does not go back to before ``read``."""
+    """A broken call with the text between its tags as arguments. Reading does not go back before ``read``."""
     stop, end = _rest_of(text, max(at, read))
     raw = text[at:stop].strip()
     named = None if name else _NAME_IN_JSON.match(raw)

@@ -1,6 +1,6 @@
-"""A tool's output as models read it: text as it is, values as JSON, a line for each file; and how a long one is cut.
+"""A tool's output as models read it: text as it is, values as JSON, a line for each file; long output is cut.
 
-Source of the sizes: Dreadnode's tools (30,000 kept as 15,000 + 15,000).
+Source of the sizes: Dreadnode's tools (30,000 characters, kept as 15,000 + 15,000).
 """
 
 import json
@@ -17,7 +17,7 @@ from perdure.agents.parameters import ReturnValue
 from perdure.contracts.values import JsonValue, replace_surrogates
 
 OFFLOAD_CHARACTERS = 30_000
-"""A longer output is stored as an artifact; the model reads its head, its tail and a handle."""
+"""Characters above which an output is stored as an artifact, of which the model reads head, tail and a handle."""
 
 _KEPT_AT_EACH_END = 15_000
 
@@ -39,7 +39,7 @@ def head_and_tail(text: str, limit: int) -> str:
 
 
 def shorten_output(text: str, artifact: str, reader: str | None = None) -> str:
-    """What the model reads in place of a long output that is stored as that artifact.
+    """What the model reads in place of a long output that is stored as an artifact.
 
     ``reader`` is the agent's tool to read on with, if it has one.
     """
@@ -51,7 +51,7 @@ def shorten_output(text: str, artifact: str, reader: str | None = None) -> str:
 
 
 MAX_ALL_BYTES = 50_000_000
-"""Largest sum of the images and files of one call: they are stored in one transaction."""
+"""Largest sum of the images and files of one call in bytes: they are stored in one transaction."""
 
 _WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
 """What pydantic puts before the cause."""
@@ -59,7 +59,7 @@ _WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
 
 @dataclass(frozen=True)
 class Attachment:
-    """An image or a file of a call, what it is called there, and the name of a file."""
+    """An image or a file of a call: ``what`` describes it in the text, ``file`` is the name of a file."""
 
     what: str
     media_type: str
@@ -69,7 +69,7 @@ class Attachment:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a result: how it is read, and the images and files that it is or that are in it."""
+    """A part of a result: its text for the model, and the images and files in it."""
 
     kind: Literal["text", "json", "attachment"]
     text: str
@@ -80,7 +80,7 @@ class Attachments:
     """The images and files of one call. Each leaves a line in the text: what it is, its media type and its size.
 
     Args:
-        place: What the line says of where it is, by its number from 1.
+        place: The end of the line, which says where the image or file is, by its number from 1.
     """
 
     def __init__(self, place: Callable[[int], str] = lambda _: "") -> None:
@@ -88,7 +88,7 @@ class Attachments:
         self._all: list[Attachment] = []
 
     def add(self, what: str, media_type: str, data: bytes, file: str | None = None) -> str:
-        """Take one, and give its line."""
+        """Add an image or a file, and return its line."""
         what = replace_surrogates(" ".join(what.split()))
         media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
         self._all.append(Attachment(what, media_type, data, file))
@@ -96,7 +96,7 @@ class Attachments:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of attachments so far."""
         return len(self._all)
 
     def take_since(self, count: int) -> tuple[Attachment, ...]:
@@ -104,14 +104,14 @@ class Attachments:
         return tuple(self._all[count:])
 
     def forget(self, beyond: int) -> None:
-        """Keep the first ``count`` attachments only."""
+        """Drop all attachments after the first ``beyond``."""
         del self._all[beyond:]
 
     def check(self) -> tuple[Attachment, ...]:
-        """All of them.
+        """All attachments.
 
         Raises:
-            InvalidOutputError: One of them or all together are too large.
+            InvalidOutputError: One of them, or all together, are too large.
         """
         for attachment in self._all:
             if len(attachment.data) > MAX_BYTES:
@@ -126,10 +126,10 @@ class Attachments:
 
 
 def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | None = None) -> list[Part]:
-    """What a body returned. A list or tuple with images or files in it is read part by part.
+    """The parts of a value that a body returned. A list or tuple with images or files in it is read part by part.
 
     Raises:
-        InvalidOutputError: It does not fit the annotation of the body, or has no JSON form.
+        InvalidOutputError: The value does not fit the body's annotation, or has no JSON form.
     """
     _refuse_unawaited(value)
     if annotated is not None:
@@ -142,7 +142,7 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
 
 
 def _refuse_unawaited(value: object) -> None:
-    """Refuse what only an event loop could read, in a value or in its items."""
+    """Refuse awaitables and async iterators, as the value or among its items: only an event loop could read them."""
     items: Collection[object] = (value,)
     if isinstance(value, list | tuple | set):
         items = cast("Collection[object]", value)
@@ -150,7 +150,7 @@ def _refuse_unawaited(value: object) -> None:
         items = cast("dict[object, object]", value).values()
     pending = [item for item in items if isawaitable(item)]
     for coroutine in filter(iscoroutine, pending):
-        coroutine.close()  # so that Python does not warn of it in the worker's log
+        coroutine.close()  # or Python would warn in the worker's log
     if pending:
         kind = type(pending[0]).__name__
         msg = f"the tool returned a {kind} that nobody awaited; write 'async def' and 'return await …'"
@@ -175,7 +175,7 @@ def _json(value: object, attachments: Attachments) -> str:
     """A value as JSON, with the line of an image or a file in place of each in it.
 
     Raises:
-        InvalidOutputError: It has no JSON form.
+        InvalidOutputError: The value has no JSON form.
     """
     before = attachments.count
     try:
@@ -209,7 +209,7 @@ def _attach(value: object, attachments: Attachments) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """What pydantic says, without what it puts before it."""
+    """The message of pydantic's error without its prefixes."""
     text = str(error)
     for wrapper in _WRAPPED:
         text = text.removeprefix(wrapper)
@@ -217,23 +217,23 @@ def _cause(error: Exception) -> str:
 
 
 def output_id(call_id: str) -> str:
-    """The artifact of a call's text that is too long for the conversation."""
+    """Id of the artifact with a call's long output."""
     return f"art_{call_id}"
 
 
 def attachment_id(call_id: str, number: int) -> str:
-    """The artifact of a call's image or file, from 1."""
+    """Id of the artifact with a call's image or file, by its number from 1."""
     return f"{output_id(call_id)}_{number}"
 
 
 def attachments_of(call_id: str) -> Attachments:
-    """No images and files of a call yet; the line of each says which artifact it becomes."""
+    """An empty collection for a call's images and files; the line of each names the artifact that it becomes."""
     return Attachments(lambda number: f": artifact {attachment_id(call_id, number)}")
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """What a call gave: the text for the model, what becomes artifacts, and why the tool asked the turn to end."""
+    """The result of a call: text for the model, attachments for artifacts, and why the tool asked the turn to end."""
 
     text: str
     attachments: tuple[Attachment, ...] = ()

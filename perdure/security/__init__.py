@@ -1,1 +1,1 @@
-"""What is hidden from people and models, and which calls of tools need a person."""
+"""Masking of secrets, approvals of tool calls by people, and the keys of encrypted content."""

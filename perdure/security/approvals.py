@@ -1,4 +1,4 @@
-"""Which calls of an answer need a person, by the agent's rules: strict where a call may run because of one."""
+"""Decides which calls of an answer need a person, by the agent's approval rules. Rules that allow are read strictly."""
 
 import json
 import re
@@ -31,20 +31,21 @@ _ABOUT = {
     "object": "properties required additionalProperties patternProperties propertyNames maxProperties minProperties "
     "dependentRequired dependentSchemas unevaluatedProperties",
 }
-"""The keywords that JSON schema has for one kind of values, and that say nothing of any other."""
+"""JSON schema's keywords by the kind of values that they bound; values of other kinds pass them."""
 
 _IN_PATTERN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 
 class _SaysNothingError(Exception):
-    """A bound met a value that it is not about, such as a text in place of a number."""
+    """A keyword met a value of a kind that it does not bound, such as a text in place of a number."""
 
 
 def is_fitting(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) -> bool:
     """Whether the rule holds for the arguments.
 
-    One that allows does only if the tool has the arguments that it names, and each of its bounds met a value of the
-    kind that it bounds. A schema that cannot be used allows nothing, and forbids what it might forbid.
+    A rule that allows must be certain: it holds only if the tool has the arguments that it names, and each of its
+    keywords met a value of the kind that it bounds. If its schema cannot be evaluated, a rule that allows does not
+    hold, and any other rule does.
     """
     schema, allows = rule.arguments, rule.decision == "allow"
     if schema is None:
@@ -62,7 +63,7 @@ def is_fitting(rule: ApprovalRule, tool: ToolDeclaration, arguments: JsonValue) 
 
 
 def _require_kind(kind: str, keyword: str) -> Keyword:
-    """The keyword, which has to meet a value of the kind unless ``type`` beside it rules the value out."""
+    """The keyword, which refuses values of another kind, unless a ``type`` beside it does so."""
     plain = cast("Keyword", Watched.VALIDATORS[keyword])
 
     def check(
@@ -85,7 +86,7 @@ def _require_kind(kind: str, keyword: str) -> Keyword:
 
 
 def _to_json_schema_pattern(pattern: str) -> str:
-    r"""The pattern as JSON schema means it: Python's ``$`` also fits before a line break at the end."""
+    r"""The pattern with JSON schema's meaning of ``$``: Python's also matches before a line break at the end."""
     return _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
 
 
@@ -97,17 +98,17 @@ MAX_QUESTION = 2_000
 """Longest question, in characters."""
 
 MAX_PROBLEM = 500
-"""Longest description of what is wrong with the arguments."""
+"""Longest description of what is wrong with arguments, in characters."""
 
 MAX_SHOWN = 400
-"""Longest arguments of a call that waits for an approval, in characters, without the note on what is left out."""
+"""Longest shown arguments of a call that waits for approval, in characters, without the note on the cut."""
 
 MAX_ASKED_BYTES = 256 * 1024
-"""Size of all questions of one answer, as JSON in UTF-8; one payload holds them, and the turn's state."""
+"""Largest size of all questions of one answer in bytes, as JSON in UTF-8: one payload holds them and the state."""
 
 
 def decide(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) -> Verdict:
-    """What the first rule that fits says, or else the tool itself."""
+    """The decision of the first rule that fits; without one, of the tool's own ``requires_approval``."""
     for rule in policy.rules:
         if rule.matches(tool.name) and is_fitting(rule, tool, arguments):
             return rule.decision
@@ -115,7 +116,7 @@ def decide(policy: ApprovalPolicy, tool: ToolDeclaration, arguments: JsonValue) 
 
 
 def is_governed(policy: ApprovalPolicy, tool: ToolDeclaration) -> bool:
-    """Whether any person or rule has a say in the tool's calls."""
+    """Whether a person or a rule decides about the tool's calls."""
     return tool.interactive or tool.requires_approval or any(rule.matches(tool.name) for rule in policy.rules)
 
 
@@ -128,19 +129,18 @@ def apply_policy(
     shown: str,
     problem_with: Callable[[dict[str, JsonValue], JsonValue], str | None] | None = None,
 ) -> PlannedCall:
-    """The call as it was planned, or rejected, or in need of a person.
+    """The call as planned, rejected, or marked as needing a person.
 
-    Of a governed tool, arguments outside its schema are refused here, and such as can be read in two ways. Arguments
-    that are no JSON at all go on to the tool's activity, which refuses them.
+    For a governed tool, arguments that do not fit its schema are refused here, and arguments with a duplicate name.
+    Arguments that are not JSON go on to the tool's activity, which refuses them.
 
     Args:
-        definition: The agent's.
+        definition: The agent's definition.
         tool: The tool.
         call: The call.
-        raw: The arguments as the model wrote them; the rules are about these.
-        shown: The arguments as people may see them.
-        problem_with: Says what is wrong with arguments by a schema that is not to be trusted; whatever it raises is
-            taken for nothing.
+        raw: The arguments as the model wrote them, to which the rules apply.
+        shown: The arguments with secrets masked, as people may see them.
+        problem_with: Says what is wrong with arguments by an untrusted schema; if it raises, they count as fitting.
     """
     if tool.delegate is None and not is_governed(definition.approvals, tool):
         return call
@@ -154,7 +154,7 @@ def apply_policy(
         return _refuse(call, f"the arguments name {twice!r} twice; name each once")
     try:
         problem = (problem_with or _problem)(tool.parameters, arguments)
-    except Exception:  # noqa: BLE001 - of an MCP server, which checks the arguments itself; the model was paid already
+    except Exception:  # noqa: BLE001 - a schema of an MCP server, which checks the arguments itself
         problem = None
     if problem is not None:
         return _refuse(call, f"the arguments do not fit the schema: {problem}")
@@ -174,7 +174,7 @@ def apply_policy(
 
 
 def reject_oversized(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
-    """The calls of one answer; questions that would not fit into one payload with those before them are rejected."""
+    """The calls of one answer. Questions that do not fit into one payload with those before them are rejected."""
     left = MAX_ASKED_BYTES
     kept: list[PlannedCall] = []
     for call in calls:
@@ -193,13 +193,13 @@ def _error_of_denial(tool: ToolDeclaration, message: str) -> ErrorDetail:
 
 
 def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, digest: str | None) -> bool:
-    """Whether a call may run, decided again by the raw arguments where it is about to: what was approved is this call.
+    """Whether a call may run: decided once more by the raw arguments, just before the call runs.
 
     Args:
-        definition: The agent's.
+        definition: The agent's definition.
         tool: The tool.
-        raw: The arguments as the ledger has them.
-        digest: What somebody approved; None if nobody was asked.
+        raw: The raw arguments from the ledger.
+        digest: Digest of the arguments that a person approved; None if nobody was asked.
     """
     try:
         arguments = json_object(raw or "{}")
@@ -212,12 +212,12 @@ def is_approved(definition: AgentDefinition, tool: ToolDeclaration, raw: str, di
 
 
 def _approvable(tool: ToolDeclaration, arguments: JsonValue) -> JsonValue:
-    """What an approval is for: the arguments without those that nobody sees, which a digest would let be guessed."""
+    """The arguments that an approval's digest is made of: without masked ones, which a digest would let guess."""
     return cast("JsonValue", mask_arguments(arguments, tool.masked)) if isinstance(arguments, dict) else arguments
 
 
 def _find_duplicate(raw: str) -> str | None:
-    """A name that an object in the JSON text has twice: people and programs may each take another value for it."""
+    """A name that an object in the JSON text has twice, so that people and programs may read different values."""
     found: list[str] = []
 
     def look(pairs: list[tuple[str, object]]) -> None:
@@ -232,7 +232,7 @@ def _find_duplicate(raw: str) -> str | None:
 
 
 def _format_for_people(shown: str) -> str:
-    """The arguments on one line as they are read, with every character to be seen; of long ones head and tail."""
+    """The arguments on one line, with invisible characters escaped; long ones are cut to head and tail."""
     text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
     text = "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
     if len(text) <= MAX_SHOWN:
@@ -247,7 +247,7 @@ def _refuse(call: PlannedCall, message: str) -> PlannedCall:
 
 
 def _ask(call: PlannedCall, tool: ToolDeclaration, shown: str) -> PlannedCall:
-    """The call with question and options as people may see them: of the masked arguments, or else of the tool."""
+    """The call with its question and options for people, from the masked arguments or else from the tool."""
     try:
         arguments = json_object(shown)
     except ValueError:
@@ -262,12 +262,12 @@ def _ask(call: PlannedCall, tool: ToolDeclaration, shown: str) -> PlannedCall:
 
 
 def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
-    """What is wrong with the value, in one phrase."""
+    """What is wrong with the value, in one phrase; None if nothing is."""
     # With an empty registry, so that nothing is fetched.
     found = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     return None if found is None else describe_error(found)
 
 
 def describe_error(found: ValidationError) -> str:
-    """What is wrong with a value, without the value: the error's own message quotes it, and it may be a secret."""
+    """What is wrong with a value, without the value itself, which the error's message quotes: it may be a secret."""
     return f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"

@@ -1,7 +1,7 @@
-"""A text that comes in pieces and is shown as it comes, without secrets: also not one that two pieces share.
+"""Masks secrets in a text that comes in pieces, also secrets that are split between pieces.
 
-What may be the beginning of a secret is held back until it is clear. So at most the longest secret but one character
-waits, and mostly nothing.
+A part that may be the beginning of a secret is held back until that is clear: at most one character less than the
+longest secret, and mostly nothing.
 """
 
 from collections.abc import Collection
@@ -9,17 +9,17 @@ from collections.abc import Collection
 from perdure.security.redaction import SHORTEST_SECRET, SHORTEST_WORD, spellings, without_known
 
 _HALF = range(0xD800, 0xDC00)
-"""First halves of characters that two pieces may share."""
+"""High surrogates: first halves of characters that two pieces may share."""
 
 
 class HeldText:
-    """One text: :meth:`add` takes a piece and gives what may be shown of it and of the pieces before."""
+    """One text: :meth:`add` takes a piece and returns what may be shown of the pieces so far."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         """Begin a text.
 
         Args:
-            secrets: Values that no text may show, as for :func:`perdure.security.redaction.without_known`.
+            secrets: Values to mask, as for :func:`perdure.security.redaction.without_known`.
         """
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_WORD)
         self._by_first: dict[str, list[str]] = {}
@@ -31,14 +31,14 @@ class HeldText:
         self._rest = ""
 
     def add(self, piece: str) -> str:
-        """What may be shown now."""
+        """Take a piece, and return the text that may be shown now."""
         self._rest += piece
         settled = self._find_settled()
         shown, self._rest = self._rest[:settled], self._rest[settled:]
         return self._mask(shown)
 
     def close(self) -> str:
-        """What was held back, once nothing more comes."""
+        """End the text, and return what was held back."""
         shown, self._rest = self._rest, ""
         return self._mask(shown)
 
@@ -50,7 +50,7 @@ class HeldText:
         return masked
 
     def _find_settled(self) -> int:
-        """How many characters of the rest no later piece can make a part of a secret."""
+        """Number of characters of the rest that no later piece can turn into a part of a secret."""
         rest, settled = self._rest, len(self._rest)
         for at in range(max(0, len(rest) - self._longest), len(rest)):
             if self._may_begin(at):
@@ -63,12 +63,12 @@ class HeldText:
         return settled
 
     def _may_begin(self, at: int) -> bool:
-        """Whether what stands from here to the end is the beginning of a secret, or all of one."""
+        """Whether the text from this place to the end is a secret or the beginning of one."""
         tail = self._rest[at:]
         return any(spelling.startswith(tail) for spelling in self._by_first.get(tail[0], ()))
 
     def _find_straddling(self, place: int) -> int | None:
-        """Where a secret begins that this place would cut in two."""
+        """The start of a secret that this place would cut in two; None if there is none."""
         for at in range(max(0, place - self._longest), place):
             for spelling in self._by_first.get(self._rest[at], ()):
                 if at + len(spelling) > place and self._rest.startswith(spelling, at):

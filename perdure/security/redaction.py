@@ -1,9 +1,9 @@
-"""Secrets out of texts and arguments, before anything reaches an event, a log, a trace or the Temporal history.
+"""Masks secrets in texts and arguments before they reach an event, a log, a trace or the Temporal history.
 
 Two kinds of text need two kinds of masking. ``redact_text`` is for diagnostics (errors, logs): it masks known secrets
-and whatever looks like a credential. ``without_known`` is for content (answers, results): it masks known secrets only,
-as the model has to read the rest as it is. Whoever writes a text masks it: the store keeps what it is given. Raw
-arguments stand in one place, the ledger, while a call can still run; the commit of the turn removes them.
+and everything that looks like a credential. ``without_known`` is for content (answers, results): it masks known secrets
+only, as the model has to read the rest unchanged. Whoever writes a text masks it; the store masks nothing. Raw
+arguments are kept in one place, the ledger, as long as a call can run; the commit of the turn wipes masked ones.
 """
 
 import contextlib
@@ -17,28 +17,28 @@ from urllib.parse import quote
 from perdure.contracts.values import JsonValue
 
 MASK = "***"
-"""What stands in place of a secret."""
+"""The text in place of a secret."""
 
 SHORTEST_SECRET = 8
-"""A shorter secret is looked for as a whole word only: it would match everywhere."""
+"""Characters below which a secret is masked only as a whole word, since it would match everywhere."""
 
 SHORTEST_WORD = 3
-"""And what is shorter than this, not at all."""
+"""Characters below which a secret is not masked at all."""
 
 SHORTEST_NUMBER = 4
-"""A masked number with fewer digits is not looked for elsewhere."""
+"""Digits below which a masked number is not masked in other texts."""
 
 SHORTEST_KEY = 16
-"""A single word that is shorter has no shape of a key."""
+"""Characters below which a single word cannot be recognised as a key by its shape."""
 
 DEEPEST_ARGUMENTS = 100
-"""Arguments nested deeper than this are masked whole."""
+"""Levels of nesting; arguments that are nested deeper are masked as a whole."""
 
 _CREDENTIAL = (
     r"(?:pass(?:word|wd|phrase)|pwd|(?:client|app|webhook)[_\-]?secret|(?:access|auth|api|bearer|refresh)[_\-]?token"
     r"|api[_\-]?key|(?:private|secret|access)[_\-]?key|authori[sz]ation|credentials?)"
 )
-"""Words that name a credential wherever they stand."""
+"""Words that name a credential anywhere in a name."""
 
 _NAMES = re.compile(
     rf"{_CREDENTIAL}s?$|(?:^|[_\-.])(?:pass|secrets?|token|cookies?)$|^hash(?:es)?$"
@@ -56,14 +56,14 @@ _NOT_NAMES = re.compile(
     r"|(?:^|[_\-.])(?:page|next|continuation|cursor|pagination|max|min|eos|bos|pad|stop|unk|mask|sep|cls)[_\-.]token$",
     re.IGNORECASE,
 )
-"""Names of what is said about a credential, and of tokens that are none."""
+"""Names of facts about a credential, and of tokens that are no credentials."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _FLAG = rf"--?(?:(?!(?:max|min|page|next|continuation)-)[a-z]+-)?(?:{_CREDENTIAL}|token|secret|pass)"
 _HEADER = r"(?:proxy-)?authorization|(?:x-[a-z\-]{0,30}|(?:api|access|auth|private)-)(?:key|token|secret)"
 _BEFORE_VALUE = re.compile(rf"{_FLAG}|{_HEADER}", re.IGNORECASE)
-"""What alone in a list says that the next one is a credential."""
+"""Items of a list after which the next item is a credential."""
 
 _BEFORE_COUNT = re.compile(r"--?pass", re.IGNORECASE)
 _COUNT = re.compile(r"\d{1,3}")
@@ -72,7 +72,7 @@ _COUNT = re.compile(r"\d{1,3}")
 _BEFORE_USER = frozenset({"-u", "--user", "--proxy-user"})
 
 _LABELS = ("name", "key", "header")
-"""What ``value`` belongs to, in objects that hold a name and its value apart."""
+"""Fields with the name of a ``value``, in objects that hold name and value in two fields."""
 
 _PREFIXED = (
     r"[spr]k[-_](?:live|test|prod|proj|ant|or|svcacct|admin|lf)[-_](?=[A-Za-z_\-]{0,60}+[\d*])[\w*\-]{8,}",
@@ -97,12 +97,12 @@ _PREFIXED = (
 )
 
 _SHAPES = (
-    # Not behind a hyphen: in a long row of such words each of them would be looked at again.
+    # Not after a hyphen: in a long row of hyphenated words the search would start at each of them.
     re.compile(rf"(?<![\w\-])(?:{'|'.join(_PREFIXED)})"),
     re.compile(r"(?<![\w\-])eyJ[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]{10,}+\.[A-Za-z0-9_\-]*"),  # JSON web tokens
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
-"""What a key looks like, whatever stands before it."""
+"""Shapes of keys that are recognised whatever stands before them."""
 
 _PLACEHOLDER = r"(?:string|str|text|number|integer|int|boolean|bool|object|null|none|true|false|required|optional)"
 _NUMBER_ALONE = r"[\"']?\d+(?![\w\-])"
@@ -138,13 +138,13 @@ _TOLD = (
         rf"\1\g<quote>{MASK}\g<quote>",
     ),
 )
-"""Credentials told by what stands right before them, whatever they look like."""
+"""Credentials recognised by the text right before them, whatever they look like."""
 
 _STEMS = (
     *("pass", "pwd", "secret", "token", "key", "auth", "credential", "cookie", "bearer", "basic", "sig"),
     *("://", "-u", "user"),
 )
-"""What is told by what stands before it holds one of these: a long text without any is not looked through again."""
+"""One of these occurs before every such credential, so a long text without any need not be searched."""
 
 _LIKELY = (
     (
@@ -199,7 +199,7 @@ _LIKELY = (
         rf"\1{MASK}",
     ),
 )
-"""What most often is a credential where it stands; sure enough to change what is shown of a model's arguments."""
+"""Patterns that are likely enough to be credentials to be masked in a model's arguments too."""
 
 _NAMED = (
     re.compile(
@@ -209,27 +209,27 @@ _NAMED = (
     ),
     rf"\1{MASK}",
 )
-"""``name=value`` in messages of errors and logs. Too unsure for arguments: source code is full of it."""
+"""``name=value`` in errors and logs. Not used for arguments, since source code is full of it."""
 
 _STARRED = re.compile(r"(?<![\w*\-])(?=[\w*\-]*\*{4})(?=[\w*\-]*\w)[\w*\-]+")
-"""A key whose ends a provider shows; a person may write the same number of stars."""
+"""A key of which a provider shows only the ends, with stars between them."""
 
 _AROUND = " \t\n:@\\\"'"
-"""What may stand between a credential and what tells it."""
+"""Characters that may stand between a credential and the text by which it is recognised."""
 
 _PASSES = 8
-"""Masking goes on until nothing changes; a text that still changes then is masked whole."""
+"""Times that masking is repeated until nothing changes. A text that still changes then is masked as a whole."""
 
 _DIGITS = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What masking takes out of arguments, so that it can be taken out of other texts too.
+    """Values that were masked in arguments, to be masked in other texts too.
 
     Attributes:
-        named: Values with the name of a credential, or which the tool masks: they are secret wherever they stand.
-        guessed: What was told by its shape or its place in a text; it may be a word of another meaning.
+        named: Values of arguments with a credential's name, or that the tool masks: certainly secret.
+        guessed: Values recognised by their shape or place in a text: perhaps ordinary words.
     """
 
     named: frozenset[str] = frozenset()
@@ -237,15 +237,15 @@ class Hidden:
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
-    """The text without known secrets and without anything that has the shape of a key."""
+    """The text without known secrets and without anything that looks like a credential; for diagnostics."""
     pattern, kept = _NAMED
     return _change_until_stable(text, lambda some: _STARRED.sub(MASK, pattern.sub(kept, _without_keys(some, secrets))))
 
 
 def without_hidden(text: str, hidden: Hidden, secrets: Collection[str] = ()) -> str:
-    """A result without known secrets and what is secret by its name; the rest has to be read as it is.
+    """A tool's result without known secrets and without ``hidden.named``; the model reads the rest unchanged.
 
-    Short values stay: they may be words of other meanings.
+    Named values shorter than ``SHORTEST_SECRET`` stay: they may be ordinary words.
     """
     return without_known(text, [*secrets, *(value for value in hidden.named if len(value) >= SHORTEST_SECRET)])
 
@@ -253,25 +253,25 @@ def without_hidden(text: str, hidden: Hidden, secrets: Collection[str] = ()) -> 
 def mask_arguments(
     arguments: dict[str, JsonValue], names: Collection[str] = (), secrets: Collection[str] = ()
 ) -> dict[str, JsonValue]:
-    """The arguments as they may be seen: credentials masked at any depth, told by name, flag, shape or value.
+    """The arguments with credentials masked at any depth, recognised by name, flag, shape or value.
 
     Args:
-        arguments: What the model wrote.
-        names: Further arguments to mask, at the top.
-        secrets: Values known to be secret, which no text may hold.
+        arguments: The arguments as the model wrote them.
+        names: Names of further top-level arguments to mask.
+        secrets: Known secrets.
     """
     return _Masking(secrets).mask_object(arguments, names, DEEPEST_ARGUMENTS)
 
 
 def hidden_values_of(arguments: dict[str, JsonValue], names: Collection[str] = ()) -> Hidden:
-    """The texts that masking takes out of the arguments; of numbers those with four digits or more."""
+    """The values that masking removes from the arguments: texts, and numbers of four digits or more."""
     masking = _Masking(collects=True)
     masking.mask_object(arguments, names, DEEPEST_ARGUMENTS)
     return Hidden(named=frozenset(masking.named), guessed=frozenset(masking.guessed))
 
 
 class _Masking:
-    """One walk through arguments, and what it took out of them if somebody wants to know."""
+    """One walk through arguments; with ``collects`` it notes the values that it masks."""
 
     def __init__(self, secrets: Collection[str] = (), *, collects: bool = False) -> None:
         self.named: set[str] = set()
@@ -302,7 +302,7 @@ class _Masking:
         return value
 
     def _mask_item(self, before: JsonValue, value: JsonValue, depth: int) -> JsonValue:
-        """A part of a list, to which the one before may give a meaning."""
+        """Mask an item of a list; the item before may say that it is a credential."""
         if not isinstance(before, str):
             return self._mask(value, depth)
         if _BEFORE_VALUE.fullmatch(before) and not (_BEFORE_COUNT.fullmatch(before) and _COUNT.fullmatch(str(value))):
@@ -324,13 +324,13 @@ class _Masking:
 
 
 def _make_free_name(name: str, taken: Collection[str]) -> str:
-    """The name; a number follows it if two names are the same without their secrets."""
+    """The name, with a number after it if masking made it equal to another one."""
     numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
     return next(free for free in numbered if free not in taken)
 
 
 def _leaves(value: JsonValue) -> Iterator[str]:
-    """The texts in a value, and its numbers that are long enough to mean something."""
+    """The texts in a value, and its numbers of at least ``SHORTEST_NUMBER`` digits."""
     rest = [value]
     while rest:
         inner = rest.pop()
@@ -345,7 +345,7 @@ def _leaves(value: JsonValue) -> Iterator[str]:
 
 
 def _cut_out(text: str) -> Iterator[str]:
-    """What masking takes out of a text by its shape, or by what stands before it."""
+    """The parts of a text that are masked for their shape, or for the text before them."""
     for shape, _ in _TOLD:
         yield from (text[match.end(1) : match.end()].strip(_AROUND) for match in shape.finditer(text))
     likely = [match.group() for shape in _SHAPES for match in shape.finditer(text)]
@@ -356,7 +356,7 @@ def _cut_out(text: str) -> Iterator[str]:
 
 
 def _change_until_stable(text: str, change: Callable[[str], str]) -> str:
-    """The text when the change changes nothing more, so that masking twice is masking once."""
+    """Apply a change until the text does not change any more, so that masking is idempotent."""
     for _ in range(_PASSES):
         changed = change(text)
         if changed == text:
@@ -366,7 +366,7 @@ def _change_until_stable(text: str, change: Callable[[str], str]) -> str:
 
 
 def without_known(text: str, secrets: Collection[str]) -> str:
-    """The text without the known secrets, also as JSON, Python and URLs write them, and otherwise as it is."""
+    """The text without known secrets, also in the spellings of JSON, Python and URLs, and otherwise unchanged."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST_SECRET:
             for spelling in spellings(secret):
@@ -377,7 +377,7 @@ def without_known(text: str, secrets: Collection[str]) -> str:
 
 
 def spellings(secret: str) -> tuple[str, ...]:
-    """How a secret stands in a text: as it is, and as JSON, Python and URLs write it."""
+    """The spellings of a secret in a text: as it is, and as JSON, Python and URLs write it."""
     if secret.isalnum() and secret.isascii():
         return (secret,)
     written = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}

@@ -1,4 +1,4 @@
-"""What turns have spent, and what a turn takes over from those before it, read from the store alone."""
+"""What a turn has spent, and what it takes over from earlier turns (todos, spending), from the store alone."""
 
 import json
 from collections.abc import Iterable
@@ -46,9 +46,9 @@ _DELEGATE = select(_T.c.turn, _T.c.result).where(
 
 
 def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
-    """What a turn has spent so far, its delegates included, and in how many steps of its own.
+    """What a turn and its delegates have spent so far, and the number of the turn's own steps.
 
-    Every model call counts, also where a hook took its answer back, and of one that failed for good also the last try.
+    Every model call counts, also one whose answer a hook took back; every try of a failed call counts.
     """
     steps = _steps(connection, session, turn)
     not_run = _find_not_run(connection, session, turn)
@@ -67,9 +67,9 @@ def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spen
 
 
 def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
-    """What tries of the generation that a stop interrupted have cost, without those that its workflow has counted.
+    """The cost of the tries of a generation that a stop interrupted, as far as the workflow has not counted them.
 
-    It has counted those of models that it has fallen back from, and those of a summary that was written or failed.
+    The workflow has counted the tries of models before the current fallback, and those of compactions that have ended.
     """
     session, turn, step = commit.session, commit.turn, commit.aborted_step
     if step is None:
@@ -94,7 +94,7 @@ def _steps(connection: Connection, session: str, turn: int) -> list[StepRecord]:
 
 
 def _steps_with_told_failures_of(steps: Iterable[StepRecord]) -> frozenset[int]:
-    """The steps that hold a failure of which the model is told: the row and the event say both what was paid."""
+    """The steps that hold a failure told to the model: both their row and their event have its cost."""
     return frozenset(
         step.step
         for step in steps
@@ -109,7 +109,7 @@ def _retries(connection: Connection, session: str, turn: int) -> list[tuple[int,
 
 
 def _sum_last_tries(connection: Connection, session: str, turn: int) -> Paid:
-    """What the last tries of calls that failed for good have cost."""
+    """The cost of the last try of each model call that failed for good."""
     paid = Paid()
     for row in _events(connection, session, turn, "generation_error", "compaction_event"):
         event = load_event(json.loads(row.body))
@@ -128,7 +128,7 @@ def _sum_paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset
 
 
 def _fallback(connection: Connection, commit: CommitTurn) -> int:
-    """Which of the agent's fallbacks was at work when the turn was stopped; 0 is its own model."""
+    """Number of the fallback that was at work when the turn was stopped; 0 is the agent's own model."""
     stored = {row.key for row in _events(connection, commit.session, commit.turn, "model_fallback")}
     decided = {
         f"{commit.turn}/{decision.key}" for decision in commit.decided if isinstance(decision.event, ModelFallback)
@@ -137,7 +137,7 @@ def _fallback(connection: Connection, commit: CommitTurn) -> int:
 
 
 def _find_not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
-    """The calls that use up no budget: one of them was used up before, or a hook withdrew the call."""
+    """The calls that did not run and used up no budget: a budget was exhausted before, or a hook withdrew them."""
     found: set[str] = set()
     for row in connection.execute(_UNCLAIMED, {"session": session, "turn": turn}):
         message = load_tool_message(row.message)
@@ -153,7 +153,7 @@ def _with_call_of_tool(spent: Spent, call: PlannedCall) -> Spent:
 
 
 def _with_delegates(connection: Connection, session: str, turn: int, spent: Spent) -> Spent:
-    """The sum with the delegates of the turn, also those that still run or ended without telling their caller."""
+    """The spending with that of the turn's delegates, also of those that still run, or whose end the log lacks."""
     ends: dict[str, DelegateEnd | None] = {}
     sessions: dict[str, str] = {}
     for row in _events(connection, session, turn, "delegate_start", "delegate_end"):
@@ -171,7 +171,7 @@ def _with_delegates(connection: Connection, session: str, turn: int, spent: Spen
 def _spent_of_delegate(
     connection: Connection, session: str, call_id: str, end: DelegateEnd | None
 ) -> tuple[Spent, int]:
-    """What a delegate has spent: by its result, by what its caller was told, or by what it has stored so far."""
+    """What a delegate has spent, and its steps: by its result, its caller's event, or its own steps so far."""
     keys = {"session": session, "request_id": f"{DELEGATED}{call_id}"}
     row = connection.execute(_DELEGATE, keys).one_or_none()
     if row is not None and row.result is not None:
@@ -218,7 +218,7 @@ _ANY_STEP = 2**31 - 1
 
 
 def todos_before(connection: Connection, session: str, turn: int, origin: ResumeFrom | None) -> tuple[Todo, ...]:
-    """The todos with which a turn begins: those of the last one, or as they were at the checkpoint it resumes from."""
+    """The todos with which a turn begins: those of the turn before, or of the checkpoint that it resumes from."""
     if origin is None:
         return _todos_at_end_of(connection, session, turn - 1)
     session, last = origin.session or session, turn - 1
@@ -246,7 +246,7 @@ def todos_in(connection: Connection, session: str, turn: int, step: int = _ANY_S
 
 
 def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
-    """The todos of the turn before, or of the checkpoint that the turn went on from."""
+    """The todos with which a turn that has begun did begin."""
     body = connection.scalar(_START, {"session": session, "key": f"{turn}/agent_start"})
     origin = None if body is None else AgentStart.model_validate(json.loads(body)).resumed_from
     if origin is None:
@@ -259,7 +259,7 @@ def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tu
 
 
 def read_unread_feedback(connection: Connection, session: str, turn: int) -> tuple[str, ...]:
-    """What hooks have said in the last step of a turn that stopped for people: no generation came to read it."""
+    """Texts of hooks in the last step of a turn that stopped for people: no generation has read them yet."""
     recorded = connection.scalar(_RESULT, {"session": session, "turn": turn - 1})
     result = None if recorded is None else TurnResult.model_validate_json(recorded)
     if result is None or result.stop_reason is not StopReason.WAITING_FOR_INPUT:
@@ -271,7 +271,7 @@ def read_unread_feedback(connection: Connection, session: str, turn: int) -> tup
 
 
 def spent_of_earlier_turns(connection: Connection, session: str, turn: int) -> Spent:
-    """What a session's turns before this one have spent, their steps among the delegated ones."""
+    """What a session's turns before this one have spent. Their steps are counted as ``delegated_steps``."""
     total = Spent()
     for recorded in connection.scalars(_RESULTS, {"session": session, "turn": turn}):
         result = None if recorded is None else TurnResult.model_validate_json(recorded)

@@ -1,4 +1,4 @@
-"""The steps of a session as checkpoints: all that is told of them follows from what is stored anyway."""
+"""The steps of a session as checkpoints. Nothing is stored for them: all follows from steps, events and ledger."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ _CALLS = select(_C.c.call_id, _C.c.state, _C.c.message).where(
 
 @dataclass
 class _Log:
-    """What the event log says beside the steps, by turn or by turn and step."""
+    """What the event log adds to the steps, by turn or by turn and step."""
 
     starts: dict[int, AgentStart] = field(default_factory=dict)
     errors: dict[int, ErrorDetail] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class _Log:
 
 @dataclass(frozen=True)
 class _Calls:
-    """How the calls of the last step stand: those without a result, and what there is while some have none."""
+    """The calls of the last step: those without a result, and the results so far while some have none."""
 
     pending: tuple[PlannedCall, ...] = ()
     results: tuple[ToolMessage, ...] = ()
@@ -90,11 +90,11 @@ class _Calls:
 
 
 _FIRST = (CheckpointStatus.STOPPED_BY_DELEGATE, CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL)
-"""Calls that wait for both wait for delegates first."""
+"""The order of importance: if some calls wait for delegates and some for people, the first counts."""
 
 
 def _waits_for(call: PlannedCall, state: str, delegates: Collection[str]) -> CheckpointStatus | None:
-    """Whom a call without a result waits for; None if it runs, or is about to."""
+    """Whether a call without a result waits for a delegate or a person; None if it runs, or is about to."""
     if call.tool in delegates:
         return CheckpointStatus.STOPPED_BY_DELEGATE
     return CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL if call.needs is not None and state != "claimed" else None
@@ -138,7 +138,7 @@ def _checkpoints_of_turn(
     start = log.starts.get(turn.turn)
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         usage, cost = usage.plus(step.usage), cost + (step.cost_usd or 0)
-        if after is not None and after.step == step.step:  # a compaction, and the generation that it made room for
+        if after is not None and after.step == step.step:  # a compaction has the number of the generation after it
             continue
         last = after is None
         stands = _Calls.read(connection, step, turn.definition) if last else _Calls()

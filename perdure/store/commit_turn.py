@@ -1,4 +1,4 @@
-"""How a turn ends: by its own commit, or by the next turn or its caller when its workflow was terminated."""
+"""The end of a turn: by its own commit; or by the next turn or its caller, if its workflow was terminated."""
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
@@ -22,12 +22,13 @@ from perdure.store.accounting import paid_of_interrupted, spent_of_turn, todos_i
 from perdure.store.errors import NotFoundError
 from perdure.store.records import Committed, StepRecord
 from perdure.store.schema import step_id
+from perdure.store.sealing import Content
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, insert_step
 from perdure.store.tool_calls import OpenCalls, forget_arguments
 
 ABORTED = "Operation aborted"
-"""What people and models read of work that a cancel ended."""
+"""Text for people and models about work that a cancel ended."""
 
 CUT_NOTICE = "\n[cut here; the transcript holds the whole text]"
 """The end of an output that was too long for a result."""
@@ -45,14 +46,15 @@ _END = (
         reason_code=bindparam("code"),
         last_step=bindparam("tip"),
         result=bindparam("recorded"),
+        exception=bindparam("second"),
     )
 )
 
 
 def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
-    """End a turn, or give the recorded result of one that has ended.
+    """End a turn, or return the recorded result of one that has ended.
 
-    A turn whose last steps are not there ends with the reason ``runtime.store_behind``.
+    If the store has lost the turn's last steps, the turn ends with the reason ``runtime.store_behind``.
 
     Raises:
         NotFoundError: There is no such session or turn.
@@ -71,7 +73,7 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
     else:
         try:
             result = close_turn(locked, row, commit)
-        except NotFoundError as error:  # which comes before anything is written
+        except NotFoundError as error:  # raised before anything is written
             locked = LockedSession.lock_for_turn(connection, commit.session, commit.turn)
             result = close_turn(locked, row, _from_what_is_left(locked, commit, error))
     locked.save()
@@ -79,9 +81,9 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
 
 
 def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFoundError) -> CommitTurn:
-    """The commit of a turn whose last steps the store has lost, from the last step that it has.
+    """The commit of a turn whose last steps the store has lost: it ends with the last step that is left.
 
-    What the turn has spent is spent: the workflow knows it better than the store.
+    Its spending stays the workflow's, which is more complete than the store's.
     """
     tip = _need_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_STORE_BEHIND
@@ -101,7 +103,7 @@ def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFound
 
 
 def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None:
-    """The row of a turn."""
+    """The row of a turn; None if there is none."""
     return connection.execute(_FIND, {"session": session, "turn": turn}).one_or_none()
 
 
@@ -132,7 +134,7 @@ def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | 
 
 
 def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnResult:
-    """Write all that ends a turn; the caller saves the session."""
+    """Write the end of a turn: results, last step, events, result. The caller saves the session."""
     commit = replace(commit, spent=commit.spent.with_failed(paid_of_interrupted(locked, commit)))
     commit = _with_the_stored_answer(locked, commit)
     tip = _need_step(locked.connection, commit.tip)
@@ -170,7 +172,8 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         "why": result.stop_reason.value,
         "code": result.reason_code,
         "tip": head,
-        "recorded": result.model_dump_json(),
+        "recorded": Content(commit.session, result.model_dump_json()),
+        "second": result.exception,
     }
     locked.connection.execute(_END, end)
     locked.head, locked.tip, locked.open_turn = head, None, None
@@ -178,9 +181,10 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
 
 
 def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> CommitTurn:
-    """The commit from the answer that was stored while the turn was stopped: the workflow never heard of it.
+    """The commit, extended by an answer that was stored while the turn was being stopped.
 
-    It is paid for and its events stand in the log, so it belongs to the conversation.
+    The workflow never heard of that answer. But it is paid for and its events are in the log, so the conversation keeps
+    it.
     """
     if commit.aborted_step is None or locked.tip is None or locked.tip == commit.tip:
         return commit
@@ -214,11 +218,11 @@ def _need_step(connection: Connection, step: str) -> StepRecord:
 
 
 def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepRecord) -> str:
-    # Every call of an answer has its result in the conversation: providers refuse the next turn otherwise.
+    # Every call must have a result in the conversation, or providers refuse the next turn.
     ids = (*commit.call_ids, *(outcome.call_id for outcome in commit.failed))
     calls = OpenCalls(locked, commit.turn, ids)
     calls.record(commit.failed)
-    if commit.requests:  # the next turn goes on from this answer, with the reply
+    if commit.requests:  # the reply starts a turn that goes on from this answer
         calls.write()
         return tip.id
     calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
@@ -245,7 +249,7 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
 
 
 def output_of(tip: StepRecord, commit: CommitTurn) -> str:
-    """The text of the result: the summary of a finish that was carried out, else the last answer."""
+    """The text of the result: the summary of a carried-out ``finish``, or else the last answer."""
     if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
         summary = _summary(tip, commit)
         if summary:
@@ -259,7 +263,7 @@ def output_of(tip: StepRecord, commit: CommitTurn) -> str:
 
 
 def _summary(tip: StepRecord, commit: CommitTurn) -> str:
-    """What the model said as it called ``finish``, maybe in the turn before, for a person to approve."""
+    """The summary in the call of ``finish``; after an approval, in the answer of the turn before."""
     done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
     calls = (call for call in tip.calls if commit.steps or call.call_id in done)
     said = (call.builtin.summary for call in calls if isinstance(call.builtin, FinishCall) and not call.rejected)
@@ -267,7 +271,7 @@ def _summary(tip: StepRecord, commit: CommitTurn) -> str:
 
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
-    """The answer's JSON, if the output is whole."""
+    """The answer's JSON value, if the turn finished and its output was not cut."""
     answer = _answer(tip, commit)
     if answer is None or len(answer.content) > MAX_OUTPUT_CHARACTERS:
         return None
@@ -275,14 +279,14 @@ def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
 
 
 def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:
-    """The last answer of the turn: in the tip, which a correction or a summary may follow or hold too."""
-    if commit.steps == 0 or tip.step == 0:  # the prompt's step may hold a conversation from elsewhere
+    """The last answer of the turn, which is in its last step; that may also hold a correction or a summary."""
+    if commit.steps == 0 or tip.step == 0:  # answers in the prompt's step are of an imported conversation
         return None
     return next((message for message in reversed(tip.messages) if isinstance(message, AssistantMessage)), None)
 
 
 def _exhausted_budget_of(commit: CommitTurn) -> str | None:
-    """The budget that ended the turn, by its raw name."""
+    """The name of the budget that ended the turn, such as ``cost``; None if none did."""
     if commit.stop_reason is not StopReason.BUDGET_EXHAUSTED or commit.error is None:
         return None
     name = commit.error.code.removeprefix("budget.")
@@ -302,7 +306,7 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
         locked.append(NewEvent(key=f"{turn}/{name}", turn=turn, step=step, event=event))
 
     locked.append(*to_events(turn, commit.decided))
-    # The generation that should have read these may have written their events before it failed: under these keys.
+    # The generation that was to read these may have written their events before it failed: hence the same keys.
     reader = commit.aborted_step or commit.steps + 1
     for place, text in enumerate(commit.said):
         append(f"{reader}/said/{place}", UserMessageReceived(content=text))

@@ -1,4 +1,4 @@
-"""Connections: which database an address means, how it is opened, what its failures are called, and the SQLite file."""
+"""Connections to databases: addresses, engines, transactions, the translation of failures, and the SQLite file."""
 
 import os
 from collections.abc import Generator
@@ -16,18 +16,19 @@ from sqlalchemy.exc import (
     IntegrityError,
     NotSupportedError,
     ProgrammingError,
+    StatementError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from perdure.local_files import make_folder, open_private
-from perdure.store.errors import StoreError, StoreUnavailableError
+from perdure.store.errors import StoreConfigError, StoreError, StoreUnavailableError
 
 BUSY_TIMEOUT = timedelta(seconds=5)
-"""How long a transaction waits for another process that writes to the same file, and a connection for its server."""
+"""Longest wait of a SQLite transaction for another process's, and of a new connection for its server."""
 
 POSTGRESQL_CONNECTIONS = 8
-"""Connections, and threads, one store holds to PostgreSQL."""
+"""Connections to PostgreSQL that one store holds, and threads that use them."""
 
 SQLITE_READERS = 3
 """Threads that read SQLite beside the one that writes."""
@@ -38,37 +39,38 @@ _PASSING = frozenset(
     {
         "42P01",  # no such table: it is being restored, or the role's search_path has changed
         "3F000",  # no such schema: the same
-        "42501",  # a right is missing, until somebody grants it
+        "42501",  # insufficient privilege, until somebody grants it
         "26000",  # no such prepared statement: a pool gave another connection
-        "42P05",  # such a prepared statement is there already: the same
+        "42P05",  # duplicate prepared statement: the same
         "0A000",  # a cached plan whose table was changed
     }
 )
-"""SQLSTATEs of PostgreSQL that speak of the database's state and not of the statement: waiting may help."""
+"""SQLSTATEs of PostgreSQL about the database's state rather than the statement: waiting may help."""
 
 _CAUSE_CHARACTERS = 300
 
 
 class Address:
-    """A database's address, and what of it may be shown."""
+    """A database's address; its text shows no secrets."""
 
-    def __init__(self, url: str) -> None:
-        """Read the address.
+    def __init__(self, url: str, setting: str = "PERDURE_STORE_URL") -> None:
+        """Parse the address; ``setting`` is the variable that a refusal names.
 
         Raises:
-            StoreError: It is no address, or of a database perdure does not support.
+            StoreConfigError: It is no URL, or of a database that perdure does not support.
         """
+        fix = f"set {setting} to sqlite:///FILE or postgresql://…"
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):
             # The text itself is not repeated: it may hold a password.
-            msg = "the store's address is not a URL; use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
-            raise StoreError(msg) from None
+            msg = f"the store's address is not a URL; {fix}"
+            raise StoreConfigError(msg) from None
         if parsed.drivername in ("postgresql", "postgres"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.drivername not in ("postgresql+psycopg", "sqlite", "sqlite+pysqlite"):
-            msg = f"the store cannot be a {parsed.drivername} database; use sqlite:///FILE or postgresql://…"
-            raise StoreError(msg)
+            msg = f"the store cannot be a {parsed.drivername} database; {fix}"
+            raise StoreConfigError(msg)
         self.url: URL = parsed
         self.sqlite: bool = parsed.get_backend_name() == "sqlite"
         self.in_memory: bool = self.sqlite and parsed.database in (None, "", ":memory:")
@@ -80,7 +82,7 @@ class Address:
 
     @property
     def has_plain_file(self) -> bool:
-        """Whether the address names that file as it stands, and not as SQLite's own kind of URI."""
+        """Whether the address names a file by its path, and not by a SQLite URI."""
         return self.file is not None and "uri" not in self.url.query
 
     def __str__(self) -> str:
@@ -89,7 +91,7 @@ class Address:
 
     @property
     def public_url(self) -> str:
-        """The address for other processes of this machine: without its secrets, a file by its absolute path."""
+        """The address for other processes of this machine: without secrets, and with a file's absolute path."""
         url = URL.create(
             self.url.drivername,
             username=self.url.username,
@@ -117,11 +119,11 @@ def connect(address: Address) -> Engine:
     """An engine for the address; nothing is opened yet.
 
     Raises:
-        StoreError: The driver is not installed, or the address has an option that it does not take.
+        StoreConfigError: The driver is not installed, or the address has an option that it does not take.
     """
     if not address.sqlite:
         return _postgresql(address)
-    # Level None leaves transactions to us; the driver would begin them too late, and only before writes.
+    # With None, perdure begins transactions itself: the driver would begin them too late, and only before writes.
     arguments: dict[str, object] = {"isolation_level": None, "check_same_thread": False}
     if "timeout" not in address.url.query:
         arguments["timeout"] = BUSY_TIMEOUT.total_seconds()
@@ -145,7 +147,7 @@ def _postgresql(address: Address) -> Engine:
         from perdure.store.postgresql import make_engine  # noqa: PLC0415 - psycopg is an extra
     except ModuleNotFoundError as error:
         msg = f"the store {address} needs the package psycopg, which is not installed"
-        raise StoreError(msg) from error
+        raise StoreConfigError(msg) from error
     return make_engine(address.url, connections=POSTGRESQL_CONNECTIONS, patience=BUSY_TIMEOUT)
 
 
@@ -159,17 +161,17 @@ def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> No
 
 @contextmanager
 def begin_writing(engine: Engine) -> Generator[Connection]:
-    """A transaction that writes. No listener begins it: SQLAlchemy would then look for listeners at each statement."""
+    """A transaction that writes. Begun here rather than by an event listener, which would slow down each statement."""
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
-            # A reader that becomes a writer fails at once when another one writes; one that begins as a writer waits.
+            # A reader that becomes a writer fails at once if another one writes; BEGIN IMMEDIATE waits instead.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection
 
 
 @contextmanager
-def translate_errors(address: Address) -> Generator[None]:
-    """Database exceptions leave this block as the store's own.
+def translate_errors(address: Address, kind: str = "store") -> Generator[None]:
+    """Turn database exceptions in this block into the store's own; ``kind`` is the database's name in their texts.
 
     Raises:
         StoreUnavailableError: The database cannot be reached, is locked, full, damaged, or lacks tables or rights.
@@ -179,16 +181,20 @@ def translate_errors(address: Address) -> Generator[None]:
         yield
     except (IntegrityError, DataError, ProgrammingError, NotSupportedError) as error:
         if getattr(error.orig, "sqlstate", None) in _PASSING:
-            raise StoreUnavailableError(_describe_unusable(address, error)) from None
-        msg = f"the store {address} refused a statement: {_cause(address, error)}"
+            raise StoreUnavailableError(_describe_unusable(kind, address, error)) from None
+        msg = f"the {kind} {address} refused a statement: {_cause(address, error)}"
         raise StoreError(msg) from error
     except (DBAPIError, PoolTimeoutError, OSError) as error:
         # Drivers repeat parts of the address in their own text, so the chain ends here.
-        raise StoreUnavailableError(_describe_unusable(address, error)) from None
+        raise StoreUnavailableError(_describe_unusable(kind, address, error)) from None
+    except StatementError as error:
+        if isinstance(error.orig, StoreError):  # raised by a column that seals or opens
+            raise error.orig from None
+        raise
 
 
-def _describe_unusable(address: Address, error: BaseException) -> str:
-    return f"the store {address} cannot be used: {_cause(address, error)}"
+def _describe_unusable(kind: str, address: Address, error: BaseException) -> str:
+    return f"the {kind} {address} cannot be used: {_cause(address, error)}"
 
 
 def _cause(address: Address, error: BaseException) -> str:
@@ -198,7 +204,7 @@ def _cause(address: Address, error: BaseException) -> str:
 
 
 _PARTS = ("", "-wal", "-shm")
-"""Endings of the names of the files that make up a store while it is open."""
+"""Suffixes of the files of a SQLite store while it is open."""
 
 _BLINK_MS = 50
 _WIPED = "perdure_wiped"
@@ -206,28 +212,27 @@ _TRUNCATE = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 
 def create_file(path: Path) -> None:
-    """Make an empty store and its folder, for their owner alone; SQLite gives the files beside it the same mode."""
+    """Make an empty file and its folder, for their owner alone. SQLite gives ``-wal`` and ``-shm`` the same mode."""
     make_folder(path.absolute().parent)
     os.close(open_private(str(path), os.O_RDWR | os.O_CREAT))
 
 
 class SqliteFile:
-    """The file of a store, and the two beside it while it is open."""
+    """The file of a SQLite store, with ``-wal`` and ``-shm`` while it is open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._parts = [Path(f"{path.absolute()}{ending}") for ending in _PARTS]
         self._opened: dict[Path, tuple[int, int]] = {}
-        self._has_wiped = True  # by a process that was killed, maybe
+        self._has_wiped = True  # a process that was killed may have
 
     def require_same(self) -> None:
-        """Refuse to write when another file, or none, stands where this one was opened.
+        """Refuse to write if the file was deleted or replaced since it was opened.
 
-        A connection goes on with a file that was deleted, and nobody else would ever see what it writes. The files
-        beside it are there as long as any connection is open.
+        A connection goes on writing to a deleted file, where nobody would ever see it.
 
         Raises:
-            StoreUnavailableError: The file, its log or their index was deleted or replaced.
+            StoreUnavailableError: The file, its ``-wal`` or its ``-shm`` was deleted or replaced.
         """
         for part in self._parts:
             now = _identity_of(part)
@@ -240,23 +245,23 @@ class SqliteFile:
                 raise StoreUnavailableError(msg)
 
     def note_wiped(self, connection: Connection) -> None:
-        """Take note of a transaction that has wiped what nobody may read any more."""
+        """Note whether a transaction has wiped content (see :func:`mark_wiped`)."""
         self._has_wiped = connection.info.pop(_WIPED, False) or self._has_wiped
 
     def shorten_log(self, engine: Engine) -> None:
-        """Empty the file's log, if what was wiped from the file may stand there; a reader at work delays it."""
+        """Truncate the write-ahead log if it may still hold wiped content. A running reader delays that."""
         if not self._has_wiped:
             return
         try:
             with engine.connect() as connection, _wait_briefly(connection):
                 busy, _, _ = connection.exec_driver_sql(_TRUNCATE).one()
-        except DBAPIError:  # a full disk, for example: what was to be written is, and the next write tries again
+        except DBAPIError:  # for example a full disk: the write itself is committed, and the next one tries again
             return
         self._has_wiped = bool(busy)
 
 
 def mark_wiped(connection: Connection) -> None:
-    """Say that this transaction wipes what nobody may read any more."""
+    """Mark this transaction as one that wipes content which nobody may read any more."""
     connection.info[_WIPED] = True
 
 
@@ -270,7 +275,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _wait_briefly(connection: Connection) -> Generator[None]:
-    """Wait for readers for a blink only: writers of this process queue behind this."""
+    """Wait for readers only ``_BLINK_MS``: writers of this process queue behind this."""
     patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     connection.exec_driver_sql(f"PRAGMA busy_timeout={_BLINK_MS}")
     try:

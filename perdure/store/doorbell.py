@@ -1,9 +1,10 @@
-"""The doorbell: who follows a session is woken when something was written for it, and asks the database only then.
+"""The doorbell wakes followers of a session when something was written for it, so that they need not poll.
 
-A ring says that there may be news and never what: a lost one costs a moment, an extra one costs a read. Writers ring
-after their commit, on a thread of its own, so that no transaction waits for a follower. However many follow, a process
-listens once for each store, and only while somebody follows. Long, because what a ring promises is the same for memory,
-for a file and for PostgreSQL.
+A ring only says that there may be news: a lost one costs a moment, an extra one a read. Writers ring after their
+commit, on a thread of its own, so that no transaction waits for a follower. A process listens once for each store,
+however many follow, and only while somebody does.
+
+Long, because a ring promises the same for memory, for a file and for PostgreSQL.
 """
 
 import asyncio
@@ -31,34 +32,34 @@ if TYPE_CHECKING:
     from perdure.store.postgresql import AnsweringConnection
 
 CHANNEL = "perdure_events"
-"""The channel of PostgreSQL; a payload is ``SESSION:LAST_SEQ``."""
+"""PostgreSQL's notification channel for events; a payload is ``SESSION:LAST_SEQ``."""
 
-PIECES_CHANNEL = "perdure_live"
-"""The channel of the pieces of answers (:mod:`perdure.store.live`), which the same connection listens to."""
+DELTAS_CHANNEL = "perdure_live"
+"""The channel for deltas (:mod:`perdure.store.live`), which the same connection listens to."""
 
 LOOK_EVERY = timedelta(seconds=1)
-"""How often one query asks for the last events of all followed sessions: what a lost ring costs."""
+"""Interval of the query for the last events of all followed sessions: the most that a lost ring costs."""
 
 GLANCE_EVERY = timedelta(milliseconds=20)
-"""How often a file is asked whether somebody has written to it, while somebody follows."""
+"""Interval at which a SQLite file is checked for writes, while somebody follows."""
 
 RING_EVERY = timedelta(milliseconds=10)
-"""A process rings at most so often; what is written meanwhile rings together."""
+"""Least interval between two rings of a process; sessions written meanwhile ring together."""
 
 PING_EVERY = timedelta(seconds=10)
-"""How often a connection that listens is asked whether it still stands."""
+"""Interval at which the connection that listens is checked."""
 
 TRY_EVERY = timedelta(seconds=2)
-"""How long after a connection was lost the next one is tried."""
+"""Wait before a lost connection is opened again."""
 
 LINGER = timedelta(seconds=10)
-"""How long a connection goes on listening when nobody follows any more."""
+"""Time that a connection goes on listening after the last follower has left."""
 
 CLOSE_TIMEOUT = timedelta(seconds=6)
-"""How long the end waits for a ring that is under way."""
+"""Longest wait of the close for a ring under way."""
 
 CHECK_TIMEOUT = timedelta(seconds=5)
-"""How long a ring that the doctor sends may take."""
+"""Timeout of the ring that ``perdure doctor`` sends as a check."""
 
 LONGEST_PAYLOAD = 7_999
 """Bytes; PostgreSQL refuses more."""
@@ -70,11 +71,11 @@ logger = logging.getLogger("perdure.store")
 
 
 class Bell:
-    """The bell of one session: it rings when something may have been written. It belongs to one event loop.
+    """The bell of one session, in one event loop: it rings when something may have been written.
 
     Attributes:
-        rung: How often it has rung. Whoever reads takes the number before it reads, and waits for a higher one.
-        last_seq: The number of the last event that anybody here knows of.
+        rung: Number of rings. A reader notes it before it reads, and then waits for a higher one.
+        last_seq: Highest sequence number that this process knows of.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class Bell:
             self.ring()
 
     async def wait(self, rung: int, longest: timedelta) -> bool:
-        """Wait until it has rung more often than that; False if the time is over before."""
+        """Wait until the bell has rung more than ``rung`` times, at most ``longest``; False if it has not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest.total_seconds()):
                 while self.rung <= rung:
@@ -105,25 +106,25 @@ class Bell:
 
 
 def _ignore(_payload: str) -> None:
-    """Nobody follows the pieces of answers."""
+    """Drop a notification: nobody follows deltas."""
 
 
 class Doorbell:
-    """The doorbell of a store in memory, whose writers and followers share one process; others build on it.
+    """The doorbell of a store in memory, whose writers and followers share one process; the base of the others.
 
     Attributes:
-        take_piece: Takes each notification of a piece of an answer, in the event loop of all who follow.
+        take_delta: Takes each notification of a delta, in the event loop of the followers.
     """
 
     def __init__(self, read_last: ReadLast) -> None:
         self._read_last = read_last
         self._bells: dict[str, Bell] = {}
-        self.take_piece: Callable[[str], None] = _ignore
+        self.take_delta: Callable[[str], None] = _ignore
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def follow(self, session: str) -> Iterator[Bell]:
-        """The session's bell, for as long as this lasts; called in the event loop of all who follow."""
+        """The session's bell, within this block. To be called in the event loop of all followers."""
         self._loop = asyncio.get_running_loop()
         bell = self._bells.setdefault(session, Bell())
         bell.followers += 1
@@ -136,23 +137,23 @@ class Doorbell:
                 self._bells.pop(session, None)
 
     def ring(self, last: Mapping[str, int]) -> None:
-        """Tell of a transaction that was committed. Never waits and never fails; called on any thread.
+        """Ring for a committed transaction. Never waits and never fails; to be called on any thread.
 
         Args:
-            last: The numbers of the last events written, by session.
+            last: Sequence number of the last event written, by session.
         """
         if self._bells and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear, dict(last))
 
     async def answers(self) -> bool:
-        """Whether a ring arrives."""
+        """Whether a ring of this process arrives."""
         return True
 
     async def close(self) -> None:
-        """Listen no more, and ring no more."""
+        """Stop listening and ringing."""
 
     def _begin(self) -> None:
-        """Begin to listen, unless that is done already."""
+        """Begin to listen, if nothing listens yet."""
 
     def _hear(self, last: Mapping[str, int]) -> None:
         for session, seq in last.items():
@@ -174,7 +175,7 @@ class _Listening(Doorbell):
             self._task = asyncio.create_task(self._attend(), name="perdure-doorbell")
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()
@@ -192,26 +193,26 @@ class _Listening(Doorbell):
             self._hang_up()
 
     async def _listen(self) -> None:
-        """Listen for a second, or until a look is worth its while."""
+        """Listen for at most a second, or until a query for news is due."""
         raise NotImplementedError
 
     def _hang_up(self) -> None:
-        """Close what listens."""
+        """Close the connection that listens."""
         raise NotImplementedError
 
     async def _look(self) -> None:
-        """Ask the store once for all sessions that are followed."""
+        """Read the last events of all followed sessions with one query, and ring for news."""
         if not self._bells:
             return
         try:
             self._hear(await self._read_last(list(self._bells)))
-        except StoreError:  # who follows reads, and says so
+        except StoreError:  # followers meet it with their own reads
             for bell in self._bells.values():
                 bell.ring()
 
 
 class FileDoorbell(_Listening):
-    """The doorbell of a SQLite file: the file itself says that another connection has written to it."""
+    """The doorbell of a SQLite file: ``PRAGMA data_version`` tells that another connection has written to it."""
 
     def __init__(self, read_last: ReadLast, address: Address) -> None:
         super().__init__(read_last)
@@ -221,7 +222,7 @@ class FileDoorbell(_Listening):
         self._version: object = None
 
     def ring(self, last: Mapping[str, int]) -> None:
-        """Nothing: the commit has rung."""
+        """Do nothing: the commit itself changes the file's version."""
 
     async def _listen(self) -> None:
         if self._connection is None:
@@ -251,8 +252,8 @@ class FileDoorbell(_Listening):
 class PostgresqlDoorbell(_Listening):
     """The doorbell of PostgreSQL: NOTIFY on one connection beside the writers', LISTEN on another one.
 
-    A notification inside of the writing transaction would be simpler, and makes writers wait for each other: PostgreSQL
-    takes a lock over all databases from there to the commit.
+    NOTIFY inside of the writing transaction would be simpler, but writers would wait for each other: until the commit
+    PostgreSQL holds a lock over all databases.
     """
 
     linger = LINGER
@@ -260,13 +261,13 @@ class PostgresqlDoorbell(_Listening):
     def __init__(self, read_last: ReadLast, address: Address, listen_url: str = "") -> None:
         super().__init__(read_last)
         self._ringer = _Ringer(address)
-        self._engine = connect(Address(listen_url) if listen_url else address)
+        self._engine = connect(Address(listen_url, "PERDURE_LISTEN_URL") if listen_url else address)
         self._connection: Connection | None = None
         self._reading: int | None = None
         self._tried = self._pinged = -math.inf
 
     def ring(self, last: Mapping[str, int]) -> None:
-        """Have the thread beside the writers tell it."""
+        """Hand the ring over to the thread that sends notifications."""
         self._ringer.ring(last)
 
     async def answers(self) -> bool:
@@ -281,7 +282,7 @@ class PostgresqlDoorbell(_Listening):
         return False
 
     async def close(self) -> None:
-        """Tell what is left to tell, and listen no more."""
+        """Send the notifications that are left, and stop listening."""
         await super().close()
         await asyncio.to_thread(self._ringer.close)
         self._engine.dispose()
@@ -291,13 +292,13 @@ class PostgresqlDoorbell(_Listening):
         if self._connection is None and now - self._tried >= TRY_EVERY.total_seconds():
             await self._call()
             if self._connection is not None:
-                return  # for a look at what was written before
+                return  # query once for what was written before the connection listened
         elif self._connection is not None and now - self._pinged >= PING_EVERY.total_seconds():
             await self._ping(self._connection)
         await asyncio.sleep(LOOK_EVERY.total_seconds())
 
     async def _call(self) -> None:
-        """Open the connection that listens; without it, looks are all there is."""
+        """Open the connection that listens. If that fails, followers depend on the queries alone."""
         self._tried, loop = time.monotonic(), asyncio.get_running_loop()
         try:
             await _finish(asyncio.to_thread(self._open, loop))
@@ -312,7 +313,7 @@ class PostgresqlDoorbell(_Listening):
         asyncio.get_running_loop().add_reader(self._reading, self._read)
 
     def _end_reading(self) -> None:
-        """By the number, also of a socket that was closed: the next one may get the same."""
+        """Stop reading the socket by its number, even if it is closed: the next socket may get the same number."""
         if self._reading is not None:
             asyncio.get_running_loop().remove_reader(self._reading)
             self._reading = None
@@ -324,9 +325,9 @@ class PostgresqlDoorbell(_Listening):
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._connection = connection
         try:
-            connection.exec_driver_sql(f"LISTEN {PIECES_CHANNEL}")
+            connection.exec_driver_sql(f"LISTEN {DELTAS_CHANNEL}")
             connection.exec_driver_sql(f"LISTEN {CHANNEL}")
-            self._driver.add_notify_handler(hand_over)  # of what comes while another statement is carried out
+            self._driver.add_notify_handler(hand_over)  # for notifications that arrive during another statement
         except BaseException:
             self._connection = None
             _close(connection)
@@ -339,7 +340,7 @@ class PostgresqlDoorbell(_Listening):
         return driver
 
     def _read(self) -> None:
-        """Take what the connection has heard; called when its socket has something to read."""
+        """Read the connection's notifications; called when its socket has something to read."""
         if self._connection is None:
             return
         driver = self._driver
@@ -347,20 +348,20 @@ class PostgresqlDoorbell(_Listening):
             driver.pgconn.consume_input()
             while (heard := driver.pgconn.notifies()) is not None:
                 self._take(heard.relname.decode(), heard.extra.decode())
-        except Exception as error:  # noqa: BLE001 - of the driver, which an extra brings: the connection is of no more use
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises, the connection is of no more use
             self._lose(error)
 
     def _take(self, channel: str, payload: str) -> None:
-        if channel == PIECES_CHANNEL:
-            self.take_piece(payload)
+        if channel == DELTAS_CHANNEL:
+            self.take_delta(payload)
             return
         session, _, seq = payload.rpartition(":")
         bell = self._bells.get(session)
         if bell is not None and seq.isascii() and seq.isdigit() and int(seq) > bell.last_seq:
-            bell.ring()  # the number is not kept: another schema of the database may have a session of that name
+            bell.ring()  # without its number: another schema of the database may have a session of that name
 
     async def _ping(self, connection: Connection) -> None:
-        """See that the server still answers: a firewall may have forgotten a connection on which nothing is said."""
+        """Check that the server still answers: a firewall may have dropped an idle connection."""
         self._end_reading()  # one thread at a time uses a connection
         try:
             await _finish(asyncio.to_thread(connection.exec_driver_sql, "SELECT 1"))
@@ -383,7 +384,7 @@ class PostgresqlDoorbell(_Listening):
 
 
 async def _finish(work: Awaitable[object]) -> None:
-    """Wait for what a thread does, also if the waiting is cancelled."""
+    """Wait for work on a thread to its end, even if this wait is cancelled."""
     doing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(doing)
@@ -400,9 +401,9 @@ def _close(connection: Connection) -> None:
 
 
 class _Ringer:
-    """A thread that rings for this process's writers, all that has come since the last time at once."""
+    """A thread that sends this process's notifications; those that came since the last time go together."""
 
-    # The setting is local to the statement: a pool's next client has its own. Nobody waits for the disk.
+    # synchronous_commit is set for this transaction only, as a pool may give the connection to another client next.
     _NOTIFY = (
         "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload)"
         " FROM unnest(%s::text[]) AS payload"
@@ -417,7 +418,7 @@ class _Ringer:
         self._thread: threading.Thread | None = None
 
     def ring(self, last: Mapping[str, int]) -> None:
-        """Have it told, soon."""
+        """Queue notifications, to be sent soon."""
         with self._changed:
             if self._closed:
                 return
@@ -428,7 +429,7 @@ class _Ringer:
             self._changed.notify()
 
     def close(self) -> None:
-        """Tell what is left, and end."""
+        """Send what is left, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -446,7 +447,7 @@ class _Ringer:
                     if connection is None:
                         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
                     connection.exec_driver_sql(self._NOTIFY, (CHANNEL, fitting))
-                except (DBAPIError, OSError) as error:  # who follows looks by themselves
+                except (DBAPIError, OSError) as error:  # followers' own queries find the news a moment later
                     logger.info("writers cannot tell of events at once: %s", type(error).__name__)
                     if connection is not None:
                         _close(connection)
@@ -477,9 +478,9 @@ def make_doorbell(address: Address, read_last: ReadLast, listen_url: str = "") -
 
     Args:
         address: The database.
-        read_last: Reads the numbers of last events.
-        listen_url: An address of the same PostgreSQL database on which LISTEN works, where the other one leads through
-            a pool that gives each transaction another connection.
+        read_last: Reads the sequence numbers of sessions' last events.
+        listen_url: An address of the same PostgreSQL database on which LISTEN works, if ``address`` leads through a
+            pool in transaction mode.
     """
     if address.in_memory:
         return Doorbell(read_last)

@@ -1,8 +1,10 @@
-"""Pieces of answers while models write them: published by workers, followed by readers, and kept nowhere for good.
+"""Deltas, the pieces of an answer while a model writes it: published by workers, followed by readers, and not kept.
 
-They stand beside the store and outside of its transactions: to lose them costs a preview and never an answer. One port,
-:class:`Live`, with three homes: the memory of a process, a second SQLite file beside the store's, and an unlogged table
-of PostgreSQL, whose notifications hold the pieces.
+They are outside of the store's transactions: losing one costs a preview, never an answer. The port :class:`Live` has
+three implementations: in the memory of a process, in a second SQLite file beside the store's, and in an unlogged table
+of PostgreSQL with notifications that hold the deltas.
+
+Long, because the three implementations differ in little and are best read together.
 """
 
 import asyncio
@@ -26,22 +28,24 @@ from perdure.contracts.deltas import START, Delta, Place
 from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.database import Address, connect, create_file
-from perdure.store.doorbell import PIECES_CHANNEL, Doorbell
+from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
+from perdure.store.errors import StoreError
+from perdure.store.sealing import Content, TextSealer
 
 LONGEST_PAYLOAD = 7_000
-"""Bytes of a notification: it holds the delta, or the key alone of a longer one. PostgreSQL refuses 8,000."""
+"""Largest notification in bytes; of a larger delta it holds the key alone. PostgreSQL's limit is 8,000."""
 
 GLANCE_EVERY = timedelta(milliseconds=20)
-"""How often the file is asked whether somebody has written to it, while somebody follows."""
+"""Interval at which the file is checked for writes, while somebody follows."""
 
 LOOK_EVERY = timedelta(seconds=1)
-"""How often the table is read while somebody follows: what a lost notification costs."""
+"""Interval at which the table is read, while somebody follows: the most that a lost notification costs."""
 
 KEPT = timedelta(hours=1)
-"""What a lost worker has left is swept away after so long."""
+"""Age at which the deltas that a lost worker left behind are deleted."""
 
 LAST_STEP = 2**31 - 1
-"""Above every step."""
+"""A number above that of every step."""
 
 SWEEP_EVERY = timedelta(minutes=10)
 
@@ -51,10 +55,10 @@ T = TypeVar("T")
 
 
 class Feed:
-    """The newest attempt of one session, as far as this process knows it; shared by all who follow the session here.
+    """The newest attempt of one session, as far as this process knows it; shared by its followers here.
 
     Attributes:
-        place: The place of the last delta; what comes next is after it.
+        place: The place of the last delta that was added.
         version: Rises with each change.
     """
 
@@ -67,7 +71,7 @@ class Feed:
         self._news = asyncio.Event()
 
     def add(self, delta: Delta) -> bool:
-        """Take the next delta; False if some before it are missing. What is older than the last one is left out."""
+        """Add the next delta; False if deltas before it are missing. Older ones than the last are ignored."""
         if delta.place <= self.place:
             return True
         is_next = delta.place[:3] == self.place[:3] and delta.n == self.place[3] + 1
@@ -83,20 +87,20 @@ class Feed:
         return True
 
     def take(self, after: Place) -> tuple[Delta, ...]:
-        """What stands after that place, put together to one delta for each run of one kind."""
+        """The deltas after a place, merged to one for each run of deltas of one kind."""
         if after >= self.place:
             return ()
         first = after[3] + 1 if after[:3] == self.place[:3] else 0
         return merge(self._deltas[first:])
 
     async def wait(self, version: int) -> None:
-        """Wait until it has changed since that version."""
+        """Wait until the feed has changed since ``version``."""
         while self.version <= version:
             await self._news.wait()
 
 
 def merge(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
-    """The deltas of one attempt with neighbours of one kind made into one."""
+    """The deltas of one attempt, with neighbours of the same kind merged into one."""
     merged: list[Delta] = []
     for _, run in groupby(deltas, lambda delta: (delta.kind, delta.offset if delta.kind == "tool_call" else -1)):
         first, *others = run
@@ -108,17 +112,17 @@ def merge(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
 
 
 class Live:
-    """Pieces in the memory of a process, whose models and readers share it; the other homes build on it."""
+    """Deltas in memory, for models and readers in one process; the base of the other implementations."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
         self._kept: dict[str, list[Delta]] = {}
 
     async def publish(self, deltas: Sequence[Delta]) -> None:
-        """Show deltas of one attempt, in order.
+        """Publish deltas of one attempt, in order.
 
         Raises:
-            Exception: They could not be shown. Whoever publishes goes on without.
+            Exception: They could not be published. The caller is to go on without them.
         """
         for delta in deltas:
             self._kept.setdefault(delta.session, []).append(delta)
@@ -129,13 +133,13 @@ class Live:
         return _newest(delta for delta in self._kept.get(session, ()) if delta.place > after)
 
     async def forget(self, session: str, turn: int, step: int) -> None:
-        """Keep nothing more of the steps up to this one: their answers are stored."""
+        """Delete the deltas of the steps up to this one: their answers are stored."""
         kept = [delta for delta in self._kept.pop(session, ()) if delta.place[:2] > (turn, step)]
         if kept:
             self._kept[session] = kept
 
     async def erase(self, session: str, turn: int) -> None:
-        """Keep nothing of a session's turns up to this one; what cannot be reached now is swept away later."""
+        """Delete the deltas of a session's turns up to this one. A failure is only logged: a later sweep gets them."""
         try:
             await self.forget(session, turn, LAST_STEP)
         except (DBAPIError, sqlite3.Error, OSError) as error:
@@ -143,7 +147,7 @@ class Live:
 
     @asynccontextmanager
     async def follow(self, session: str) -> AsyncIterator[Feed]:
-        """The session's feed, filled with what is kept, for as long as this lasts."""
+        """The session's feed within this block, filled with the deltas that are kept."""
         feed = self._feeds.setdefault(session, Feed(session))
         feed.followers += 1
         try:
@@ -156,59 +160,68 @@ class Live:
                 self._feeds.pop(session, None)
 
     async def close(self) -> None:
-        """Publish and follow no more."""
+        """Stop publishing and following."""
 
     def _begin(self) -> None:
-        """Begin to look for what other processes publish."""
+        """Begin to look for deltas of other processes."""
 
     async def _fill(self, feed: Feed) -> None:
-        """Read what the feed lacks."""
+        """Read the deltas that the feed lacks."""
         for delta in await self.since(feed.session, feed.place):
             if not feed.add(delta) and feed.place != START:  # swept away meanwhile
                 break
 
     def _hear(self, delta: Delta) -> bool:
-        """Give a delta to its feed, if somebody follows; False if it lacks some before it."""
+        """Add a delta to its session's feed, if anybody follows; False if the feed lacks deltas before it."""
         feed = self._feeds.get(delta.session)
         return feed is None or feed.add(delta)
 
 
 def _newest(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
-    """Those of the newest attempt among them."""
+    """The deltas of the newest attempt."""
     found = sorted(deltas, key=lambda delta: delta.place)
     return tuple(delta for delta in found if delta.place[:3] == found[-1].place[:3])
 
 
-class _Attended(Live):
-    """Pieces that other processes publish: one thread for the database, and a task that looks while somebody follows.
+SEALED = "\x00~"
+"""Prefix of a sealed delta's text. No answer begins with it."""
 
-    A subclass gives the thread's work: statements that run one after another.
+_PLACE = "live.text"
+
+
+class _Attended(Live):
+    """Deltas that processes share: one thread for the database, and a task that looks for news while somebody follows.
+
+    A subclass implements the thread's work: statements that run one after another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sealer: TextSealer) -> None:
         super().__init__()
+        self._sealer = sealer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
         self._is_used = False
         self._task: asyncio.Task[None] | None = None
         self._swept = 0.0
 
     async def publish(self, deltas: Sequence[Delta]) -> None:
-        """Show deltas of one attempt, in order."""
-        await self._run(lambda: self._insert(deltas))
+        """Publish deltas of one attempt, in order."""
+        sealed = [await self._seal(delta) for delta in deltas]
+        await self._run(lambda: self._insert(sealed))
 
     async def since(self, session: str, after: Place = START) -> tuple[Delta, ...]:
         """What is kept of the session's newest attempt after a place, in order."""
-        return _newest(await self._run(lambda: self._select(session, after)))
+        found = await self._run(lambda: self._select(session, after))
+        return _newest([await self._open(delta) for delta in found])
 
     async def forget(self, session: str, turn: int, step: int) -> None:
-        """Keep nothing more of the steps up to this one, and now and then nothing that is old."""
+        """Delete the deltas of the steps up to this one; every ``SWEEP_EVERY`` also those older than ``KEPT``."""
         now = time.monotonic()
         sweeps = now - self._swept > SWEEP_EVERY.total_seconds()
         self._swept = now if sweeps else self._swept
         await self._run(lambda: self._delete(session, turn, step, datetime.now(UTC) - KEPT if sweeps else None))
 
     async def close(self) -> None:
-        """Look no more, and close the connections."""
+        """Stop looking for news, and close the connections."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()
@@ -216,6 +229,15 @@ class _Attended(Live):
         if self._is_used:
             await self._run(self._disconnect)
             await asyncio.to_thread(self._thread.shutdown)
+
+    async def _seal(self, delta: Delta) -> Delta:
+        text = await self._sealer.seal_text(Content(delta.session, delta.text), _PLACE)
+        return delta if text is delta.text else replace(delta, text=f"\x00{text}")
+
+    async def _open(self, delta: Delta) -> Delta:
+        if not delta.text.startswith(SEALED):
+            return delta
+        return replace(delta, text=await self._sealer.open_text(delta.text[1:], _PLACE))
 
     async def _run(self, work: Callable[[], T]) -> T:
         self._is_used = True
@@ -231,12 +253,12 @@ class _Attended(Live):
                 await self._wait_for_news()
                 for feed in list(self._feeds.values()):
                     await self._fill(feed)
-            except (DBAPIError, sqlite3.Error, OSError) as error:
+            except (DBAPIError, sqlite3.Error, OSError, StoreError) as error:
                 logger.info("pieces of answers cannot be read at the moment: %s", type(error).__name__)
                 await asyncio.sleep(LOOK_EVERY.total_seconds())
 
     async def _wait_for_news(self) -> None:
-        """Wait until a look is worth its while, not for long."""
+        """Wait until a query for news is due, at most ``LOOK_EVERY``."""
         raise NotImplementedError
 
     def _insert(self, deltas: Sequence[Delta]) -> None:
@@ -259,10 +281,10 @@ _TABLE = """CREATE TABLE IF NOT EXISTS live (
 
 
 class FileLive(_Attended):
-    """Pieces in a second SQLite file beside the store's, which need not wait for its writers, nor for the disk."""
+    """Deltas in a second SQLite file, which waits neither for the store's writers nor for the disk."""
 
-    def __init__(self, store: Path) -> None:
-        super().__init__()
+    def __init__(self, store: Path, sealer: TextSealer) -> None:
+        super().__init__(sealer)
         self._path = Path(f"{store}.live.db")
         self._opened: sqlite3.Connection | None = None
         self._watcher: sqlite3.Connection | None = None
@@ -295,12 +317,14 @@ class FileLive(_Attended):
         return [Delta.model_validate_json(body) for (body,) in self._connection.execute(query, (session, *after))]
 
     def _delete(self, session: str, turn: int, step: int, before: datetime | None) -> None:
-        if self._opened is None and not self._path.exists():  # nobody has ever published
+        if self._opened is None and not self._path.exists():  # no delta was ever published
             return
         done = "DELETE FROM live WHERE session = ? AND (turn, step) <= (?, ?)"
         self._connection.execute(done, (session, turn, step))
         if before is not None:
             self._connection.execute("DELETE FROM live WHERE at < ?", (before.timestamp(),))
+        if step == LAST_STEP:  # an erasure: the file's log may still hold the deleted deltas
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _disconnect(self) -> None:
         for connection in (self._opened, self._watcher):
@@ -341,27 +365,33 @@ _PUBLISH = text(
     " SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, payload)"
     " FROM unnest(CAST(:payloads AS text[])) AS payload"
 )
-"""One statement, so that it costs one round trip; nobody waits for the disk."""
+"""One statement, so that it costs one round trip; it does not wait for the disk."""
 
 
 class PostgresqlLive(_Attended):
-    """Pieces in an unlogged table, and in the notifications that tell of them."""
+    """Deltas in an unlogged table of PostgreSQL, and in notifications."""
 
-    def __init__(self, address: Address, doorbell: Doorbell) -> None:
-        super().__init__()
+    def __init__(self, address: Address, doorbell: Doorbell, sealer: TextSealer) -> None:
+        super().__init__(sealer)
         self._address = address
-        doorbell.take_piece = self.take
+        doorbell.take_delta = self.take
         self._engine: Engine | None = None
         self._opened: Connection | None = None
-        self._incomplete = asyncio.Event()  # a feed lacks what only the table has
+        self._incomplete = asyncio.Event()  # a feed lacks deltas that only the table has
 
     def take(self, payload: str) -> None:
-        """Take a notification; called in the event loop of those who follow."""
+        """Take a notification; called in the event loop of the followers."""
         try:
             delta = Delta.model_validate_json(payload)
-        except ValueError:  # of another release
+        except ValueError:  # the format of another release
             return
-        if (feed := self._feeds.get(delta.session)) is not None and (delta.n < 0 or not feed.add(delta)):
+        feed = self._feeds.get(delta.session)
+        if feed is None:
+            return
+        if delta.text.startswith(SEALED):
+            text = self._sealer.open_known(delta.text[1:], _PLACE)
+            delta = replace(delta, n=-1) if text is None else replace(delta, text=text)
+        if delta.n < 0 or not feed.add(delta):
             self._incomplete.set()
 
     async def _wait_for_news(self) -> None:
@@ -388,7 +418,7 @@ class PostgresqlLive(_Attended):
             "keys": [json.dumps(_key_of(delta)) for delta in deltas],
             "bodies": [delta.model_dump_json() for delta in deltas],
             "payloads": [_payload_of(delta) for delta in deltas],
-            "channel": PIECES_CHANNEL,
+            "channel": DELTAS_CHANNEL,
         }
         self._execute(lambda connection: connection.execute(_PUBLISH, given))
 
@@ -417,23 +447,24 @@ def _key_of(delta: Delta) -> dict[str, object]:
 
 
 def _payload_of(delta: Delta) -> str:
-    """The delta; or one in its place that says that the table has more."""
+    """The notification of a delta; of a large one only its key, with ``n`` -1: the reader then looks into the table."""
     whole = delta.model_dump_json(exclude_defaults=True)
     if len(whole.encode()) <= LONGEST_PAYLOAD:
         return whole
     return json.dumps({**_key_of(delta), "n": -1})
 
 
-def open_live(address: Address, doorbell: Doorbell) -> Live:
-    """The home of pieces that belongs to a store at this address; nothing is opened yet.
+def open_live(address: Address, doorbell: Doorbell, sealer: TextSealer) -> Live:
+    """The :class:`Live` of the store at an address; nothing is opened yet.
 
     Args:
-        address: The store's.
-        doorbell: The store's, whose connection hears of pieces too: who follows them follows the session's events.
+        address: The store's address.
+        doorbell: The store's doorbell. Its connection receives the deltas too.
+        sealer: Seals deltas that leave this process.
     """
     if address.in_memory:
         return Live()
     if address.sqlite:
         assert address.file is not None, "it is a file"  # noqa: S101 - narrows the type
-        return FileLive(address.file.absolute()) if address.has_plain_file else Live()
-    return PostgresqlLive(address, doorbell)
+        return FileLive(address.file.absolute(), sealer) if address.has_plain_file else Live()
+    return PostgresqlLive(address, doorbell, sealer)

@@ -1,7 +1,7 @@
-"""How a turn begins: with its prompt, after a checkpoint, or after a reply.
+"""The opening of a turn: with a prompt, from a checkpoint, or by a reply.
 
-Nothing of a checkpoint is copied. The turn's first step names it as its parent and holds the results of its calls: they
-stay in the ledger, so no call is left without a result, and none runs again.
+A checkpoint is not copied. The turn's first step names it as its parent, and holds the results of the checkpoint's
+calls from the ledger: so no call is left without a result, and none runs again.
 
 Long, because each place that a turn can go on from answers the same questions: its parent, its messages, its calls.
 """
@@ -19,7 +19,8 @@ from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentStart, NewEvent, load_event
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, check_history
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import DELEGATED, PlannedCall
+from perdure.contracts.traces import TurnTrace
 from perdure.contracts.turns import OpenTurn, TurnRequest, TurnResult
 from perdure.contracts.values import replace
 from perdure.store import schema
@@ -29,13 +30,16 @@ from perdure.store.accounting import (
     todos_at_beginning_of,
     todos_before,
 )
+from perdure.store.blocks import require_unblocked
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError, StoreError, TurnMismatchError
 from perdure.store.queries import store_id
 from perdure.store.records import ClaimedTurn, SessionBefore, StepRecord, TurnBefore
 from perdure.store.schema import insert_into, load_tool_message, step_id, step_record
 from perdure.store.session_lock import LockedSession
+from perdure.store.slots import SlotLimit, take_slot
 from perdure.store.steps import find_step, insert_step
+from perdure.store.tombstones import missing_session
 from perdure.store.tool_calls import OpenCalls, take_over_calls
 
 _S = schema.steps
@@ -68,10 +72,10 @@ _CALLS_OF_TURN = _CALLS.where(_C.c.turn == bindparam("turn"))
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a turn's first step goes on from, and what stands in it before the prompt.
+    """The parent of a turn's first step, and that step's contents before the prompt.
 
     Attributes:
-        origin: The checkpoint, with all that the request left open.
+        origin: The checkpoint, with session, turn and step even where the request left them out.
     """
 
     parent: str | None
@@ -81,13 +85,13 @@ class Beginning:
 
 
 def resume_checkpoint(locked: LockedSession, origin: ResumeFrom, *, prompt: str) -> Beginning | None:
-    """The checkpoint as the beginning of a turn of this session; None if it stopped there for people.
+    """The beginning of a turn that resumes from a checkpoint.
 
-    What they were asked is then withdrawn as by any other message.
+    None if the session itself stopped for people there: then the prompt withdraws their requests, as any message does.
 
     Raises:
         NotFoundError: There is no such session, turn or step.
-        ResumeRefusedError: The session cannot go on from there.
+        ResumeRefusedError: The session cannot go on from the checkpoint.
     """
     forks = origin.session not in {None, locked.session}
     if forks and locked.turn > 0:
@@ -111,14 +115,14 @@ def resume_checkpoint(locked: LockedSession, origin: ResumeFrom, *, prompt: str)
 
 
 def _beginning_of_replaced(locked: LockedSession, number: int) -> Beginning:
-    """Where a turn that was rolled back began: its first step without its prompt."""
+    """The beginning of the turn that this one replaces after a rollback: its first step without its prompt."""
     turn = _turn(locked.connection, locked.session, number)
     if turn is None:
         msg = f"session {locked.session!r} has no turn {number} that could be rolled back"
         raise NotFoundError(msg)
     first = _step(locked.connection, turn, 0)
     before = first.messages[:-1] if first.messages and isinstance(first.messages[-1], UserMessage) else first.messages
-    # A turn that a reply has begun took over the calls that waited: here stands what became of them.
+    # A turn that a reply began had taken over the calls that waited; these are their results.
     messages = (*before, *_results_of_calls(locked.connection, first, turn))
     return Beginning(parent=first.parent, messages=messages, origin=_origin_of(locked, first.parent))
 
@@ -136,11 +140,15 @@ def _checkpoint_of(step: StepRecord) -> ResumeFrom:
 
 
 def refuse_delegates(connection: Connection, session: str) -> None:
-    """A delegate's session belongs to its caller, which goes on from its own steps."""
+    """Refuse a delegate's session: it belongs to its caller, and goes on with the caller's steps only."""
     body = connection.scalar(_FIRST_START, {"session": session})
     start = None if body is None else load_event(json.loads(body))
     if isinstance(start, AgentStart) and start.delegated_by is not None:
         msg = f"session {session!r} is a delegate's; send to, resume or fork {start.delegated_by!r}, which called it"
+        raise ResumeRefusedError(msg)
+    first = find_turn(connection, session, 1) if start is None else None
+    if first is not None and first.request_id.startswith(DELEGATED):  # a sweep may have deleted the event
+        msg = f"session {session!r} is a delegate's; send to, resume or fork the session which called it"
         raise ResumeRefusedError(msg)
 
 
@@ -154,11 +162,10 @@ def _need_a_prompt(locked: LockedSession, prompt: str) -> None:
 
 
 def _turn(connection: Connection, session: str, number: int | None) -> TurnRow | None:
-    """The turn that is meant; None is the time before the first."""
+    """The turn with this number, or the last one; None for 0, the time before the first."""
     row = connection.execute(_SESSION, {"session": session}).one_or_none()
     if row is None or row.turn == 0:
-        msg = f"there is no session {session!r}"
-        raise NotFoundError(msg)
+        raise missing_session(connection, session)
     if number == 0:
         return None
     found = find_turn(connection, session, row.turn if number is None else number)
@@ -169,7 +176,7 @@ def _turn(connection: Connection, session: str, number: int | None) -> TurnRow |
 
 
 def _step(connection: Connection, turn: TurnRow, number: int | None) -> StepRecord:
-    """The step that is meant: of several with its number, the one that the turn's conversation holds."""
+    """The step with this number, or the last one; of several, the one in the turn's conversation."""
     where = {"session": turn.session, "turn": turn.turn}
     if number is None:
         if turn.last_step is None:
@@ -183,7 +190,7 @@ def _step(connection: Connection, turn: TurnRow, number: int | None) -> StepReco
         last = connection.scalar(_LAST, where)
         msg = f"turn {turn.turn} of session {turn.session!r} has no step {number}; its last is {last}"
         raise NotFoundError(msg)
-    # A compaction before the generation, or an answer that a lost attempt stored: the later one of the chain is it.
+    # A compaction, or a lost attempt's answer, may have the same number: the later one in the chain counts.
     end = turn.last_step or connection.execute(_SESSION, {"session": turn.session}).one().tip
     reached = connection.scalar(_REACHED, {**where, "step": number, "end": end})
     return next((step for step in found if step.id == reached), found[-1])
@@ -197,13 +204,13 @@ def _require_step(step: StepRecord | None, name: str) -> StepRecord:
 
 
 def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -> tuple[ToolMessage, ...]:
-    """The results of the step's calls, in their order; a call that will never have one gets an error result here."""
+    """The results of the step's calls, in order. A call that will never have a result gets an error here."""
     if not step.calls:
         return ()
     keys: dict[str, object] = {"session": step.session, "call_ids": [call.call_id for call in step.calls]}
     ended, pending = _ledger(connection, {**keys, "turn": step.turn})
     if pending and turn.ended_at is not None:
-        # It stopped for people: a later turn took the calls over, and has what came of them.
+        # The turn stopped for people: a later turn took the calls over, and has their results.
         ended, pending = _ledger(connection, keys)
     open_turn = connection.execute(_SESSION, {"session": step.session}).one().open_turn if pending else None
     running = [call for call, at in pending.items() if at == open_turn]
@@ -217,7 +224,7 @@ def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -
 
 
 def _ledger(connection: Connection, keys: dict[str, object]) -> tuple[dict[str, ToolMessage], dict[str, int]]:
-    """The results of calls, and the last turns that have those without one; the last turn of a call counts."""
+    """Results of calls by call id, and for calls without one the last turn that has them."""
     ended: dict[str, ToolMessage] = {}
     pending: dict[str, int] = {}
     statement = _CALLS_OF_TURN if "turn" in keys else _CALLS
@@ -232,14 +239,14 @@ def _ledger(connection: Connection, keys: dict[str, object]) -> tuple[dict[str, 
 
 
 def _withdrawn_result_of(call: PlannedCall) -> ToolMessage:
-    """The result of a call that nobody decided about, for the model that goes on here: as if it were withdrawn."""
+    """The result of a call that nobody decided about, for the model that goes on from there."""
     message = f"Operation aborted: nobody decided about {call.tool}, the session was resumed without; it did not run"
     error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
     return ToolMessage(call_id=call.call_id, name=call.tool, content=message, error=error)
 
 
 def _need_something_to_answer(connection: Connection, beginning: Beginning, session: str) -> None:
-    """Refuse to have a model answer its own answer."""
+    """Refuse a turn without a prompt if the conversation ends with an answer: a model cannot answer itself."""
     last = _find_last_message(connection, beginning.messages, beginning.parent)
     if last is None or isinstance(last, AssistantMessage):
         said = "an answer of the model" if last is not None else "nothing yet"
@@ -266,7 +273,7 @@ _PROMPT_STEP = select(schema.steps.c.id).where(
 
 
 def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
-    """Where the session stands, and what the turn goes on from."""
+    """The state of the session before a turn opens, read once."""
     session, origin = opening.session, opening.request.resume_from
     begun = connection.execute(_BY_REQUEST, {"session": session, "request_id": opening.request_id}).one_or_none()
     last = connection.execute(_LAST_TURN, {"session": session}).one_or_none()
@@ -304,16 +311,25 @@ def _turn_before(row: TurnRow | None) -> TurnBefore | None:
 
 
 def open_turn(
-    connection: Connection, opening: OpenTurn, definition: AgentDefinition, *, context_window: int | None = None
+    connection: Connection,
+    opening: OpenTurn,
+    definition: AgentDefinition,
+    *,
+    context_window: int | None = None,
+    trace: TurnTrace | None = None,
+    limits: Sequence[SlotLimit] = (),
 ) -> ClaimedTurn:
-    """Begin the session's next turn; the same request id gives the turn it has begun before.
+    """Begin the session's next turn, or find the turn that the same request id began before.
 
-    A turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
+    An open turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
 
     Raises:
         TurnMismatchError: The caller expected another turn, or a newer run holds the session.
-        NotFoundError: There is no checkpoint of which the request says that it goes on from it.
-        ResumeRefusedError: The session cannot go on from it.
+        NotFoundError: The checkpoint that the request names does not exist.
+        SessionErasedError: A session with this id was erased.
+        ResumeRefusedError: The session cannot go on from the checkpoint.
+        TurnBlockedError: A block refuses turns of this agent, tenant or model.
+        NoSlotError: All slots are taken, or other turns wait before this one.
     """
     locked = LockedSession.find(connection, opening.session) or LockedSession.create(
         connection, opening.session, definition.name, opening.request.tenant
@@ -321,7 +337,12 @@ def open_turn(
     request = {"session": opening.session, "request_id": opening.request_id}
     recorded = connection.execute(_BY_REQUEST, request).one_or_none()
     if recorded is not None:
-        return _with_earlier_turns(connection, opening, definition, _read_opened(connection, recorded))
+        opened = replace(_read_opened(connection, recorded), store=store_id(connection))
+        return _with_earlier_turns(connection, opening, definition, opened)
+    # A turn for another tenant than its session's meets the blocks of both. Checked before the definition is inserted:
+    # another claim may hold that row, and wait behind a block that waits for this transaction.
+    tenants = {opening.request.tenant, *([locked.tenant] if locked.turn else [])}
+    store = require_unblocked(connection, definition, tenants)
     if locked.turn > 0 and opening.request.delegated is None:
         refuse_delegates(connection, opening.session)
     _close_open_turn(locked, opening)
@@ -329,14 +350,17 @@ def open_turn(
     if opening.request.turn is not None and opening.request.turn != turn:
         msg = f"session {opening.session!r} is at turn {turn}, the caller expected {opening.request.turn}"
         raise TurnMismatchError(msg)
+    if limits:
+        take_slot(connection, opening, limits)
     insert_definitions(connection, [definition], locked.now)
-    return _with_earlier_turns(connection, opening, definition, _begin(locked, opening, definition, context_window))
+    begun = _begin(locked, opening, definition, context_window, trace)
+    return _with_earlier_turns(connection, opening, definition, replace(begun, store=store))
 
 
 def _with_earlier_turns(
     connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: ClaimedTurn
 ) -> ClaimedTurn:
-    """The opened turn with what it takes over from those before it, which have ended: the same for every attempt."""
+    """The opened turn with what it takes over from earlier turns. These have ended, so every attempt gets the same."""
     session, turn, replaced = opening.session, opened.turn, opening.request.replaces
     if replaced is not None:
         todos = todos_at_beginning_of(connection, session, replaced)
@@ -346,7 +370,7 @@ def _with_earlier_turns(
     earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
     resumes = replaced is not None or opening.request.resume_from is not None
     said = () if resumes else read_unread_feedback(connection, session, turn)
-    return replace(opened, todos=todos, earlier=earlier, said=said, store=store_id(connection))
+    return replace(opened, todos=todos, earlier=earlier, said=said)
 
 
 def _read_opened(connection: Connection, row: TurnRow) -> ClaimedTurn:
@@ -377,7 +401,11 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
 
 
 def _begin(
-    locked: LockedSession, opening: OpenTurn, definition: AgentDefinition, context_window: int | None
+    locked: LockedSession,
+    opening: OpenTurn,
+    definition: AgentDefinition,
+    context_window: int | None,
+    trace: TurnTrace | None,
 ) -> ClaimedTurn:
     request, prompt, turn = opening.request, opening.request.prompt, locked.turn + 1
     digest = definition.digest()
@@ -398,6 +426,7 @@ def _begin(
         context=request.context or {},
         tenant=request.tenant,
         by=request.by,
+        trace=trace,
     )
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
     beginning = checkpoint or _read_beginning(locked, request, turn)
@@ -425,7 +454,7 @@ def _begin(
     locked.connection.execute(_INSERT_TURN, row)
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = definition.name, turn, turn, step.id
-    if turn == 1:  # a claim by somebody else gives way to the one whose turn it is
+    if turn == 1:  # the tenant of the first turn replaces that of a gateway's claim
         locked.tenant = request.tenant
     locked.save()
     return ClaimedTurn(turn=turn, tip=step.id, definition=digest, first=True)
@@ -444,7 +473,7 @@ def _read_beginning(locked: LockedSession, request: TurnRequest, turn: int) -> B
 
 
 def _read_unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...]:
-    """The calls of the answer at which the session stopped for people, taken over into this turn."""
+    """Take over, into this turn, the calls of the answer at which the session stopped for people."""
     head = None if locked.head is None else find_step(locked.connection, locked.head)
     if head is None or not head.calls:
         return ()
@@ -453,7 +482,7 @@ def _read_unanswered(locked: LockedSession, turn: int) -> tuple[PlannedCall, ...
 
 
 def _withdraw_calls(locked: LockedSession, turn: int, calls: Sequence[PlannedCall]) -> tuple[Message, ...]:
-    """The results of those calls for a model that reads another message instead: nobody is asked any more."""
+    """End calls that waited for people, because another message came; the results for the model."""
     ids = tuple(call.call_id for call in calls)
     open_calls = OpenCalls(locked, turn, ids)
     open_calls.withdraw()
@@ -462,7 +491,7 @@ def _withdraw_calls(locked: LockedSession, turn: int, calls: Sequence[PlannedCal
 
 
 def insert_definitions(connection: Connection, definitions: Sequence[AgentDefinition], now: datetime) -> None:
-    """Keep definitions under their hashes; what is there stays."""
+    """Insert definitions under their hashes; existing ones stay."""
     rows = [
         {"hash": definition.digest(), "name": definition.name, "body": definition.canonical(), "created_at": now}
         for definition in definitions
@@ -471,11 +500,11 @@ def insert_definitions(connection: Connection, definitions: Sequence[AgentDefini
 
 
 def register_agents(connection: Connection, definitions: Sequence[AgentDefinition]) -> None:
-    """Note which agents a worker has loaded."""
+    """Register the agents that a worker has loaded."""
     if not definitions:
         return
     now = datetime.now(UTC)
-    # In one order everywhere: two workers that start at once would otherwise wait for each other.
+    # Sorted, or two workers that start at once could deadlock.
     ordered = sorted(definitions, key=lambda definition: definition.name)
     insert_definitions(connection, sorted(definitions, key=AgentDefinition.digest), now)
     rows = [

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that do not wait for ever: importing this needs the package psycopg, which is an extra.
+"""Connections to PostgreSQL with a timeout for each answer. Needs the package psycopg, which is an extra.
 
-Nothing else bounds a statement on this side. A server that stands still, or a proxy before one that is gone, takes what
-it is sent and says nothing, and neither TCP nor a time-out of the server's own ends that.
+Without it nothing on the client's side bounds a statement. A frozen server, or a proxy before a dead one, accepts what
+it is sent and answers nothing, and neither TCP nor the server's own timeouts end that.
 """
 
 import difflib
@@ -16,16 +16,16 @@ from psycopg.abc import PQGen
 from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from perdure.store.errors import StoreError
+from perdure.store.errors import StoreConfigError
 
 T = TypeVar("T")
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
-"""A server that says nothing for so long is given up: less than an activity that only writes may take."""
+"""Longest silence of the server; shorter than the timeout of an activity that only writes to the store."""
 
 
 class AnsweringConnection(psycopg.Connection[object]):
-    """A connection whose statements fail when the server says nothing for too long; it is closed then."""
+    """A connection whose statements fail, and which is closed, if the server is silent for longer than ``patience``."""
 
     patience: timedelta | None = ANSWER_TIMEOUT
 
@@ -55,15 +55,15 @@ class AnsweringConnection(psycopg.Connection[object]):
 
 DEFAULTS = {
     "application_name": "perdure",
-    # A pooled connection to a host that is gone, or that a firewall has forgotten, is found out while it is idle.
+    # Finds idle pooled connections whose host is gone, or that a firewall has dropped.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
 }
-"""Options of a connection unless the address has its own."""
+"""Default options of a connection; the address may override them."""
 
 PREPARE = "prepare_threshold"
-"""The one option of an address that is the driver's own: executions before a statement is prepared on the server."""
+"""An option of the driver, not of libpq: executions before a statement is prepared on the server."""
 
 _NUMBERS = (
     PREPARE,
@@ -76,16 +76,16 @@ _NUMBERS = (
 
 
 def make_engine(url: URL, *, connections: int, patience: timedelta) -> Engine:
-    """An engine whose connections give up a silent server; the options of the address hold.
+    """An engine whose connections give up a silent server. Options in the address override the defaults.
 
     Raises:
-        StoreError: An option is none of PostgreSQL's client, or is no number where one is needed.
+        StoreConfigError: An option is unknown to PostgreSQL's client, or is not a number where one is needed.
     """
     options = _options(url)
     prepare = options.pop(PREPARE, None)
     arguments: dict[str, object] = {"connect_timeout": str(int(patience.total_seconds())), **DEFAULTS, **options}
-    # A statement that is prepared stays with one connection of the server. Behind PgBouncer in transaction mode the
-    # next transaction may get another connection, so nothing is prepared unless the address asks for it.
+    # A prepared statement belongs to one connection of the server. Behind PgBouncer in transaction mode the next
+    # transaction may get another one, so nothing is prepared unless the address asks for it.
     arguments[PREPARE] = None if prepare is None else int(prepare)
     engine = create_engine(
         url,
@@ -100,7 +100,7 @@ def make_engine(url: URL, *, connections: int, patience: timedelta) -> Engine:
 
 
 def _options(url: URL) -> dict[str, str]:
-    """The options behind the question mark, without those that are given several times: SQLAlchemy reads these."""
+    """The options after the question mark, without repeated ones, which SQLAlchemy reads itself."""
     known = {PREPARE, *(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())}
     options: dict[str, str] = {}
     for name, value in url.query.items():
@@ -108,10 +108,10 @@ def _options(url: URL) -> dict[str, str]:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else "; take it out of the address"
             msg = f"the store's address has the option {name!r}, which PostgreSQL's client does not know{meant}"
-            raise StoreError(msg)
+            raise StoreConfigError(msg)
         if name in _NUMBERS and not (isinstance(value, str) and value.isascii() and value.isdigit()):
             msg = f"the store's address has the option {name}={value!r}, which is no whole number; write one"
-            raise StoreError(msg)
+            raise StoreConfigError(msg)
         if isinstance(value, str):
             options[name] = value
     return options
@@ -125,7 +125,7 @@ def _connect(
 
 @contextmanager
 def without_timeout(connection: Connection) -> Generator[None]:
-    """Let statements in this block take as long as they do: a migration of large tables does."""
+    """Lift the timeout in this block, for example for a migration of large tables."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, AnsweringConnection), "the engine makes them"  # noqa: S101 - narrows the type
     driver.patience = None

@@ -1,10 +1,13 @@
-"""What readers ask: sessions, turns, events, steps, artifacts. Nothing here takes a lock."""
+"""The queries of readers: sessions, turns, events, steps, artifacts. None takes a lock.
+
+Long, because there are many queries, each of a few lines.
+"""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, false, func, select
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, bindparam, case, false, func, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
@@ -18,7 +21,6 @@ from perdure.store.commit_turn import find_turn
 from perdure.store.errors import NotFoundError
 from perdure.store.records import (
     Artifact,
-    PeopleWaitedFor,
     RegisteredAgent,
     SessionFilter,
     SessionRecord,
@@ -27,7 +29,10 @@ from perdure.store.records import (
     TurnRecord,
 )
 from perdure.store.schema import envelope, session_record, step_record, turn_record
+from perdure.store.slots import queued_turns, select_queued
 from perdure.store.steps import history
+from perdure.store.tombstones import missing_session
+from perdure.store.vault import open_vault
 
 _IDENTITY = select(schema.identity.c.id)
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
@@ -43,6 +48,15 @@ _EVENTS = (
     .where(schema.events.c.session == bindparam("session"), schema.events.c.seq > bindparam("after"))
     .order_by(schema.events.c.seq)
     .limit(bindparam("most"))
+)
+_INPUT_EVENTS = (
+    select(schema.events)
+    .where(
+        schema.events.c.session == bindparam("session"),
+        schema.events.c.turn.in_(bindparam("turns", expanding=True)),
+        schema.events.c.type.in_(("user_input_required", "user_input_received")),
+    )
+    .order_by(schema.events.c.seq)
 )
 _EVENTS_BY_KEY = (
     select(schema.events)
@@ -82,29 +96,28 @@ _ORIGIN = select(_steps.c.session).where(_steps.c.session == bindparam("other"))
 
 
 def store_id(connection: Connection) -> str:
-    """The store's own id, which it got when its tables were made."""
+    """The store's id, which it got when its tables were made."""
     return str(connection.execute(_IDENTITY).scalar_one())
 
 
 def session(connection: Connection, session: str) -> SessionRecord:
-    """A session and where it stands.
+    """A session and its state.
 
     Raises:
         NotFoundError: There is no such session.
     """
     row = connection.execute(_SESSION, {"session": session}).one_or_none()
-    if row is None or row.turn == 0:  # claimed, and not begun
-        msg = f"there is no session {session!r}"
-        raise NotFoundError(msg)
+    if row is None or row.turn == 0:  # claimed by a gateway, without a turn yet
+        raise missing_session(connection, session)
     return session_record(row)
 
 
 NAMES_AT_ONCE = 5_000
-"""Sessions in one statement: databases limit its parameters."""
+"""Session ids in one statement at most: databases limit its parameters."""
 
 
 def read_last_seqs(connection: Connection, names: Collection[str]) -> dict[str, int]:
-    """The numbers of the last events of those sessions that there are."""
+    """Sequence numbers of the last events of these sessions, as far as they exist."""
     listed, found = list(names), dict[str, int]()
     for place in range(0, len(listed), NAMES_AT_ONCE):
         chosen = {"names": listed[place : place + NAMES_AT_ONCE]}
@@ -115,18 +128,53 @@ def read_last_seqs(connection: Connection, names: Collection[str]) -> dict[str, 
 def sessions(
     connection: Connection, wanted: SessionFilter, limit: int, only: Collection[str] | None = None
 ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
-    """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
-    # The start of the last turn and not the last write orders them: that index is written once a turn.
+    """Sessions with their last turns, the latest start of a last turn first; with ``only``, among these sessions.
+
+    At most ``limit`` are returned.
+    """
+    # Ordered by the start of the last turn, not by the last write: that index is updated once a turn.
     kept = _select_last_turns().where(*_conditions(wanted), *_delegate_clauses_of(connection, wanted))
     if only is not None:
         kept = kept.where(schema.turns.c.session.in_(only))
-    statement = kept.order_by(schema.turns.c.started_at.desc(), schema.turns.c.session.desc()).limit(limit)
-    listed = connection.execute(statement).all()
+    ordered = kept.order_by(schema.turns.c.started_at.desc(), schema.turns.c.session.desc())
+    if open_vault().encrypts:
+        listed = _find_sealed(connection, ordered, wanted.get("text") or "", limit)
+    else:
+        listed = list(connection.execute(ordered.limit(limit)))
     ids = [row.session for row in listed]
     found = connection.execute(select(schema.sessions).where(schema.sessions.c.session.in_(ids)))
     waits = find_waiting(connection, ids)
-    records = {row.session: replace(session_record(row), waiting=row.session in waits) for row in found}
+    queued = {waiting.session for waiting in queued_turns(connection)}
+    records = {
+        row.session: replace(session_record(row), waiting=row.session in waits, queued=row.session in queued)
+        for row in found
+    }
     return tuple((records[row.session], turn_record(row)) for row in listed)
+
+
+SEARCHED_AT_ONCE = 500
+"""Turns whose sealed results are opened together for a search."""
+
+
+def _find_sealed(
+    connection: Connection, ordered: Select[*tuple[object, ...]], text: str, limit: int
+) -> list[Row[*tuple[object, ...]]]:
+    """The first turns with the text in session id or result. SQL cannot search sealed results: each is opened."""
+    found: list[Row[*tuple[object, ...]]] = []
+    page, place = SEARCHED_AT_ONCE if text else limit, 0
+    turns, wanted = schema.turns.c, text.lower()
+    while len(found) < limit:
+        names = ordered.with_only_columns(turns.session, maintain_column_froms=True).limit(page).offset(place)
+        listed = connection.scalars(names).all()
+        erased = open_vault().load(listed)
+        readable = turns.session.in_([name for name in listed if name not in erased])
+        chosen = ordered.where(readable) if erased else ordered.limit(page).offset(place)
+        rows = connection.execute(chosen).all()
+        found += (row for row in rows if wanted in row.session.lower() or wanted in (row.result or "").lower())
+        place += page
+        if len(listed) < page:
+            break
+    return found[:limit]
 
 
 def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
@@ -139,17 +187,22 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     if (agent := wanted.get("agent")) is not None:
         yield turns.agent == agent
     if (state := wanted.get("state")) is not None:
-        if state is RunState.PAUSED:  # known to Temporal alone: they are listed as running
+        if state is RunState.PAUSED:  # only Temporal knows this state: the store lists such turns as running
             yield false()
+        queued = schema.sessions.c.session.in_(select_queued())
+        yield queued if state is RunState.QUEUED else ~queued
         running = schema.sessions.c.open_turn.is_not(None)
-        yield ~running if state is RunState.ENDED else running
-        if state is not RunState.ENDED:
+        if state is not RunState.QUEUED:
+            yield ~running if state is RunState.ENDED else running
+        if state in {RunState.RUNNING, RunState.WAITING_FOR_INPUT}:
             waits = _count_unsettled() > 0
             yield waits if state is RunState.WAITING_FOR_INPUT else ~waits
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
     if (reason_code := wanted.get("reason_code")) is not None:
-        is_second = turns.result.contains(f'"exception":"{reason_code}"', autoescape=True)
+        # Turns that an older release ended have the exception only in their results, which are not sealed.
+        in_result = turns.result.contains(f'"exception":"{reason_code}"', autoescape=True)
+        is_second = (turns.exception == reason_code) | in_result
         yield (
             (turns.reason_code == reason_code) | is_second
             if reason_code.startswith("exception.")
@@ -157,12 +210,12 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         )
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
-    if text := wanted.get("text"):
+    if (text := wanted.get("text")) and not open_vault().encrypts:
         yield turns.session.icontains(text, autoescape=True) | turns.result.icontains(text, autoescape=True)
 
 
 def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
-    """Which of a caller's delegates, or no delegates at all."""
+    """The conditions for the delegates of one caller, or for no delegates at all."""
     if (caller := wanted.get("caller")) is not None:
         bodies = connection.scalars(_DELEGATES, {"session": caller})
         yield schema.turns.c.session.in_([str(json.loads(body)["delegate"]) for body in bodies])
@@ -171,7 +224,7 @@ def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Itera
 
 
 def _count_unsettled() -> ScalarSelect[int]:
-    """How many input requests of a session's open turn nobody has decided about, by its log."""
+    """The number of undecided input requests of a session's open turn, by its events."""
     events, sessions = schema.events.c, schema.sessions.c
     change = case((events.type == "user_input_required", 1), else_=-1)
     return (
@@ -187,7 +240,7 @@ def _count_unsettled() -> ScalarSelect[int]:
 
 
 def find_waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
-    """Those of the sessions whose open turn waits for a person."""
+    """The sessions among ``names`` whose open turn waits for a person."""
     statement = select(schema.sessions.c.session).where(
         schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), _count_unsettled() > 0
     )
@@ -195,7 +248,7 @@ def find_waiting(connection: Connection, names: Collection[str]) -> frozenset[st
 
 
 def open_runs(connection: Connection, names: Collection[str] | None = None) -> dict[str, datetime]:
-    """When the first runs of open turns began, by session: of these sessions, or of all."""
+    """Start of the first run of each open turn, by session; of all sessions without ``names``."""
     turns, sessions = schema.turns.c, schema.sessions.c
     is_open = (sessions.session == turns.session) & (sessions.open_turn == turns.turn)
     statement = select(turns.session, turns.run_started_at).join_from(schema.sessions, schema.turns, is_open)
@@ -203,38 +256,12 @@ def open_runs(connection: Connection, names: Collection[str] | None = None) -> d
     return {row.session: row.run_started_at for row in connection.execute(chosen)}
 
 
-def _people_waited_for(without: Collection[str] = ()) -> Select[int, datetime | None]:
-    events, sessions = schema.events.c, schema.sessions.c
-    asked = events.type == "user_input_required"
-    of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
-    waits = (
-        # What a turn asks for together is asked in one moment, and it asks again only when all is decided.
-        select(func.max(case((asked, events.at))).label("since"))
-        .join_from(schema.sessions, schema.events, of_open_turn)
-        .where(schema.IS_OPEN, schema.IS_INPUT, *([sessions.session.not_in(without)] if without else []))
-        .group_by(sessions.session)
-        .having(func.sum(case((asked, 1), else_=-1)) > 0)
-        .subquery()
-    )
-    return select(func.count(), func.min(waits.c.since)).select_from(waits)
-
-
-PEOPLE_WAITED_FOR = _people_waited_for()
-
-
-def people_waited_for(connection: Connection, without: Collection[str] = ()) -> PeopleWaitedFor:
-    """The open turns that wait for a person, of all sessions but these."""
-    statement = _people_waited_for(without) if without else PEOPLE_WAITED_FOR
-    turns, since = connection.execute(statement).one()
-    return PeopleWaitedFor(turns=turns, since=since)
-
-
 GLANCE = 200
-"""Characters of a prompt that a list shows at most."""
+"""Characters of a prompt in a list at most."""
 
 
 def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
-    """The beginnings of prompts, and the last steps, of one turn of each session."""
+    """For one turn of each session (``turns`` by session): the beginning of its prompt, and its last step."""
     events, steps = schema.events.c, schema.steps.c
     keys = {f"{turn}/agent_start" for turn in turns.values()}
     starts = select(*events).where(events.session.in_(turns), events.key.in_(keys))
@@ -255,7 +282,7 @@ def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, 
 def open_requests(
     connection: Connection, session: str | None = None, agent: str | None = None, tenant: str | None = None
 ) -> tuple[OpenRequest, ...]:
-    """The input requests that open turns wait for and ended ones have stopped for, those asked first first."""
+    """The undecided input requests of open turns, and of sessions that stopped for people; the oldest first."""
     events, sessions, turns = schema.events.c, schema.sessions.c, schema.turns.c
     chosen = [
         *([sessions.session == session] if session is not None else []),
@@ -308,7 +335,7 @@ def turn(connection: Connection, session: str, number: int) -> TurnRecord:
 
 
 def turn_by_request(connection: Connection, session: str, request_id: str) -> TurnRecord | None:
-    """The turn that a request has begun, if it has."""
+    """The turn that a request has begun; None if it has begun none."""
     row = connection.execute(_BY_REQUEST, {"session": session, "request_id": request_id}).one_or_none()
     return None if row is None else turn_record(row)
 
@@ -319,26 +346,39 @@ def turns(connection: Connection, session: str) -> tuple[TurnRecord, ...]:
 
 
 def events(connection: Connection, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
-    """Events after a sequence number, in order; none for a session that nobody has begun."""
+    """Events after a sequence number, in order; none for a session that does not exist."""
     rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
     return tuple(envelope(row) for row in rows)
 
 
+def input_events(connection: Connection, session: str, turn: int) -> tuple[Envelope, ...]:
+    """The events of a turn and the one before it about input requests and decisions, in order."""
+    rows = connection.execute(_INPUT_EVENTS, {"session": session, "turns": [turn - 1, turn]})
+    return tuple(envelope(row) for row in rows)
+
+
 def delegate_events(connection: Connection, session: str, *, last: int) -> tuple[Envelope, ...]:
-    """When delegates of a session began and ended, in order, up to a sequence number."""
+    """The events about starts and ends of a session's delegates, in order, up to the sequence number ``last``."""
     return tuple(envelope(row) for row in connection.execute(_DELEGATE_EVENTS, {"session": session, "last": last}))
 
 
 def events_by_key(connection: Connection, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
-    """The events of these keys that there are, in order."""
+    """The events with these keys, as far as they exist, in order."""
     rows = connection.execute(_EVENTS_BY_KEY, {"session": session, "keys": list(keys)})
     return tuple(envelope(row) for row in rows)
+
+
+def traces(connection: Connection, session: str, turns: Sequence[int]) -> dict[int, str]:
+    """Trace ids of these turns, by turn; turns without a trace are left out."""
+    starts = events_by_key(connection, session, [f"{turn}/agent_start" for turn in turns])
+    told = ((line.turn, line.event.trace) for line in starts if isinstance(line.event, AgentStart))
+    return {turn: trace.trace_id for turn, trace in told if trace is not None}
 
 
 def transcript(connection: Connection, name: str, *, turn: int | None = None) -> tuple[Message, ...]:
     """Every message of the conversation as it is now, or as it was at the end of a turn.
 
-    Compactions change what models read, not what is told here.
+    Messages that a compaction replaced for models are among them; summaries are not.
 
     Raises:
         NotFoundError: There is no such session or turn.
@@ -354,12 +394,12 @@ def transcript(connection: Connection, name: str, *, turn: int | None = None) ->
 
 
 def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:
-    """All steps of a session, also those that no conversation reaches any more."""
+    """All steps of a session, also those that are in no conversation any more."""
     return tuple(step_record(row) for row in connection.execute(_STEPS, {"session": session}))
 
 
 def artifact(connection: Connection, artifact: str, *, session: str | None = None) -> Artifact:
-    """A large output, an image or a file; of that session, if one is named.
+    """A large output, an image or a file; with ``session``, only if that session may read it.
 
     Raises:
         NotFoundError: There is no such artifact.
@@ -368,11 +408,13 @@ def artifact(connection: Connection, artifact: str, *, session: str | None = Non
     if row is None or not (session in {None, row.session} or _is_forked_from(connection, session, row.session)):
         msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
         raise NotFoundError(msg)
-    return Artifact(id=row.id, session=row.session, media_type=row.media_type, text=row.text)
+    return Artifact(
+        id=row.id, session=row.session, media_type=row.media_type, text=row.text, location=row.location or ""
+    )
 
 
 def _is_forked_from(connection: Connection, session: str | None, other: str) -> bool:
-    """Whether a session's conversation began in another one: a fork reads what was made there."""
+    """Whether a session is a fork of another one: a fork may read the artifacts made there."""
     return connection.scalar(_ORIGIN, {"session": session, "other": other}) is not None
 
 
@@ -396,10 +438,10 @@ def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
 
 
 def definition(connection: Connection, digest: str) -> AgentDefinition:
-    """A frozen definition.
+    """The frozen definition with this hash.
 
     Raises:
-        NotFoundError: No turn was opened with it and no worker has loaded it.
+        NotFoundError: No turn was opened with it, and no worker has loaded it.
     """
     body = connection.scalar(_DEFINITION, {"hash": digest})
     if body is None:

@@ -1,13 +1,14 @@
-"""Values of the store: frozen, one for each kind of row."""
+"""Values that the store takes and returns. All are frozen."""
 
 import base64
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.events import Event
 from perdure.contracts.files import TEXT, FilePart
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
@@ -17,6 +18,15 @@ from perdure.contracts.values import Value
 
 BASE64 = ";base64"
 """Suffix of the media type of an artifact whose text is bytes in base64."""
+
+
+class Written(NamedTuple):
+    """An event that a committed transaction has written, with the agent of its turn and the tenant of its session."""
+
+    session: str
+    agent: str
+    tenant: str
+    event: Event
 
 
 class StepRecord(Value):
@@ -75,7 +85,7 @@ class Begun(Value):
     """Result of ``begin_generation``: the stored answer, or the results that the model has not read yet.
 
     Attributes:
-        is_watched: Whether somebody follows the session piece by piece.
+        is_watched: Whether somebody follows the session's deltas.
     """
 
     answer: StepRecord | None
@@ -120,6 +130,14 @@ class TurnBefore(Value):
     turn: int
     agent: str
     definition: str
+
+
+class MeantTurn(Value):
+    """An open turn that a block fits."""
+
+    session: str
+    turn: int
+    agent: str
 
 
 class SessionBefore(Value):
@@ -181,7 +199,8 @@ class SessionRecord(Value):
         head: Last step of the last ended turn.
         tip: Last step of the open turn.
         waiting: For a listed session: whether its open turn waits for a person.
-        tenant: That of its first turn.
+        queued: For a listed session: whether its next turn waits for a slot.
+        tenant: The tenant of the session's first turn.
     """
 
     session: str
@@ -195,13 +214,45 @@ class SessionRecord(Value):
     updated_at: datetime
     waiting: bool = False
     tenant: str = ""
+    queued: bool = False
+
+    @property
+    def state(self) -> RunState:
+        """The session's state in a list."""
+        if self.queued:
+            return RunState.QUEUED
+        if self.open_turn is None:
+            return RunState.ENDED
+        return RunState.WAITING_FOR_INPUT if self.waiting else RunState.RUNNING
 
 
-class PeopleWaitedFor(Value):
-    """Number of turns that wait for a person now, and the start of the longest wait."""
+class QueuedTurn(Value):
+    """A turn that waits for a slot.
 
-    turns: int
-    since: datetime | None
+    Attributes:
+        turn: The number that it is about to have.
+    """
+
+    session: str
+    turn: int
+    request_id: str
+    agent: str
+    tenant: str
+    queued_at: datetime
+
+
+class OpenTurns(Value):
+    """Number of turns that run now, and of those that wait for a person.
+
+    Attributes:
+        running_since: Start of the oldest one that runs.
+        waiting_since: Start of the longest wait.
+    """
+
+    running: int = 0
+    running_since: datetime | None = None
+    waiting: int = 0
+    waiting_since: datetime | None = None
 
 
 class Closure(Value):
@@ -278,12 +329,14 @@ class Artifact(Value):
 
     Attributes:
         media_type: Media type of the content, with the suffix ``;base64`` if ``text`` holds bytes.
+        location: File of the content, if it stands outside of the database; ``text`` is then empty in its row.
     """
 
     id: str
     session: str
     media_type: str
     text: str
+    location: str = ""
 
     @property
     def content_type(self) -> str:

@@ -1,6 +1,8 @@
-"""The tables, how Python values stand in their columns, and how rows become records.
+"""The tables, the types of their columns, and the conversion of rows to records.
 
 JSON is kept as text: PostgreSQL's own JSON types refuse the NUL character, which tools do print.
+
+Long, because all tables stand in one place.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Dialect,
+    Float,
     Index,
     Integer,
     MetaData,
@@ -35,25 +38,35 @@ from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import TurnResult
 from perdure.store.records import SessionRecord, StepRecord, TurnRecord
+from perdure.store.sealing import Content, SealedText
 
-REVISION = "0001"
+REVISION = "0008"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001",)
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008")
 """Every schema this release can upgrade from, oldest first."""
 
+OLDEST_REVISION = "0001"
+"""The oldest schema whose releases may still use the store: migrations since then only added to it.
+
+A migration that removes something which those releases need raises it, in a release of its own.
+"""
+
 REVISION_TABLE = "perdure_revision"
-"""Where the revision stands; a name of our own, since others may use Alembic in the same database."""
+"""The table with that oldest revision. A release that does not know the revision refuses the store."""
+
+MIGRATIONS_TABLE = "perdure_migrations"
+"""The table with the newest migration that was run: Alembic's, under another name."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware time, always given back in UTC; SQLite itself knows no zones."""
+    """An aware time, always returned in UTC; SQLite itself knows no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """In UTC; a naive time is refused, as nobody knows which moment it is."""
+        """Convert to UTC; a naive time is refused, since it names no certain moment."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -62,7 +75,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """With its zone."""
+        """Add the time zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -75,11 +88,11 @@ class Money(TypeDecorator[Decimal]):
     cache_ok = True
 
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> str | None:
-        """The amount's own digits."""
+        """Write the digits as text."""
         return None if value is None else str(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Decimal | None:
-        """The same digits again."""
+        """Read the digits."""
         return None if value is None else Decimal(value)
 
 
@@ -90,17 +103,18 @@ class AnyText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Quoted, control characters escaped."""
+        """Quote the text, and escape control characters."""
         return None if value is None else json.dumps(value, ensure_ascii=False)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """As it was written."""
+        """Read the text as it was written."""
         return None if value is None else str(json.loads(value))
 
 
 metadata = MetaData()
 
-identity = Table("identity", metadata, Column("id", Text, primary_key=True))
+identity = Table("identity", metadata, Column("id", Text, primary_key=True), Column("key_store", Text))
+"""One row: the store's id, and the id of the key store for new keys of sessions; null: they go into the store."""
 
 definitions = Table(
     "definitions",
@@ -135,6 +149,7 @@ sessions = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
+    Column("swept_seq", BigInteger),
     Index("ix_sessions_tenant", "tenant", "open_turn"),
 )
 
@@ -145,7 +160,7 @@ requests = Table(
     Column("key", Text, primary_key=True),
     Column("digest", Text, nullable=False),
     Column("session", Text, nullable=False),
-    Column("answer", Text),
+    Column("answer", SealedText("requests.answer")),
     Column("created_at", UtcDateTime, nullable=False),
     Index("ix_requests_session", "session"),
 )
@@ -164,9 +179,13 @@ turns = Table(
     Column("stop_reason", Text),
     Column("reason_code", Text),
     Column("last_step", Text),
-    Column("result", Text),
+    Column("result", SealedText("turns.result")),
+    Column("exception", Text),
     UniqueConstraint("session", "request_id", name="uq_turns_request"),
-    Index("ix_turns_started", "started_at"),
+    Index("ix_turns_listed", "started_at", "session"),
+    Index("ix_turns_agent", "agent", "started_at", "session"),
+    Index("ix_turns_stop_reason", "stop_reason", "started_at", "session"),
+    Index("ix_turns_reason_code", "reason_code", "started_at", "session"),
 )
 
 steps = Table(
@@ -177,8 +196,8 @@ steps = Table(
     Column("turn", Integer, nullable=False),
     Column("step", Integer, nullable=False),
     Column("parent", Text),
-    Column("messages", Text, nullable=False),
-    Column("calls", Text, nullable=False),
+    Column("messages", SealedText("steps.messages"), nullable=False),
+    Column("calls", SealedText("steps.calls"), nullable=False),
     Column("finish_reason", Text, nullable=False),
     Column("usage", Text, nullable=False),
     Column("cost", Money),
@@ -188,7 +207,7 @@ steps = Table(
 )
 
 IS_FIRST = text("first.step = 0")
-"""The condition, of an alias ``first``, for the steps that turns begin with; only those have a parent elsewhere."""
+"""The condition, on an alias ``first``, for first steps of turns. Only these can have a parent in another session."""
 
 Index("ix_steps_begin", steps.c.parent, sqlite_where=text("step = 0"), postgresql_where=text("step = 0"))
 
@@ -200,11 +219,11 @@ tool_calls = Table(
     Column("call_id", Text, primary_key=True),
     Column("step", Integer, nullable=False),
     Column("tool", AnyText, nullable=False),
-    Column("arguments", AnyText, nullable=False),
+    Column("arguments", SealedText("tool_calls.arguments", quoted=True), nullable=False),
     Column("masked", Boolean, nullable=False),
     Column("state", Text, nullable=False),
     Column("claimant", Text),
-    Column("message", Text),
+    Column("message", SealedText("tool_calls.message")),
     Column("claimed_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
 )
@@ -219,7 +238,7 @@ events = Table(
     Column("type", Text, nullable=False),
     Column("at", UtcDateTime, nullable=False),
     Column("key", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("body", SealedText("events.body"), nullable=False),
     UniqueConstraint("session", "key", name="uq_events_key"),
 )
 
@@ -237,7 +256,7 @@ Index(
 )
 
 IS_INPUT = text("type IN ('user_input_required', 'user_input_received')")
-"""The condition of another partial index: what people were asked, and what they decided."""
+"""The condition of another partial index: input requests and decisions."""
 
 Index(
     "ix_events_input",
@@ -249,7 +268,7 @@ Index(
 )
 
 IS_OPEN = text("open_turn IS NOT NULL")
-"""The condition of a third: the sessions that run, however many have ended."""
+"""The condition of a third partial index: sessions with an open turn, few among many that have ended."""
 
 Index("ix_sessions_open", sessions.c.session, sessions.c.open_turn, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
 
@@ -261,10 +280,44 @@ artifacts = Table(
     Column("turn", Integer, nullable=False),
     Column("call_id", Text, nullable=False),
     Column("media_type", Text, nullable=False),
-    Column("text", AnyText, nullable=False),
+    Column("text", SealedText("artifacts.text", quoted=True), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("location", Text),
     Index("ix_artifacts_session", "session"),
 )
+
+session_keys = Table(
+    "session_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, nullable=False),
+    Column("wrapped", Text, nullable=False),
+    Column("wrapped_by", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    UniqueConstraint("session", name="uq_session_keys_session"),
+    Index("ix_session_keys_wrapped_by", "wrapped_by"),
+)
+"""Data keys of sessions, wrapped by the keyring, for :class:`~perdure.store.sealing.SealedText`."""
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("erased_by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("erased_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Index("ix_tombstones_erased", "erased_at"),
+)
+"""The tombstones of erased sessions, without any of their contents."""
+
+_SECRETS = "webhooks.secret"
+"""The place to which both columns of secrets are sealed, because an exchange moves a sealed text between them."""
 
 webhooks = Table(
     "webhooks",
@@ -275,13 +328,53 @@ webhooks = Table(
     Column("tenant", Text, nullable=False),
     Column("agents", Text, nullable=False),
     Column("session", Text),
-    Column("secret", Text, nullable=False),
-    Column("old_secret", Text),
+    Column("secret", SealedText(_SECRETS), nullable=False),
+    Column("old_secret", SealedText(_SECRETS)),
     Column("old_until", UtcDateTime),
     Column("paused", Boolean, nullable=False),
     Column("pause_reason", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
 )
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("worker", Text, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("closed_until", UtcDateTime, nullable=False),
+    Column("rate", Float, nullable=False),
+)
+
+queued_turns = Table(
+    "queued_turns",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("run_started_at", UtcDateTime, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("queued_at", UtcDateTime, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+    Column("held_by", Text, nullable=False),
+)
+"""The turns that wait for a slot, at most one for a session. ``held_by`` names the limits that it waits for."""
+
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("agent", Text),
+    Column("tenant", Text),
+    Column("model", Text),
+    Column("reason", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("lifted_at", UtcDateTime),
+    Column("lifted_by", Text, nullable=False),
+)
+"""Blocks. Their rows stay when they are lifted."""
 
 watches = Table(
     "watches",
@@ -289,7 +382,7 @@ watches = Table(
     Column("session", Text, primary_key=True),
     Column("until", UtcDateTime, nullable=False),
 )
-"""Until when somebody follows a session piece by piece; who follows renews it."""
+"""Leases of followers of deltas: the time until which a session counts as followed."""
 
 live = Table(
     "live",
@@ -304,23 +397,23 @@ live = Table(
     Index("ix_live_at", "at"),
     prefixes=["UNLOGGED"],
 )
-"""Pieces of answers that are being written, of PostgreSQL only: it keeps them off its log, a crash may lose them."""
+"""Deltas of answers that are being written, on PostgreSQL only. The table is unlogged: a crash may lose them."""
 
 
 _messages: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 _calls: TypeAdapter[tuple[PlannedCall, ...]] = TypeAdapter(tuple[PlannedCall, ...])
 
 Insert = postgresql.Insert | sqlite.Insert
-"""An insert that may say what happens on conflict."""
+"""An insert with ``on_conflict_…``, which SQLAlchemy's general one lacks."""
 
 
 def step_id(*parts: object) -> str:
-    """The id of a step no generation made: 32 hexadecimal digits over all that determines it."""
+    """The id of a step that no generation made: 32 hexadecimal digits of a hash over all that determines it."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def insert_into(connection: Connection, table: Table) -> Insert:
-    """The database's own insert, which knows ``on_conflict_…``."""
+    """An insert of the database's own dialect, with ``on_conflict_…``."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
@@ -352,8 +445,8 @@ def step_values(step: StepRecord, now: datetime) -> Mapping[str, object]:
         "turn": step.turn,
         "step": step.step,
         "parent": step.parent,
-        "messages": dump_messages(step.messages),
-        "calls": _calls.dump_json(step.calls).decode(),
+        "messages": Content(step.session, dump_messages(step.messages)),
+        "calls": Content(step.session, _calls.dump_json(step.calls).decode()),
         "finish_reason": step.finish_reason,
         "usage": step.usage.model_dump_json(),
         "cost": step.cost_usd,

@@ -1,4 +1,4 @@
-"""The lock on a session, under which everything of it is written, and the numbering of its events."""
+"""The lock on a session's row, under which everything of the session is written, and the numbering of its events."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
+from perdure.store.records import Written
 from perdure.store.schema import envelope, insert_into
+from perdure.store.sealing import Content
+from perdure.store.tombstones import missing_session, refuse_erased
 
 _MUTABLE = ("tenant", "agent", "turn", "open_turn", "head", "tip", "last_seq")
 
@@ -27,7 +30,7 @@ _LOCK_WATCHED = (
     .where(schema.sessions.c.session == bindparam("session"))
     .with_for_update(of=schema.sessions)
 )
-"""The lock, and with it the lease of those who follow: no further round trip."""
+"""The same, which also reads whether somebody follows the session's deltas, without a further round trip."""
 _SAVE = update(schema.sessions).where(schema.sessions.c.session == bindparam("this_session"))
 _STORED_KEYS = select(schema.events.c.key).where(
     schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
@@ -42,10 +45,10 @@ _TAKE_BACK = delete(schema.events).where(
 )
 
 WRITTEN = "perdure_written"
-"""Where a transaction collects the events that it writes, in the connection's ``info``."""
+"""Key in the connection's ``info`` under which a transaction collects the events that it writes."""
 
 LAST_SEQS = "perdure_last_seqs"
-"""Where it collects the numbers of the last of them, by session."""
+"""Key under which it collects the sequence numbers of the last of them, by session."""
 
 _RETRIES = (
     select(schema.events)
@@ -73,7 +76,7 @@ class LockedSession:
     """
 
     def __init__(self, connection: Connection, session: str, values: Sequence[object]) -> None:
-        """Take over the values of the row, in the order of the columns that change."""
+        """Take the row's values, in the order of ``_MUTABLE``."""
         self.connection = connection
         self.session = session
         self.tenant: str
@@ -85,10 +88,11 @@ class LockedSession:
         self.last_seq: int
         for name, value in zip(_MUTABLE, values, strict=True):
             setattr(self, name, value)
-        # After the lock was given: times then increase with the sequence.
+        # Taken under the lock, so that times increase with sequence numbers.
         self.now = datetime.now(UTC)
         self.is_watched = False
         self._read = tuple(values)
+        self._agent_before = self.agent
         self._events: dict[str, NewEvent] = {}
 
     @classmethod
@@ -103,19 +107,24 @@ class LockedSession:
 
     @classmethod
     def create(cls, connection: Connection, session: str, agent: str, tenant: str) -> Self:
-        """The locked row of a session that may be new."""
+        """Lock a session's row, and insert it first if the session is new.
+
+        Raises:
+            SessionErasedError: A session with this id was erased.
+        """
         values = new_session(session, agent, tenant)
         connection.execute(insert_into(connection, schema.sessions).on_conflict_do_nothing(), values)
         locked = cls.find(connection, session)
         if locked is None:
-            raise NotFoundError(_describe_missing_session(session))
+            raise missing_session(connection, session)
+        refuse_erased(connection, session)
         return locked
 
     @classmethod
     def lock_for_turn(
         cls, connection: Connection, session: str, turn: int, *, looks_for_watchers: bool = False
     ) -> Self:
-        """The lock, to write for a turn that is open; and whether somebody follows, if that is asked for.
+        """Lock a session to write for its open turn; with ``looks_for_watchers`` also see whether somebody follows.
 
         Raises:
             NotFoundError: There is no such session or turn.
@@ -123,7 +132,7 @@ class LockedSession:
         """
         locked = cls.find(connection, session, looks_for_watchers=looks_for_watchers)
         if locked is None:
-            raise NotFoundError(_describe_missing_session(session))
+            raise missing_session(connection, session)
         locked.require_open(turn)
         return locked
 
@@ -138,11 +147,11 @@ class LockedSession:
         raise TurnEndedError(msg)
 
     def has_event(self, key: str) -> bool:
-        """Whether an event of that key stands in the log."""
+        """Whether the log has an event with this key."""
         return self.connection.scalar(_STORED_KEYS, {"session": self.session, "keys": [key]}) is not None
 
     def count_events(self, prefix: str) -> int:
-        """How many events have keys that begin so."""
+        """The number of events whose keys begin with a prefix."""
         key = schema.events.c.key
         begins = select(func.count()).where(
             schema.events.c.session == self.session, func.substr(key, 1, len(prefix)) == prefix
@@ -150,12 +159,12 @@ class LockedSession:
         return self.connection.scalars(begins).one()
 
     def append(self, *events: NewEvent) -> None:
-        """Add events to what ``save`` writes; of one key, the first counts."""
+        """Collect events for ``save``. Of several with one key the first counts."""
         for event in events:
             self._events.setdefault(event.key, event)
 
     def save(self) -> None:
-        """Write the events that are new, numbered, and the row if it has changed."""
+        """Number and write the new events, and write the row if it has changed."""
         self._insert_events()
         values = tuple(getattr(self, name) for name in _MUTABLE)
         if values != self._read:
@@ -163,7 +172,7 @@ class LockedSession:
             self.connection.execute(_SAVE, {"this_session": self.session, **changed})
 
     def _insert_events(self) -> None:
-        """Number the events and insert them. If some are there already, which is rare, the others are numbered anew."""
+        """Number the events and insert them. If some exist already, which is rare, number the others anew."""
         events = list(self._events.values())
         if events and not self._insert_new(events):
             after = {"this_session": self.session, "after": self.last_seq}
@@ -173,12 +182,18 @@ class LockedSession:
             events = [event for event in events if event.key not in stored]
             self._insert_new(events)
         self.last_seq += len(events)
-        self.connection.info.setdefault(WRITTEN, []).extend((self.session, event.event) for event in events)
+        self.connection.info.setdefault(WRITTEN, []).extend(
+            Written(self.session, self._agent_of(event.turn), self.tenant, event.event) for event in events
+        )
         if events:
             self.connection.info.setdefault(LAST_SEQS, {})[self.session] = self.last_seq
 
+    def _agent_of(self, turn: int) -> str:
+        """The agent of a turn. A turn that is closed when the next one opens may have had another agent."""
+        return self.agent if turn == self.turn else self._agent_before
+
     def _insert_new(self, events: Sequence[NewEvent]) -> bool:
-        """Whether none of the events was there: those that were are left out, and leave a gap."""
+        """Insert events. False if some existed: those are left out, and leave a gap in the numbers."""
         rows = [
             {
                 "session": self.session,
@@ -188,16 +203,12 @@ class LockedSession:
                 "type": event.event.type,
                 "at": self.now,
                 "key": event.key,
-                "body": event.event.model_dump_json(),
+                "body": Content(self.session, event.event.model_dump_json()),
             }
             for seq, event in enumerate(events, start=self.last_seq + 1)
         ]
         statement = _INSERT_NEW[self.connection.dialect.name]
         return not rows or self.connection.execute(statement, rows).rowcount == len(rows)
-
-
-def _describe_missing_session(session: str) -> str:
-    return f"there is no session {session!r}"
 
 
 def append_events(connection: Connection, session: str, events: Sequence[NewEvent]) -> None:

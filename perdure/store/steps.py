@@ -1,4 +1,4 @@
-"""A generation's two transactions, and the conversation it reads."""
+"""The two transactions of a generation, and the conversation that it reads."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _INSERT = insert(_S)
 
 
 def begin_generation(connection: Connection, request: Generate, events: Sequence[NewEvent]) -> Begun:
-    """The answer that is stored under the request's key, or the results that the model has not read."""
+    """Begin a generation: find the answer stored under the request's key, or the results that the model reads now."""
     locked = LockedSession.lock_for_turn(connection, request.session, request.turn, looks_for_watchers=True)
     answer = find_step(connection, request.step_id())
     if answer is not None:
@@ -40,7 +40,7 @@ def begin_generation(connection: Connection, request: Generate, events: Sequence
 def finish_generation(
     connection: Connection, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
 ) -> StepRecord:
-    """Store an answer and enter its calls; the answer that another attempt stored wins."""
+    """Store an answer and its calls, and move the tip. If another attempt has stored one, that one is returned."""
     locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
     stored = find_step(connection, step.id)
     if stored is not None:
@@ -55,9 +55,9 @@ def finish_generation(
 
 
 def finish_compaction(connection: Connection, step: StepRecord, events: Sequence[NewEvent]) -> StepRecord:
-    """Store a summary in place of what came before, and move the tip; the one that is stored already wins.
+    """Store a summary as a step, and move the tip. If another attempt has stored one, that one is returned.
 
-    The calls of the step before keep waiting for their results: they are in the messages that were kept.
+    Calls of the step before that wait for results are among the messages that were kept.
     """
     locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
     stored = find_step(connection, step.id)
@@ -73,30 +73,30 @@ def finish_compaction(connection: Connection, step: StepRecord, events: Sequence
 
 
 def _need_parent(locked: LockedSession, parent: str | None) -> None:
-    """Refuse to go on from a step that is not there: the conversation would begin in its middle.
+    """Refuse a parent that does not exist, or the conversation would begin in its middle.
 
-    It is the tip, unless the turn was reset; only then is it looked for.
+    The parent is the tip unless the turn was reset, so only then a query is needed.
     """
     if parent is not None and parent != locked.tip and find_step(locked.connection, parent) is None:
         raise NotFoundError(_describe_missing_step(parent))
 
 
 def find_step(connection: Connection, step: str) -> StepRecord | None:
-    """The step of that id."""
+    """The step with this id; None if there is none."""
     row = connection.execute(_FIND, {"id": step}).one_or_none()
     return None if row is None else step_record(row)
 
 
 def insert_step(locked: LockedSession, step: StepRecord) -> None:
-    """Write an immutable step."""
+    """Insert a step."""
     locked.connection.execute(_INSERT, step_values(step, locked.now))
 
 
-_READ = (_S.c.parent, _S.c.messages, _S.c.summarised)
+_READ = (_S.c.id, _S.c.parent, _S.c.messages, _S.c.summarised)
 
 
 def _chain(*, whole: bool) -> Select[*tuple[object, ...]]:
-    """The steps from the tip back to the root; or to the last compaction, unless the whole chain is asked for."""
+    """The steps from the tip back to the last compaction, or with ``whole`` to the root."""
     tip = select(*_READ, literal(0).label("distance")).where(_S.c.id == bindparam("tip")).cte("chain", recursive=True)
     before = select(*_READ, (tip.c.distance + 1).label("distance")).where(_S.c.id == tip.c.parent)
     return select(tip.union_all(before if whole else before.where(tip.c.summarised.is_(None))))
@@ -107,14 +107,19 @@ _HISTORY = _chain(whole=True)
 
 
 def conversation(connection: Connection, tip: str) -> tuple[Message, ...]:
-    """What a model reads at the tip: all messages from the root, or from the last compaction."""
+    """The messages that a model reads at a step ``tip``: from the last compaction, or from the root."""
     return tuple(
         message for row in _steps_to(connection, _CONVERSATION, tip) for message in load_messages(row.messages)
     )
 
 
+def conversation_steps(connection: Connection, tip: str) -> tuple[str, ...]:
+    """Ids of the steps that a model reads at a step ``tip``."""
+    return tuple(row.id for row in _steps_to(connection, _CONVERSATION, tip))
+
+
 def history(connection: Connection, tip: str) -> tuple[Message, ...]:
-    """Every message from the root to the tip, also those that a summary stands for; the summaries are left out."""
+    """Every message from the root to a step ``tip``, without summaries of compactions."""
     rows = (row for row in _steps_to(connection, _HISTORY, tip) if row.summarised is None)
     return tuple(message for row in rows for message in load_messages(row.messages))
 
@@ -123,7 +128,7 @@ def _steps_to(connection: Connection, chain: Select[*tuple[object, ...]], tip: s
     rows = connection.execute(chain, {"tip": tip}).all()
     if not rows:
         raise NotFoundError(_describe_missing_step(tip))
-    # Sorted here: the database would move every message through its sorter.
+    # Sorted here, since the database would move every message through its sorter.
     return sorted(rows, key=lambda row: row.distance, reverse=True)
 
 

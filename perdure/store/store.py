@@ -1,14 +1,18 @@
-"""The store's public face: each method is one transaction, run on a thread of the store's own.
+"""The store's public interface: each method is one transaction, run on a thread of the store's own.
 
-An operation is a function over a connection, in the module of its subject, which says what it promises. A method whose
-caller is cancelled still ends its transaction; every write is therefore harmless when it is repeated.
+An operation is a function over a connection, documented in the module of its subject. If the caller of a method is
+cancelled, its transaction still ends; therefore every write is idempotent.
+
+Long, because every operation has its line here.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -16,20 +20,29 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from perdure.contracts.events import Event
+from perdure.contracts.values import replace
 from perdure.store import (
+    blocks,
     checkpoints,
     commit_turn,
     erase,
+    figures,
+    garbage,
+    key_moves,
     open_turn,
     queries,
+    refusals,
+    retention,
     session_lock,
+    slots,
     steps,
     tenants,
+    tombstones,
     tool_calls,
     watches,
     webhooks,
 )
+from perdure.store.artifact_files import open_files
 from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
@@ -40,13 +53,31 @@ from perdure.store.database import (
     translate_errors,
 )
 from perdure.store.doorbell import make_doorbell
-from perdure.store.errors import OtherStoreError
+from perdure.store.errors import OtherStoreError, StoreKeyError
+from perdure.store.key_store import KeyStore
 from perdure.store.live import open_live
 from perdure.store.migrate import prepare
 from perdure.store.records import (
+    Artifact,
     SessionFilter,
     SessionRecord,
     TurnRecord,
+    Written,
+)
+from perdure.store.sealing import Content, current_sealer
+from perdure.store.shelf import Shelf, unpack
+from perdure.store.shelf import key_id_of as key_id_of_file
+from perdure.store.tool_calls import FinishedCall
+from perdure.store.vault import (
+    GIVE_KEYS,
+    Keyring,
+    Vault,
+    check_keys,
+    count_keys,
+    erase_key,
+    key_id_of,
+    open_vault,
+    rewrap_slice,
 )
 
 P = ParamSpec("P")
@@ -55,8 +86,8 @@ T = TypeVar("T")
 Observe = Callable[[str, float], None]
 """Takes the name of an operation and the seconds it took."""
 
-Listen = Callable[[Sequence[tuple[str, Event]]], None]
-"""Takes sessions and the events written for them, each once; called on a thread of the store."""
+Listen = Callable[[Sequence[Written]], None]
+"""Takes committed events, each once. It is called on a thread of the store, and must not raise."""
 
 
 def _writing_method_of(
@@ -75,7 +106,7 @@ def _writing_method_of(
 def _reads(
     function: Callable[Concatenate[Connection, P], T], name: str = ""
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """The function as a method of the store that only reads; ``name`` is that of the operation if it has another."""
+    """The function as a method of the store that only reads; ``name`` is the operation's, if not the function's."""
 
     @wraps(function)
     async def method(store: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -88,13 +119,24 @@ def _reads(
 class Store:
     """A transcript store. Every method may raise :class:`StoreUnavailableError`; waiting may then help."""
 
-    def __init__(self, url: str, observe: Observe | None = None, listen_url: str = "") -> None:
-        """Prepare for the address without opening it; ``Store.open`` is what callers use.
+    def __init__(
+        self,
+        url: str,
+        observe: Observe | None = None,
+        listen_url: str = "",
+        keyring: Keyring | None = None,
+        artifacts: str = "",
+        key_store: str = "",
+    ) -> None:
+        """Prepare for the address without opening it. Callers use :meth:`open`.
 
         Raises:
-            StoreError: The address is none, or its driver is missing.
+            StoreConfigError: The address is not valid, or its driver is missing.
         """
         self._id = ""
+        self.key_store = KeyStore(key_store) if key_store else None
+        self._vault = Vault(keyring, self.key_store)
+        self.shelf = Shelf(open_files(artifacts), self._vault)
         self._observe = observe
         self._listen: Listen | None = None
         self._address = Address(url)
@@ -108,41 +150,63 @@ class Store:
             if not self._address.in_memory:
                 self._readers = ThreadPoolExecutor(SQLITE_READERS, thread_name_prefix="perdure-store-read")
         else:
-            # A read is one statement, or of rows that never change: it needs no transaction around it.
+            # A read is one statement, or reads rows that never change: it needs no transaction around it.
             self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
             self._readers = self._writers
         self.doorbell = make_doorbell(self._address, self.last_seqs, listen_url)
-        self.live = open_live(self._address, self.doorbell)
+        self.live = open_live(self._address, self.doorbell, self)
 
     @classmethod
-    async def open(
-        cls, url: str, *, upgrade: bool = False, observe: Observe | None = None, listen_url: str = ""
+    async def open(  # noqa: PLR0913 - a part each, and most stores need none
+        cls,
+        url: str,
+        *,
+        upgrade: bool = False,
+        observe: Observe | None = None,
+        listen_url: str = "",
+        keyring: Keyring | None = None,
+        artifacts: str = "",
+        key_store: str = "",
     ) -> Self:
         """Open the store at ``sqlite:///FILE`` or ``postgresql://…``; ``upgrade`` creates and migrates its tables.
 
         ``observe`` is told the name and the seconds of each operation, its wait for a thread included. ``listen_url``
-        is an address of the same PostgreSQL database on which LISTEN works, if ``url`` leads through a pool.
+        is an address of the same PostgreSQL database on which LISTEN works, if ``url`` leads through a pool. With a
+        ``keyring``, what sessions hold is encrypted on its way in; without one, what is written stays plain. Large
+        ``artifacts`` go to ``s3://BUCKET/PREFIX`` or ``file:///FOLDER``; that place is tried if ``upgrade`` is set.
+        ``key_store`` is the address of a second database, which keeps the keys of the sessions.
 
         Raises:
             StoreUnavailableError: It cannot be reached, or is a missing file that may not be created.
             StoreVersionError: Its schema is not this release's.
+            StoreKeyError: It holds encrypted sessions, and the keyring lacks a key of theirs, or their keys stand
+                elsewhere.
         """
-        store = cls(url, observe, listen_url)
+        store = cls(url, observe, listen_url, keyring, artifacts, key_store)
         try:
             await store._run_on(store._writers, lambda: store._prepare(upgrade=upgrade))
+            if upgrade:
+                await store.shelf.check()
         except BaseException:
             await store.close()
             raise
         return store
 
     def listen(self, listener: Listen) -> None:
-        """Tell the listener, and no other any more, which events this store writes, once they are committed."""
+        """Have this listener, in place of another, take the events that this store writes, once they are committed."""
         self._listen = listener
 
     def _prepare(self, *, upgrade: bool) -> None:
         prepare(self._engine, self._address, upgrade=upgrade)
         self._id = self._read_once(queries.store_id)
+        if (apart := self.key_store) is not None:
+            apart.prepare(self._id, upgrade=upgrade)
+            apart.read(lambda connection: check_keys(connection, self._vault))
+            if upgrade:
+                self._transaction(lambda connection: key_moves.choose_first_home(connection, apart))
+        self._read_once(lambda connection: key_moves.check_home(connection, apart))
+        self._read_once(lambda connection: check_keys(connection, self._vault))
         if self._file is not None:
             self._file.require_same()
             if upgrade:
@@ -150,7 +214,7 @@ class Store:
 
     @property
     def id(self) -> str:
-        """The store's own id, as it was when this process opened it; a copy of a database keeps it."""
+        """The store's id, as read when this process opened it. A copy of a database has the same id."""
         return self._id
 
     @property
@@ -159,14 +223,14 @@ class Store:
         return self._address.public_url
 
     async def require(self, wanted: str) -> None:
-        """Refuse to work for a turn that lives in another store; a turn that names none may live in any.
+        """Refuse to work for a turn of another store; a turn without a store's id may be of any.
 
         Raises:
-            OtherStoreError: This is not the store of that id.
+            OtherStoreError: This store has another id.
         """
         if wanted in {"", self._id}:
             return
-        self._id = await self.read("store_id", queries.store_id)  # the database may have been exchanged meanwhile
+        self._id = await self.read("store_id", queries.store_id)  # the database may have been replaced meanwhile
         if wanted != self._id:
             msg = (
                 f"this worker looks at the store {self._address} ({self._id}), the turn lives in the store {wanted}; "
@@ -185,6 +249,8 @@ class Store:
         self._writers.shutdown()
         self._readers.shutdown()
         self._engine.dispose()
+        if self.key_store is not None:
+            self.key_store.close()
 
     async def __aenter__(self) -> Self:
         """The store itself."""
@@ -193,7 +259,7 @@ class Store:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the store."""
         await self.close()
 
     async def _run_on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
@@ -201,12 +267,12 @@ class Store:
             with translate_errors(self._address):
                 return work()
 
-        if self._address.in_memory:  # nothing waits for a disk, and no other thread uses its one connection
+        if self._address.in_memory:  # no thread is needed without a disk, and there is only one connection
             return translating()
         return await asyncio.get_running_loop().run_in_executor(threads, translating)
 
     async def write(self, operation: str, work: Callable[[Connection], T]) -> T:
-        """Do the work in one transaction that writes."""
+        """Do work in one transaction that writes."""
         with self._measure(operation):
             return await self._run_on(self._writers, lambda: self._transaction(work))
 
@@ -220,7 +286,7 @@ class Store:
                 self._observe(operation, time.monotonic() - began)
 
     async def read(self, operation: str, work: Callable[[Connection], T]) -> T:
-        """Do the work, which only reads, once more if its connection has died since its last use."""
+        """Do work that only reads; once more if the connection has died since its last use."""
 
         def reading() -> T:
             try:
@@ -234,18 +300,20 @@ class Store:
             return await self._run_on(self._readers, reading)
 
     def _read_once(self, work: Callable[[Connection], T]) -> T:
-        with self._reading.connect() as connection:
-            return work(connection)
+        with self._reading.connect() as connection, self._vault.using(connection) as opened:
+            result = work(connection)
+            opened.keep()
+            return result
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         committing = False
 
         def once() -> T:
             nonlocal committing
-            written: list[tuple[str, Event]] = []
+            written: list[Written] = []
             last: dict[str, int] = {}
-            with begin_writing(self._engine) as connection:
-                # The connection lives on: an aborted transaction has left its own here.
+            with begin_writing(self._engine) as connection, self._vault.using(connection) as opened:
+                # Reset, because a pooled connection may have the entries of an aborted transaction.
                 connection.info.update({session_lock.WRITTEN: written, session_lock.LAST_SEQS: last})
                 if self._file is not None:
                     self._file.require_same()
@@ -253,6 +321,7 @@ class Store:
                 if self._file is not None:
                     self._file.note_wiped(connection)
                 committing = True
+            opened.keep()
             if written and self._listen is not None:
                 self._listen(written)
             if last:
@@ -264,18 +333,91 @@ class Store:
         try:
             return once()
         except DBAPIError as error:
-            # A pooled connection may have died since its last use; this is found out by using it, not by asking first.
-            # When the commit itself was cut off nobody knows whether it counts, and the caller decides.
+            # A pooled connection may have died since its last use; no ping comes before each use, so this finds out.
+            # If the commit itself was cut off, nobody knows whether it took effect: the caller decides.
             if committing or not error.connection_invalidated:
                 raise
             return once()
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether what is written is encrypted."""
+        return self._vault.keyring is not None and self._vault.keyring.encrypts
+
+    async def seal_text(self, content: Content, place: str) -> str:
+        """Seal a text with its session's key, made if there is none; without a keyring the text is unchanged."""
+        if not self.encrypts:
+            return content.text
+        key = self._vault.find(content.session)
+        if key is not None:
+            return key.seal_text(content.text, place)
+        return await self.write("seal_text", lambda _: current_sealer().seal(content, place))
+
+    async def open_text(self, sealed: str, place: str) -> str:
+        """Open a text that was sealed for that place.
+
+        Raises:
+            StoreKeyError: Its key is gone, or this process cannot unwrap it.
+        """
+        known = self.open_known(sealed, place)
+        if known is not None:
+            return known
+        return await self.read("open_text", lambda _: current_sealer().open(sealed, place))
+
+    def open_known(self, sealed: str, place: str) -> str | None:
+        """Open a text without asking the database; None if this process does not have the key."""
+        key = self._vault.find_by_id(key_id_of(sealed))
+        return None if key is None else key.open_text(sealed, place)
+
+    async def rewrap(self) -> int:
+        """Wrap the data keys of all sessions with the newest key of the keyring; returns how many were not yet.
+
+        Works in slices while turns run; what the data keys have sealed is not touched. If interrupted, call it again.
+
+        Raises:
+            StoreKeyError: There is no keyring, or it lacks a key that some are wrapped with.
+        """
+        if not self.encrypts:
+            raise StoreKeyError(f"there is nothing to wrap keys with; {GIVE_KEYS}")
+        total = 0
+        while done := await self.write("rewrap", lambda connection: rewrap_slice(connection, self._vault)):
+            total += done
+        if (apart := self.key_store) is not None:
+
+            def rewrap_apart(_: Connection) -> int:
+                return apart.write(lambda connection: rewrap_slice(connection, self._vault))
+
+            while done := await self.read("rewrap", rewrap_apart):
+                total += done
+        return total
+
+    count_own_keys = _reads(count_keys, name="count_own_keys")
+
+    async def count_keys(self) -> dict[str, int]:
+        """Number of data keys, in the store and the key store, that each key of the keyring wraps."""
+        counts = Counter(await self.count_own_keys())
+        if (apart := self.key_store) is not None:
+            counts.update(await self.read("count_keys", lambda _: apart.read(count_keys)))
+        return dict(sorted(counts.items()))
+
+    async def move_keys(self, *, out: bool) -> int:
+        """Move the keys of sessions to the key store, or back; see :func:`perdure.store.key_moves.move_keys`."""
+        return await key_moves.move_keys(self, out=out)
+
+    note_refusal = _writing_method_of(refusals.note_refusal)
+    read_refusals = _reads(refusals.read_refusals)
     register_agents = _writing_method_of(open_turn.register_agents)
     agents = _reads(queries.agents)
     definition = _reads(queries.definition)
     session_before = _reads(open_turn.session_before)
     open_turn = _writing_method_of(open_turn.open_turn)
     commit_turn = _writing_method_of(commit_turn.commit_turn)
+
+    ask_for_slot = _writing_method_of(slots.ask_for_slot)
+    find_in_the_way = _reads(slots.find_in_the_way)
+    free_slot = _writing_method_of(slots.free_slot)
+    leave_queue = _writing_method_of(slots.leave_queue)
+    queued_turns = _reads(slots.queued_turns)
 
     begin_generation = _writing_method_of(steps.begin_generation)
     finish_generation = _writing_method_of(steps.finish_generation)
@@ -289,14 +431,124 @@ class Store:
     retries = _reads(session_lock.retries)
 
     claim_call = _writing_method_of(tool_calls.claim_call)
-    finish_call = _writing_method_of(tool_calls.finish_call)
+
+    async def finish_call(self, *, artifacts: Sequence[Artifact] = (), **call: Unpack[FinishedCall]) -> bool:
+        """Record the result of a call; see :func:`perdure.store.tool_calls.finish_call`."""
+        kept = await self._shelve(artifacts)
+        return await self.write("finish_call", lambda c: tool_calls.finish_call(c, artifacts=kept, **call))
+
+    async def keep_artifacts(self, artifacts: Sequence[Artifact]) -> None:
+        """Store files that people send with their messages; see :func:`perdure.store.tool_calls.keep_artifacts`."""
+        kept = await self._shelve(artifacts)
+        await self.write("keep_artifacts", lambda c: tool_calls.keep_artifacts(c, kept))
+
+    async def artifact(self, artifact: str, *, session: str | None = None) -> Artifact:
+        """A large output, an image or a file; see :func:`perdure.store.queries.artifact`."""
+        found = await self.read("artifact", lambda c: queries.artifact(c, artifact, session=session))
+        if not found.location:
+            return found
+        data = await self.shelf.fetch(found.location)
+        key_id = key_id_of_file(data)
+        key = await self.read("session_key", lambda _: open_vault().key_by_id(key_id)) if key_id else None
+        return replace(found, text=unpack(data, key))
+
+    async def _shelve(self, artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+        """The artifacts, the large ones written to files."""
+        for session in {artifact.session for artifact in artifacts if self.shelf.wants(artifact)}:
+            await self.seal_text(Content(session, ""), "")  # loads or makes the session's key
+        return tuple([await self.shelf.write(artifact) for artifact in artifacts])
+
     report_progress = _writing_method_of(tool_calls.report_progress)
     holds_call = _reads(tool_calls.holds_call)
     result_of_call = _reads(tool_calls.result_of_call)
-    keep_artifacts = _writing_method_of(tool_calls.keep_artifacts)
 
-    begin_erasure = _writing_method_of(erase.begin_erasure)
+    async def begin_erasure(
+        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstones.Why = "request"
+    ) -> erase.Erasure:
+        """Delete a session's key and leave a tombstone; see :func:`perdure.store.erase.begin_erasure`."""
+
+        def begin(connection: Connection) -> erase.Erasure:
+            return erase.begin_erasure(
+                connection, session, closed=closed, by=by, reason=reason, move_file=self.shelf.move
+            )
+
+        erasure = await self.write("begin_erasure", begin)
+        self._vault.forget(session)
+        await self._erase_key(session)
+        await self.shelf.delete(erasure.moved)
+        return erasure
+
+    async def erase_session(
+        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstones.Why = "request"
+    ) -> tombstones.Tombstone:
+        """Erase a session, or go on with an interrupted erasure. Raises as :meth:`begin_erasure`."""
+        erasure = await self.begin_erasure(session, closed=closed, by=by, reason=reason)
+        # Files are deleted before their rows, so that an interrupted erasure finds the rest by the rows.
+        await self.shelf.delete(await self.read("locations", lambda c: garbage.locations_of(c, session)))
+        while await self.erase_slice(erasure):
+            pass
+        await self.live.erase(session, erasure.turn)
+        found = await self.tombstone(session)
+        assert found is not None, "it was just written"  # noqa: S101 - narrows the type
+        return found
+
+    async def _erase_key(self, holder: str) -> None:
+        if self.key_store is not None:
+            await self.read("erase_key", lambda _: erase_key(self._vault, holder))
+
     erase_slice = _writing_method_of(erase.erase_slice)
+    tombstone = _reads(tombstones.find_tombstone, name="tombstone")
+    tombstones = _reads(tombstones.tombstones)
+
+    async def collect_garbage(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Delete what nothing refers to any more, in slices while turns run; returns the numbers by kind.
+
+        Interrupted erasures are completed first.
+        """
+        now = datetime.now(UTC)
+        cut_off = await self.read("unfinished", tombstones.unfinished)
+        if dry_run:
+            found = await self.read("count_garbage", lambda connection: garbage.count_garbage(connection, now))
+            return {"erasures": len(cut_off), **found, "files": await self._collect_files(now, dry_run=True)}
+        for session in cut_off:
+            await self.erase_session(session)
+        done = {"erasures": len(cut_off) + await key_moves.erase_again(self)}
+        for kind in garbage.kinds():
+            done[kind] = 0
+            while rows := await self._delete_garbage(kind, now):
+                done[kind] += rows
+        done["files"] = await self._collect_files(now, dry_run=False)
+        return done
+
+    _delete_garbage = _writing_method_of(garbage.delete_garbage)
+    _unnamed = _reads(garbage.unnamed)
+
+    async def _collect_files(self, now: datetime, *, dry_run: bool) -> int:
+        """Delete the files that no row names: leftovers of interrupted writes and sweeps."""
+        total = 0
+        async for locations in self.shelf.list_old(now - garbage.YOUNG):
+            unnamed = await self._unnamed(locations)
+            total += len(unnamed)
+            if not dry_run:
+                await self.shelf.delete(unnamed)
+        return total
+
+    retentions = _reads(retention.retentions)
+    old_sessions = _reads(retention.old_sessions)
+    forks_of = _reads(retention.forks_of)
+    count_trimmed = _reads(retention.count_trimmed)
+    trim_session = _writing_method_of(retention.trim_session)
+    needs_trimming = _reads(retention.needs_trimming)
+    keep_latest = _writing_method_of(retention.keep_latest)
+    swept_seq = _reads(retention.swept_seq)
+
+    add_block = _writing_method_of(blocks.add_block)
+    lift_block = _writing_method_of(blocks.lift_block)
+    require_unblocked = _reads(blocks.require_unblocked)
+    find_block = _reads(blocks.find_block)
+    blocked_turns = _reads(blocks.blocked_turns)
+    blocked_agents = _reads(blocks.blocked_agents)
+    blocks = _reads(blocks.blocks)
 
     claim_session = _writing_method_of(tenants.claim_session)
     release_session = _writing_method_of(tenants.release_session)
@@ -309,22 +561,24 @@ class Store:
     last_seqs = _reads(queries.read_last_seqs, name="last_seqs")
     glances = _reads(queries.read_glances)
     open_runs = _reads(queries.open_runs)
-    people_waited_for = _reads(queries.people_waited_for)
+    open_turns = _reads(figures.open_turns)
+    table_bytes = _reads(figures.table_bytes)
     open_requests = _reads(queries.open_requests)
     turn = _reads(queries.turn)
     turn_by_request = _reads(queries.turn_by_request)
     turns = _reads(queries.turns)
     events = _reads(queries.events)
+    input_events = _reads(queries.input_events)
+    traces = _reads(queries.traces)
     delegate_events = _reads(queries.delegate_events)
     events_by_key = _reads(queries.events_by_key)
     transcript = _reads(queries.transcript)
-    artifact = _reads(queries.artifact)
     checkpoints = _reads(checkpoints.checkpoints)
 
     async def sessions(
         self, *, limit: int = 50, only: Collection[str] | None = None, **wanted: Unpack[SessionFilter]
     ) -> tuple[tuple[SessionRecord, TurnRecord], ...]:
-        """Sessions with their last turns, those that began last first; ``only`` these, if some are named."""
+        """Sessions with their last turns, the latest first; see :func:`perdure.store.queries.sessions`."""
         return await self.read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
 
     steps = _reads(queries.steps)
@@ -332,6 +586,11 @@ class Store:
     add_webhook = _writing_method_of(webhooks.add_webhook)
     pause_webhook = _writing_method_of(webhooks.pause_webhook)
     exchange_secret = _writing_method_of(webhooks.exchange_secret)
-    remove_webhook = _writing_method_of(webhooks.remove_webhook)
+
+    async def remove_webhook(self, webhook: str) -> None:
+        """Delete a webhook and its secrets; see :func:`perdure.store.webhooks.remove_webhook`."""
+        await self.write("remove_webhook", lambda connection: webhooks.remove_webhook(connection, webhook))
+        await self._erase_key(webhooks.key_holder_of(webhook))
+
     webhook_target = _reads(webhooks.webhook_target)
     webhooks = _reads(webhooks.webhooks)

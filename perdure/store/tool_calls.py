@@ -1,13 +1,14 @@
 """The ledger of tool calls: claimed before the body runs, ended once, never changed after.
 
-It tells attempts apart by their claims only, and not whether the one that holds a call is dead, frozen or still at it.
+It knows attempts by their claims only. It cannot tell whether the one that holds a call is dead, frozen or still at it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypedDict
 
-from sqlalchemy import Connection, Row, bindparam, case, insert, literal, select, update
+from sqlalchemy import Connection, Row, Text, bindparam, case, insert, literal, select, update
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolEnd, UserInputReceived
@@ -19,7 +20,9 @@ from perdure.store.database import mark_wiped
 from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
 from perdure.store.schema import insert_into, load_tool_message
+from perdure.store.sealing import Content
 from perdure.store.session_lock import LockedSession
+from perdure.store.tombstones import refuse_erased
 
 CallRow = Row[*tuple[object, ...]]
 
@@ -32,8 +35,8 @@ _FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", exp
 _FIND_MESSAGE = select(_T.c.message).where(*_ONE)
 _INSERT = insert(_T)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
-_WITHOUT_SECRETS = case((_T.c.masked, literal("{}", schema.AnyText())), else_=_T.c.arguments)
-"""What is left of the arguments of a call that nobody is to carry out any more."""
+_WITHOUT_SECRETS = case((_T.c.masked, literal('"{}"', Text())), else_=_T.c.arguments)
+"""The arguments that a call keeps once it has ended: masked ones are wiped."""
 
 _END = (
     update(_T)
@@ -48,19 +51,19 @@ _FORGET_ALL = update(_T).where(*_THIS, _T.c.state == "ended", _T.c.masked).value
 
 @dataclass(frozen=True)
 class CallKey:
-    """Which row of the ledger is meant."""
+    """The key of a row of the ledger."""
 
     session: str
     turn: int
     call_id: str
 
     def parameters(self) -> dict[str, object]:
-        """The key as the statements of this module name it."""
+        """The key as parameters of this module's statements."""
         return {"this_session": self.session, "this_turn": self.turn, "this_call": self.call_id}
 
 
 class OpenCalls:
-    """Some calls of one turn, read together: those without a result can be given one."""
+    """Calls of one turn, read together; those without a result can be ended."""
 
     def __init__(self, locked: LockedSession, turn: int, call_ids: Iterable[str]) -> None:
         """Read the rows of these calls.
@@ -84,13 +87,13 @@ class OpenCalls:
         self._ended: list[str] = []
 
     def record(self, failed: Sequence[ToolOutcome]) -> None:
-        """End calls with what only the workflow knows of them; a result that is recorded stays."""
+        """End calls with outcomes that only the workflow knows. Recorded results stay."""
         for outcome in failed:
             content = outcome.preview or (outcome.error.message if outcome.error else "")
             self._end(outcome.call_id, content, outcome.error, outcome.decided, outcome.delegate)
 
     def end_rest(self, *, cancelled: bool) -> None:
-        """End every call that still has no result with an error that says what is known of its effect."""
+        """End every call that has no result yet, with an error that says what is known of its effect."""
         for call_id, row in self._rows.items():
             if call_id not in self._messages:
                 asked = self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
@@ -98,7 +101,7 @@ class OpenCalls:
                 self._end(call_id, error.message, error)
 
     def withdraw(self) -> None:
-        """End every call that still has no result: it waited for a person, and somebody said something else."""
+        """End every call that has no result yet: it waited for a person, and another message came instead."""
         for call_id, row in self._rows.items():
             if call_id not in self._messages:
                 message = f"Operation aborted: nobody decided about {row.tool}, another message came; it did not run"
@@ -106,11 +109,11 @@ class OpenCalls:
                 self._end(call_id, message, error)
 
     def results(self, call_ids: Sequence[str]) -> tuple[ToolMessage, ...]:
-        """The results of these calls, in this order."""
+        """The results of these calls, in the order of ``call_ids``."""
         return tuple(self._messages[call_id] for call_id in call_ids)
 
     def write(self) -> None:
-        """Write what has ended since the rows were read, and its events."""
+        """Write the calls that were ended here, and their events."""
         if not self._ended:
             return
         now = self._locked.now
@@ -122,7 +125,7 @@ class OpenCalls:
                 self._locked.connection.execute(statement, rows)
 
     def _is_at_work(self, call_id: str) -> bool:
-        """Whether a delegate works on the call in the background, and has still to read the arguments."""
+        """Whether a background delegate works on the call, which may still have to read the arguments."""
         if self._messages[call_id].delegate is None:
             return False
         return not self._locked.has_event(f"{self._turn}/{call_id}/delegate_end")
@@ -177,7 +180,7 @@ def _error_of_unfinished(row: CallRow, *, cancelled: bool, asked: bool) -> Error
 
 
 def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[LedgerCall]) -> None:
-    """Enter the calls of an answer as planned; a rejected one is born ended."""
+    """Insert the calls of an answer as planned; a rejected one is inserted as ended."""
     if not calls:
         return
     rows = [
@@ -187,10 +190,10 @@ def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[Led
             "call_id": call.call_id,
             "step": step,
             "tool": call.tool,
-            "arguments": "{}" if call.rejected and call.masked else call.arguments,
+            "arguments": Content(locked.session, "{}" if call.rejected and call.masked else call.arguments),
             "masked": call.masked,
             "state": "ended" if call.rejected else "planned",
-            "message": _rejection(call),
+            "message": _rejection(locked.session, call),
             "ended_at": locked.now if call.rejected else None,
         }
         for call in calls
@@ -198,17 +201,26 @@ def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[Led
     locked.connection.execute(_INSERT, rows)
 
 
-def _rejection(call: LedgerCall) -> str | None:
+def _rejection(session: str, call: LedgerCall) -> Content | None:
     if call.rejected is None:
         return None
     message = ToolMessage(call_id=call.call_id, name=call.tool, content=call.rejected.as_result(), error=call.rejected)
-    return message.model_dump_json()
+    return Content(session, message.model_dump_json())
 
 
 def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, before: int) -> None:
-    """Enter the calls of an answer once more, as they are, for the turn that goes on from it: at its step 0."""
+    """Copy the rows of an answer's open calls to the turn that goes on from it, at its step 0."""
     keys = {"this_session": locked.session, "this_turn": before, "call_ids": list(calls)}
-    rows = [{**row, "turn": turn, "step": 0} for row in locked.connection.execute(_FIND_MANY, keys).mappings()]
+    rows = [
+        {
+            **row,
+            "turn": turn,
+            "step": 0,
+            "arguments": Content(locked.session, row["arguments"]),
+            "message": None if row["message"] is None else Content(locked.session, row["message"]),
+        }
+        for row in locked.connection.execute(_FIND_MANY, keys).mappings()
+    ]
     locked.connection.execute(_INSERT, rows)
 
 
@@ -222,15 +234,15 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
     lost: str | None = None,
     events: Sequence[NewEvent],
 ) -> Claim:
-    """Ask for a call, and write the events if it is given.
+    """Claim a call, and write ``events`` if the claim is granted.
 
-    The same claimant may ask again. A call that another one holds is uncertain, and nothing is written; it is given to
-    whoever names that claimant as ``lost``, if it still is the one that holds it.
+    The same claimant may claim again. A call that another claimant holds is *uncertain*, and nothing is written. An
+    attempt that names the claimant in ``lost`` takes the call over, if that claimant still holds it.
 
     Raises:
         NotFoundError: There is no such session, turn or tool call.
-        TurnEndedError: The turn has ended, or a later attempt of the same activity holds the call: a worker that was
-            frozen asks for it.
+        TurnEndedError: The turn has ended, or a later attempt of the same activity holds the call, and a frozen worker
+            asks late.
     """
     call = CallKey(session=session, turn=turn, call_id=call_id)
     locked = LockedSession.lock_for_turn(connection, call.session, call.turn)
@@ -258,16 +270,27 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
 
 
 def _is_delegate_of(row: CallRow, claimant: str) -> bool:
-    """Whether the claimant is the delegate in the background that the call's first result names."""
+    """Whether the claimant is the background delegate that the call's first result names."""
     delegate = load_tool_message(row.message).delegate
     return delegate is not None and claimant == claimant_of(delegate)
 
 
 def _is_later(held: str, asking: str) -> bool:
-    """Whether the call is held by an attempt that the server started after this one of the same activity."""
+    """Whether the claimant ``held`` is a later attempt of the same activity than ``asking``."""
     place, _, at = asking.rpartition("/")
     held_place, _, held_at = held.rpartition("/")
     return bool(place) and held_place == place and held_at > at
+
+
+class FinishedCall(TypedDict):
+    """Arguments of :func:`finish_call` without the artifacts."""
+
+    session: str
+    turn: int
+    call_id: str
+    claimant: str
+    message: ToolMessage | None
+    events: Sequence[NewEvent]
 
 
 def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
@@ -281,9 +304,10 @@ def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
     events: Sequence[NewEvent],
     artifacts: Sequence[Artifact] = (),
 ) -> bool:
-    """Record the result of the call if the claimant still holds it; False, and nothing written, if not.
+    """Record the result of a call if the claimant still holds it; otherwise write nothing and return False.
 
-    Without a result, a delegate in the background has ended: its call has one already, or is about to get it.
+    Without a message only the events are written: a background delegate has ended, whose call has its result already,
+    or gets it from another call.
     """
     call = CallKey(session=session, turn=turn, call_id=call_id)
     locked = LockedSession.find(connection, call.session)
@@ -298,7 +322,7 @@ def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
         locked.save()
         return True
     if row.state == "ended":
-        # The same result again: the first attempt was committed, but its answer did not arrive.
+        # The same result again: it was committed before, but the answer did not arrive.
         return load_tool_message(row.message) == message
     connection.execute(_END, _end_columns_of(call, message, locked.now))
     for artifact in artifacts:
@@ -309,14 +333,14 @@ def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
 
 
 def forget_arguments(locked: LockedSession, turn: int) -> None:
-    """Forget what is masked of the calls that have ended: nobody carries them out any more."""
+    """Wipe the masked arguments of a turn's calls that have ended."""
     wiped = locked.connection.execute(_FORGET_ALL, {"this_session": locked.session, "this_turn": turn})
     if wiped.rowcount:
         mark_wiped(locked.connection)
 
 
 def report_progress(connection: Connection, session: str, call_id: str, claimant: str, event: NewEvent) -> bool:
-    """Write how far a call is if the claimant still holds it; False, and nothing written, if not."""
+    """Write a progress event if the claimant still holds the call; otherwise write nothing and return False."""
     call = CallKey(session=session, turn=event.turn, call_id=call_id)
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
@@ -329,21 +353,28 @@ def report_progress(connection: Connection, session: str, call_id: str, claimant
 
 
 def keep_artifacts(connection: Connection, artifacts: Sequence[Artifact]) -> None:
-    """Keep what people send with their messages, before these are sent; what is there stays."""
+    """Store files of a message before the message is sent; existing ones stay.
+
+    Raises:
+        SessionErasedError: The session was erased.
+    """
+    for session in {artifact.session for artifact in artifacts}:
+        refuse_erased(connection, session)
     for artifact in artifacts:
         insert_artifact(connection, CallKey(artifact.session, 0, ""), artifact, datetime.now(UTC))
 
 
 def insert_artifact(connection: Connection, call: CallKey, artifact: Artifact, now: datetime) -> None:
-    """Keep an artifact of a call; one that is there stays as it is."""
+    """Insert an artifact of a call; an existing one stays."""
     values = {
         "id": artifact.id,
         "session": artifact.session,
         "turn": call.turn,
         "call_id": call.call_id,
         "media_type": artifact.media_type,
-        "text": artifact.text,
+        "text": Content(artifact.session, artifact.text),
         "created_at": now,
+        "location": artifact.location or None,
     }
     connection.execute(insert_into(connection, schema.artifacts).on_conflict_do_nothing(), values)
 
@@ -361,7 +392,7 @@ def holds_call(connection: Connection, session: str, turn: int, call_id: str, cl
 
 
 def _end_columns_of(call: CallKey, message: ToolMessage, now: datetime) -> dict[str, object]:
-    return {**call.parameters(), "result": message.model_dump_json(), "at": now}
+    return {**call.parameters(), "result": Content(call.session, message.model_dump_json()), "at": now}
 
 
 def _describe_missing_call(call: CallKey) -> str:

@@ -1,4 +1,4 @@
-"""Who follows a session piece by piece: a lease that followers renew and that a generation reads as it begins."""
+"""Leases of followers of a session's deltas: followers renew them, and a generation reads them when it begins."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,13 +8,13 @@ from perdure.store import schema
 from perdure.store.schema import insert_into
 
 LEASE = timedelta(seconds=30)
-"""How long a session counts as followed after the last renewal."""
+"""Time that a session counts as followed after the last renewal."""
 
 RENEW_EVERY = timedelta(seconds=10)
 
 
 def watch(connection: Connection, session: str) -> None:
-    """Say that somebody follows the session, for the next half a minute; the session need not exist yet."""
+    """Renew the lease of a session's followers, for ``LEASE``. The session need not exist yet."""
     now = datetime.now(UTC)
     statement = insert_into(connection, schema.watches).values(session=session, until=now + LEASE)
     connection.execute(statement.on_conflict_do_update(index_elements=["session"], set_={"until": now + LEASE}))

@@ -1,4 +1,4 @@
-"""The subscriptions of webhooks: told of by turns that end or wait, changed by whoever administers them."""
+"""The webhooks of a store: their addresses, filters and secrets."""
 
 import json
 from datetime import UTC, datetime
@@ -8,8 +8,9 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from perdure.contracts.webhooks import Webhook, WebhookEvent, WebhookTarget
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
+from perdure.store.sealing import Content
 
-_W = schema.webhooks
+_W, _K = schema.webhooks, schema.session_keys
 _SHOWN = (
     select(_W.c.id, _W.c.url, _W.c.events, _W.c.tenant, _W.c.agents, _W.c.session)
     .add_columns(_W.c.paused, _W.c.pause_reason, _W.c.created_at)
@@ -21,14 +22,14 @@ _TARGET = select(_W.c.url, _W.c.paused, _W.c.secret, _W.c.old_secret, _W.c.old_u
 
 
 def add_webhook(connection: Connection, webhook: Webhook, secret: str) -> None:
-    """Keep a subscription and its secret."""
+    """Insert a webhook and its secret."""
     connection.execute(
         insert(_W),
         {
             **webhook.model_dump(include={"id", "url", "tenant", "session", "paused", "pause_reason", "created_at"}),
             "events": json.dumps(webhook.events),
             "agents": json.dumps(webhook.agents),
-            "secret": secret,
+            "secret": Content(key_holder_of(webhook.id), secret),
         },
     )
 
@@ -36,7 +37,7 @@ def add_webhook(connection: Connection, webhook: Webhook, secret: str) -> None:
 def webhooks(
     connection: Connection, event: WebhookEvent | None = None, *, tenant: str | None = None
 ) -> tuple[Webhook, ...]:
-    """The subscriptions, the oldest first: of a tenant, or all; with an event, those that are told of it now."""
+    """Webhooks, the oldest first: all, or those of a tenant; with an event, those that are to be told of it now."""
     statement = _SHOWN if event is None else _ACTIVE
     if tenant is not None:
         statement = statement.where(_W.c.tenant == tenant)
@@ -45,7 +46,7 @@ def webhooks(
 
 
 def webhook_target(connection: Connection, webhook: str) -> WebhookTarget | None:
-    """What a delivery needs: the only reader of the secrets; None if there is no such subscription."""
+    """Address and secrets for a delivery; None if there is no such webhook. Nothing else reads the secrets."""
     row = connection.execute(_TARGET, {"webhook": webhook}).one_or_none()
     if row is None:
         return None
@@ -56,34 +57,41 @@ def webhook_target(connection: Connection, webhook: str) -> WebhookTarget | None
 
 
 def pause_webhook(connection: Connection, webhook: str, *, paused: bool, reason: str = "") -> Webhook:
-    """Tell a subscription nothing more for now, or again what happens from now on.
+    """Pause a webhook, or have it told again of what happens from now on.
 
     Raises:
-        NotFoundError: There is no such subscription.
+        NotFoundError: There is no such webhook.
     """
     connection.execute(update(_W).where(_ONE).values(paused=paused, pause_reason=reason), {"webhook": webhook})
     return _find(connection, webhook)
 
 
 def exchange_secret(connection: Connection, webhook: str, secret: str, until: datetime) -> Webhook:
-    """Sign with a new secret, and until then with the one before it, too.
+    """Sign with a new secret, and until a time with the old one too.
 
     Raises:
-        NotFoundError: There is no such subscription.
+        NotFoundError: There is no such webhook.
     """
-    changed = update(_W).where(_ONE).values(old_secret=_W.c.secret, old_until=until, secret=secret)
+    sealed = Content(key_holder_of(webhook), secret)
+    changed = update(_W).where(_ONE).values(old_secret=_W.c.secret, old_until=until, secret=sealed)
     connection.execute(changed, {"webhook": webhook})
     return _find(connection, webhook)
 
 
 def remove_webhook(connection: Connection, webhook: str) -> None:
-    """Forget a subscription and its secrets.
+    """Delete a webhook and its secrets.
 
     Raises:
-        NotFoundError: There is no such subscription.
+        NotFoundError: There is no such webhook.
     """
     _find(connection, webhook)
     connection.execute(delete(_W).where(_ONE), {"webhook": webhook})
+    connection.execute(delete(_K).where(_K.c.session == key_holder_of(webhook)))
+
+
+def key_holder_of(webhook: str) -> str:
+    """The name of a webhook's key among the keys of sessions. No session id looks like it."""
+    return f"webhook/{webhook}"
 
 
 def _find(connection: Connection, webhook: str) -> Webhook:

@@ -1,4 +1,4 @@
-"""All of perdure for a test of agents: a real Temporal server, a worker, a store and a scripted model, of its own each.
+"""All of perdure for a test of agents: a real Temporal server, a worker, a store and a scripted model.
 
 The worker's modules are imported only when an environment is entered: they need the extra ``worker``.
 """
@@ -46,11 +46,11 @@ class Environment:
 
     Attributes:
         client: A client of this server and store.
-        provider: The scripted model; ``provider.requests`` are what it was asked.
+        provider: The scripted model; ``provider.requests`` holds the requests it got.
         store: The transcript store, which the client reads too.
         address: Where the Temporal server listens.
-        ui_url: Where its UI is, if it was wanted.
-        variables: What leads another process here, such as ``perdure`` of the command line.
+        ui_url: Address of its UI; None unless ``ui=True``.
+        variables: Environment variables with which another process, such as ``perdure``, finds server and store.
     """
 
     client: Client
@@ -180,7 +180,7 @@ async def _worker(
         from perdure.activities.secrets import secret_values  # noqa: PLC0415
         from perdure.activities.tool_runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
-        from perdure.worker.app import Parts, build_pinned_worker, build_worker  # noqa: PLC0415
+        from perdure.worker.app import Parts, build_pinned_worker, build_workers  # noqa: PLC0415
         from perdure.worker.telemetry import registry  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = f"a worker needs the package {error.name}; install it with: pip install 'perdure[worker]'"
@@ -203,13 +203,15 @@ async def _worker(
             secrets=secrets,
             search_attributes=True,
             fail_workflows=settings.fail_workflows,
+            moves=settings.versioning == "rotate",
             mcp=mcp,
             inline=InlineAgents(loaded.registered, loaded.agents) if settings.allow_inline_agents else None,
         )
         pinned = build_pinned_worker(temporal, settings, parts)
         if pinned is not None:
             await stack.enter_async_context(pinned)
-        await stack.enter_async_context(build_worker(temporal, settings, parts))
+        for worker in build_workers(temporal, settings, parts):
+            await stack.enter_async_context(worker)
         yield
 
 

@@ -110,22 +110,22 @@ def empty_choices() -> Fault:
 
 
 def drip(seconds: float = 0.05) -> Fault:
-    """The whole reply, a byte at a time, with so many seconds between two bytes."""
+    """The whole reply, a byte at a time, with ``seconds`` between two bytes."""
     return Fault(kind="drip", seconds=seconds)
 
 
 def delay(seconds: float) -> Fault:
-    """The whole reply, so many seconds late."""
+    """The whole reply, ``seconds`` late."""
     return Fault(kind="delay", seconds=seconds)
 
 
 def stream_cut(after: int = 0) -> Fault:
-    """The stream breaks off after so many pieces of the answer: 0 is before the first."""
+    """The stream breaks off after ``after`` pieces of the answer; 0 is before the first."""
     return Fault(kind="stream_cut", after=after)
 
 
 def stream_stall(after: int = 0) -> Fault:
-    """The stream says nothing more after so many pieces, until the client closes the connection."""
+    """The stream goes silent after ``after`` pieces of the answer, until the client closes the connection."""
     return Fault(kind="stream_stall", after=after)
 
 

@@ -89,12 +89,12 @@ class InMemoryRun:
     """A turn that has ended in memory.
 
     Attributes:
-        result: What it came to.
-        results: This result, and those of the turns that messages for later have begun.
-        requests: What models were asked, delegates' included.
+        result: Result of the turn.
+        results: This result, and those of the turns that queued messages started.
+        requests: Requests to models, those of delegates included.
         seconds: Virtual time that passed: waits before retries, for people, for slow answers.
         session: The session's id; ``run_in_memory(…, after=run)`` goes on with it.
-        store: Where everything stands.
+        store: The store of the run, with transcript and events.
     """
 
     result: TurnResult
@@ -125,9 +125,9 @@ class InMemoryOptions(TaskOptions, total=False):
         models: Scripts of single models, by the name after the provider's prefix.
         window: Tokens that a prompt may have; a longer one is refused as context overflow.
         max_tools: Tools that a request may have; more are refused.
-        people: What people say to questions and approvals.
-        on_event: What is to happen meanwhile.
-        after: The run whose session goes on.
+        people: Replies to questions and approvals: a list in their order, or a function of the request.
+        on_event: Called with each event and its turn, for example to cancel the turn at a certain event.
+        after: An earlier run, whose session goes on.
         reply: What a person says to the first request of a run that ended ``waiting_for_input``.
         history: A conversation in OpenAI's chat format with which the session begins.
         compact: Whether the conversation is summarised, and nothing generated.

@@ -40,7 +40,8 @@ from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import extend, waits_for_grants
 from perdure.engine.state import Mailbox, TurnState
 from perdure.engine.turn import Turn, note_end, run_turn, state_of
-from perdure.engine.world import StandStill, World
+from perdure.engine.world import WaitForUnpause, World
+from perdure.store.records import Written
 from perdure.testing.calls import Call
 from perdure.testing.clock import Clock
 from perdure.worker.app import Activities
@@ -98,15 +99,15 @@ class RunningTurn:
 _around: ContextVar[Around | None] = ContextVar("perdure_memory", default=None)
 
 
-def tell(written: Sequence[tuple[str, Event]]) -> None:
+def tell(written: Sequence[Written]) -> None:
     """Tell whoever listens to the run that writes events of them, with the turns that they are of."""
     around = _around.get()
     if around is None:
         return
     turns = {turn.session: turn for turn in around.turns}
-    for session, event in written:
-        if session in turns:
-            around.on_event(event, RunningTurn(turns[session]))
+    for line in written:
+        if line.session in turns:
+            around.on_event(line.event, RunningTurn(turns[line.session]))
 
 
 class MemoryTurn(World):
@@ -294,7 +295,7 @@ class MemoryTurn(World):
         await self._until(lambda: bool(self.mail.replies), left)
         return self._holds.release("people", self.now)
 
-    async def stand_still(self, action: StandStill) -> None:
+    async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         """Wait for the end of the pause."""
         del action
         await self._until(lambda: self.mail.paused is None)

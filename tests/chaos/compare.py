@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from perdure.contracts.errors import ReasonCode
+from tests.chaos.counted import differences_of
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.outcome import Json, Outcome, calls_and_results
 from tests.chaos.trace import BLOW_ENDS, Line
@@ -19,6 +20,9 @@ NOTHING_LOST = frozenset({Kind.TERM, Kind.LOCK, Kind.LONG_LOCK, Kind.AWAY})
 """Kinds after which no answer is asked for again and no effect unknown: a worker that drains finishes what it has
 begun, and one without a store keeps what it has done until it can be stored. Only a failure of the model that cannot be
 stored is met again."""
+
+LOSES_COUNTS = frozenset({Kind.KILL, Kind.KILL_TWICE, Kind.POWER, Kind.AWAY})
+"""Kinds that can strike between a commit and its count: what was counted may then be less than what is stored."""
 
 OUTLASTS_THE_GRACE = frozenset({"cancel"})
 """Scenarios with a model call that never ends by itself: a worker that drains hands it over after all."""
@@ -36,6 +40,7 @@ def differences(calm: Outcome, found: Outcome, fault: Fault) -> list[str]:
         *_effects(calm, found, unknown),
         *_requests(calm, found, fault),
         *_retries(calm, found, fault),
+        *differences_of(found.counted, found.stored, may_lose=fault.kind in LOSES_COUNTS),
     ]
 
 

@@ -3,13 +3,15 @@
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perdure.contracts.messages import ToolMessage
 from perdure.store import Store
 from perdure.store.records import StepRecord
 from tests.chaos.agents import EFFECTS
+from tests.chaos.counted import Sums, read_counted, read_stored
 from tests.chaos.trace import Line
 
 Json = Any
@@ -51,6 +53,8 @@ class Outcome:
         kinds: Types of the events of each turn, in order.
         steps: How many steps the store has, also unreachable ones.
         trace: The boundaries that were reached, with the places of their calls.
+        counted: The counters of all workers, summed up.
+        stored: The same sums by the store.
     """
 
     results: list[Json]
@@ -66,6 +70,8 @@ class Outcome:
     kinds: dict[int, list[str]]
     steps: int
     trace: list[Line]
+    counted: Sums = field(default_factory=dict)
+    stored: Sums = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,12 @@ async def outcome_of(store: Store, session: str, folder: Path, heard: Heard) -> 
     for envelope in envelopes:
         kinds.setdefault(envelope.turn, []).append(envelope.event.type)
     effects = (folder / EFFECTS).read_text(encoding="utf-8").splitlines() if (folder / EFFECTS).exists() else []
+    results = [turn.result for turn in await store.turns(session)]
+    transcript = await store.transcript(session)
     return Outcome(
-        results=[
-            neutral(turn.result.model_dump(mode="json") if turn.result else None) for turn in await store.turns(session)
-        ],
+        results=[neutral(result.model_dump(mode="json") if result else None) for result in results],
         result=neutral(heard.result),
-        transcript=[neutral(message.model_dump(mode="json")) for message in await store.transcript(session)],
+        transcript=[neutral(message.model_dump(mode="json")) for message in transcript],
         events=sorted((neutral(_timeless(line)) for line in lines if line["type"] not in APART), key=_place),
         recoveries=[
             (neutral(line["call_id"]), str(line["decision"])) for line in lines if line["type"] == "tool_recovery"
@@ -105,6 +111,12 @@ async def outcome_of(store: Store, session: str, folder: Path, heard: Heard) -> 
         kinds=kinds,
         steps=len(steps),
         trace=[line.model_copy(update={"call_id": neutral(line.call_id)}) for line in heard.trace],
+        counted=read_counted(folder),
+        stored=read_stored(
+            envelopes,
+            [result for result in results if result is not None],
+            [message for message in transcript if isinstance(message, ToolMessage)],
+        ),
     )
 
 

@@ -161,3 +161,19 @@ def test_a_blow_is_in_the_trace_with_its_begin_and_its_end(tmp_path: Path) -> No
         trace.reached("before claim_call", "pay-1")
     assert [moment.label for moment in trace.lines()] == ["message sent", BLOW_BEGINS, "before claim_call", BLOW_ENDS]
     assert [moment.label for moment in trace.struck()] == ["message sent"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "kind", "expected"),
+    [
+        (2.0, Kind.TERM, []),
+        (3.0, Kind.KILL, ["calls: the workers counted 3, the store has 2"]),
+        (1.0, Kind.KILL, []),
+        (1.0, Kind.FREEZE, ["calls: the workers counted 1, the store has 2"]),
+    ],
+)
+def test_nothing_is_counted_twice_and_only_a_kill_may_lose_a_count(
+    counted: float, kind: Kind, expected: list[str]
+) -> None:
+    found = replace(outcome(), counted={"calls": counted}, stored={"calls": 2.0})
+    assert [text for text in broken(found, kind) if "counted" in text] == expected

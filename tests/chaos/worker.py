@@ -17,6 +17,7 @@ from perdure.activities import model_attempt
 from perdure.worker import app
 from perdure.worker.__main__ import main
 from tests.chaos import agents
+from tests.chaos.counted import write_down
 from tests.chaos.faults import FROM_OUTSIDE, Fault, Kind
 from tests.chaos.trace import Trace
 from tests.forked import as_a_child
@@ -137,6 +138,7 @@ def run(environment: dict[str, str], fault: str, log: str) -> None:
     for name in [name for name in os.environ if name.startswith(OF_THE_DEVELOPER)]:
         del os.environ[name]
     os.environ.update(environment)
+    write_down(Path(environment["CHAOS_FOLDER"]))
     Doors(Path(environment["CHAOS_FOLDER"]), Fault.model_validate_json(fault) if fault else None).open()
     try:
         main(["--agents", agents.__name__], standalone_mode=False)

@@ -22,8 +22,8 @@ Temporal (`runtime.*`, `webhook.*`). All else is final. Beside these codes there
 
 - `llm.*` codes of an agent's own: a model provider in its module raises `perdure.ModelError("llm.moderated", "no")`, or
   any exception with an attribute `reason_code` of that form. It is final, unless it has a true attribute `transient`;
-- `exception.<Class>`: a class that no table knows, so a bug in perdure or in an agent's module. The worker's log has
-  the traceback, and Temporal runs the activity again, so that a repaired worker goes on with the turn.
+- `exception.<Class>`: an exception class that the table does not list: a bug in perdure or in an agent's module. Read
+  the traceback in the worker's log. Temporal retries the activity, so a fixed worker goes on with the turn.
 """
 
 FAULTS = """\

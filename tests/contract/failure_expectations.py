@@ -11,6 +11,7 @@ Status = int | None
 RETRIED = """
 llm.rate_limited llm.network_error llm.timeout llm.stream_cut llm.empty_response llm.truncated llm.invalid_response
 runtime.store_unavailable runtime.store_mismatch runtime.tool_missing runtime.worker_lost runtime.worker_shutdown
+runtime.queued
 request.too_early request.session_busy webhook.undelivered
 """
 
@@ -23,10 +24,10 @@ tool.delegate_failed
 tool.max_turns_exhausted
 budget.exhausted budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
 budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted
-request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
+request.blocked request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.store_behind runtime.mcp_unavailable
 runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
-runtime.hook_failed runtime.failed_by_hook webhook.gone
+runtime.hook_failed runtime.failed_by_hook webhook.gone session.erased
 """
 
 ASKED_TO_WAIT = ["llm.rate_limited", "llm.network_error", "llm.timeout"]

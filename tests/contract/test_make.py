@@ -15,8 +15,8 @@ CI = ROOT / ".ci/run"
 
 
 def test_every_target_explains_itself() -> None:
-    (phony,) = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, flags=re.MULTILINE)
-    assert set(phony.split()) == set(TARGETS)
+    phony = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, flags=re.MULTILINE)
+    assert set(" ".join(phony).split()) == set(TARGETS)
     assert {"demo", "test", "check", "replay"} <= set(TARGETS)
 
 

@@ -32,6 +32,7 @@ PUBLIC = {
         "ModelError",
         "OAuthConfig",
         "ReasonCode",
+        "Retention",
         "Retry",
         "RetryPolicy",
         "RetryWithFeedback",

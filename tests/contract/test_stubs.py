@@ -21,6 +21,7 @@ from perdure.contracts.names import (
     KNOCK,
     NOTIFY,
     SEARCH_ATTRIBUTE_TYPES,
+    SWEEP,
     Activity,
     Query,
     SearchAttribute,
@@ -29,7 +30,7 @@ from perdure.contracts.names import (
 )
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.worker.app import Parts, build_worker
+from perdure.worker.app import Parts, build_workers
 from perdure.workflows import stubs, visibility
 from perdure.workflows.agent_turn import AgentTurn
 
@@ -49,7 +50,8 @@ async def worker(temporal: temporalio.client.Client) -> Worker:
         search_attributes=True,
     )
     bodies.close()
-    return build_worker(temporal, Settings(), parts)
+    (worker,) = build_workers(temporal, Settings(), parts)
+    return worker
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_a_stub_and_its_activity_agree_in_every_type(offered: dict[str | None, F
 def test_the_worker_runs_the_named_workflows_and_the_turn_has_exactly_the_named_handlers(worker: Worker) -> None:
     workflows = worker.config().get("workflows", [])
     names = [temporalio.workflow._Definition.must_from_class(workflow).name for workflow in workflows]
-    assert names == [AGENT_TURN, NOTIFY, KNOCK]
+    assert names == [AGENT_TURN, NOTIFY, KNOCK, SWEEP]
     definition = temporalio.workflow._Definition.must_from_class(AgentTurn)
     assert definition.name == AGENT_TURN
     assert set(definition.signals) == set(Signal)

@@ -75,6 +75,6 @@ async def test_the_receiver_of_the_page_takes_each_message_once(
 
 
 def test_the_page_names_each_event() -> None:
-    table = PAGE.split("## What is sent")[1].split("## Until")[0]
+    table = PAGE.split("## Messages")[1].split("## The receiver")[0]
     types = re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)
     assert types == [*(f"turn.{event}" for event in sorted(WebhookEvent)), "webhook.test"]

@@ -74,7 +74,7 @@ async def test_a_server_that_falls_silent_is_unavailable_until_it_speaks_again(
                 with pytest.raises(StoreUnavailableError, match="timeout expired"):
                     await store.agents()
             with pytest.raises(StoreUnavailableError, match="timeout expired"):
-                await store.people_waited_for()
+                await store.open_turns()
             between.silent = False
             assert await store.agents() == before
         finally:

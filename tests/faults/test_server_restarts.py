@@ -60,8 +60,9 @@ async def test_the_person_at_the_terminal_is_asked_again_after_a_restart(lasting
             await terminal.shows("  2. blue\r\n> ")
             await kill(lasting)
             terminal.types("1")
-            await terminal.shows("the Temporal server does not answer")
-            already = len(terminal.text)
+            refusal = "the Temporal server does not answer ("  # of what was typed, not of what is followed
+            await terminal.shows(refusal)
+            already = terminal.text.index(refusal)
             await lasting.server.start()
             await eventually(lambda: shown_behind(terminal, already))
             terminal.types("2")

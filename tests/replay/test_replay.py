@@ -17,11 +17,12 @@ from perdure.client.connect import DATA_CONVERTER
 from perdure.worker.sandbox import production_runner, strict_runner
 from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook
+from tests.releases import RELEASES
 from tests.replay.changed import CallsToolsOneByOne, GeneratesByAnotherName, WaitsBeforeItCommits
 from tests.replay.record import HISTORIES
 from tests.replay.scenarios import SCENARIOS
 
-STORED = sorted(HISTORIES.rglob("*.json"))
+STORED = sorted([*HISTORIES.rglob("*.json"), *RELEASES.glob("*/histories/*.json")])
 CURRENT = HISTORIES / version("perdure")
 
 RUNNERS = {"production": production_runner, "strict": strict_runner}

@@ -21,6 +21,7 @@ from perdure import (
     HookContext,
     HookRule,
     HttpServerConfig,
+    Retention,
     RetryPolicy,
     StdioServerConfig,
     Toolset,
@@ -103,6 +104,7 @@ def write_agents() -> None:
         output_schema=Meeting,
         approvals=ApprovalPolicy(rules=[ApprovalRule(tool="write*", decision="ask")], expires=timedelta(days=1)),
         fallback_models=["openai/gpt-5", Fallback(model="anthropic/claude-sonnet-4-5", also_on=["llm.refused"])],
+        retention=Retention(events="30d", artifacts=timedelta(days=30), transcript="1y", keep_latest=True),
     )
     assert_type(agent.clone(name="copy", max_steps=3), Agent)
     Agent(name="lists", model="openai/gpt-5-mini", output_schema=list[int])
@@ -142,6 +144,8 @@ def write_agents() -> None:
         approvals=agent.approvals,
         skills=agent.skills,
         fallback_models=agent.fallback_models,
+        retention=agent.retention,
+        max_running=agent.max_running,
         cache=agent.cache,
         stream=agent.stream,
         stream_thinking=agent.stream_thinking,

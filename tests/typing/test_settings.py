@@ -6,9 +6,10 @@ from typing import get_type_hints
 
 import pytest
 
-from perdure import Agent, Budgets
+from perdure import Agent, Budgets, Retention
 from perdure.agents.settings import AgentChanges, AgentSettings, WordsOfOthers
 from perdure.contracts.budgets import BudgetSettings
+from perdure.contracts.retention import RetentionSettings
 from perdure.contracts.values import SYNONYMS
 
 ACCEPTED = Path(__file__).with_name("accepted.py").read_text(encoding="utf-8")
@@ -32,6 +33,10 @@ def test_an_agent_needs_what_pydantic_needs() -> None:
 
 def test_the_settings_of_budgets_are_their_fields() -> None:
     assert names_in(BudgetSettings) == set(Budgets.model_fields)
+
+
+def test_the_settings_of_retention_are_its_fields() -> None:
+    assert names_in(RetentionSettings) == set(Retention.model_fields)
 
 
 def test_every_setting_of_an_agent_is_given_to_another_one_before_both_checkers() -> None:

@@ -310,7 +310,7 @@ async def test_who_has_a_token_logs_in_and_sees_only_its_tenant(browser: Browser
         async with page_of(browser, door, "/ui/sessions/rivers", "Log in") as page:
             await page.type("Token", "wrong")
             await page.press("Enter")
-            await page.shows("nobody knows the token")
+            await page.shows("unknown token")
             await page.type("Token", tokens["ann"])
             await page.picture("page-login")
             await page.press("Enter")

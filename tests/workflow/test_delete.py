@@ -1,10 +1,10 @@
-"""A session is erased: nothing of it is left to be found, forks keep what they stand on, and the id is free."""
+"""A session is erased: nothing of it is left to be found, forks keep what they stand on, its id answers "erased"."""
 
 import pytest
 from sqlalchemy import Connection, func, select
 
 from perdure import Agent, tool
-from perdure.client import SessionBusyError, UnknownSessionError
+from perdure.client import SessionBusyError, SessionErasedError
 from perdure.store import erase, schema
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House, eventually
@@ -47,8 +47,10 @@ async def rows(house: House, session: str) -> int:
     return await house.store.read("rows", count)
 
 
-async def test_an_erased_session_is_gone_and_its_id_is_free(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In many slices; an erasure that was cut off goes on when it is asked for again."""
+async def test_an_erased_session_is_gone_and_its_id_is_never_given_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In many slices; an erasure that was cut off goes on when it is asked for again. Whoever asks is told."""
     monkeypatch.setattr(erase, "SLICE", 3)
     async with ScriptedProvider(LOOKS) as provider, house.worker(LOOKER):
         house.use(provider)
@@ -56,14 +58,21 @@ async def test_an_erased_session_is_gone_and_its_id_is_free(house: House, monkey
         await (await house.client.send(house.session, "more")).result()
         erasure = await house.store.begin_erasure(house.session)
         assert await house.store.erase_slice(erasure)
-        assert await rows(house, house.session) > 10
+        assert await rows(house, house.session) > 5
         code, lines = await perdure("delete", house.session)
-        assert (code, lines[0]["kept_steps"]) == (0, 0)
+        assert (code, lines[0]["kept_steps"], lines[0]["tombstone"]["session"]) == (0, 0, house.session)
         assert await rows(house, house.session) == 0
-        with pytest.raises(UnknownSessionError):
-            await house.client.delete(house.session)
-        turn = await house.client.start("tester", "anew", session=house.session)
-        assert ((await turn.result()).turn, (await turn.result()).output) == (1, "one")
+        erased = f"{house.session!r} was erased on request .*tombstone {lines[0]['tombstone']['id']}.*not given again"
+        for asked in (
+            house.client.delete(house.session),
+            house.client.start("tester", "anew", session=house.session),
+            house.client.transcript(house.session),
+        ):
+            with pytest.raises(SessionErasedError, match=erased):
+                await asked
+        refused = await house.run()  # by its id, past the client
+        assert (refused["reason_code"], refused["turn"]) == ("session.erased", None)
+        assert await rows(house, house.session) == 0
 
 
 async def test_a_session_whose_turn_runs_is_not_erased(house: House) -> None:
@@ -85,7 +94,7 @@ async def test_a_session_whose_turn_runs_is_not_erased(house: House) -> None:
 
 
 async def test_a_fork_keeps_the_steps_it_stands_on_and_no_other(house: House) -> None:
-    """They bear a name that no session has; a new session of the old id has nothing of them."""
+    """They bear a name that no session has."""
     fork = f"{house.session}-fork"
     async with ScriptedProvider(LOOKS) as provider, house.worker(LOOKER):
         house.use(provider)
@@ -99,8 +108,6 @@ async def test_a_fork_keeps_the_steps_it_stands_on_and_no_other(house: House) ->
         assert await house.client.transcript(fork) == conversation
         assert len((await house.client.trajectory(fork)).steps) >= 4
         assert (await (await house.client.send(fork, "on")).result()).output == "three"
-        await (await house.client.start("tester", "anew", session=house.session)).result()
-        assert {step.turn for step in await house.store.steps(house.session)} == {1}
         await house.client.delete(fork)
         assert await rows(house, fork) == 0
 

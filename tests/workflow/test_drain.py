@@ -1,10 +1,13 @@
 """Workers that are told to stop finish what is short, and hand over what is not."""
 
+import signal
 from pathlib import Path
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
-from perdure.testing import Script, ScriptedProvider, faults, say
+from perdure.contracts.names import AGENT_TURN
+from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.killing import PAY, has_lines, lines_of, read, read_by_the_model, result_of, worker
 
@@ -60,3 +63,32 @@ async def test_a_tool_longer_than_the_grace_is_left_behind_and_not_run_again(hou
     assert len(read(lines)) == 1
     (told,) = read_by_the_model(provider)
     assert "tool.effect_unknown" in told
+
+
+def pay_and_say(request: ChatRequest) -> Reply:
+    return say("done") if request.index else call(("pay", {})).after(faults.delay(0.5))
+
+
+async def test_steps_go_on_elsewhere_while_a_worker_still_drains(house: House, lines: Path) -> None:
+    """S-17: only the calls in hand keep it; no turn waits for its end, nor for the end of its sticky queue."""
+    async with ScriptedProvider(pay_and_say) as provider:
+        house.use(provider)
+        first = await worker(house, HOLD="1", PERDURE_SHUTDOWN_GRACE="100")
+        held = await house.start(prompt="held")
+        await has_lines(lines, 1)
+        moving = await house.temporal.start_workflow(
+            AGENT_TURN,
+            {"agent": "tester", "prompt": "moving"},
+            id=f"{house.session}-moving",
+            task_queue=house.settings.task_queue,
+        )
+        await provider.wait_for_requests(2)  # the first worker asks the model
+        first.process.send_signal(signal.SIGTERM)
+        await worker(house)
+        result = await result_of(moving)
+        assert first.process.poll() is None
+        assert (await held.describe()).status is WorkflowExecutionStatus.RUNNING
+        first.kill()
+        assert (await result_of(held))["stop_reason"] == "finished"
+    assert result["stop_reason"] == "finished"
+    assert len(read(lines)) == 2

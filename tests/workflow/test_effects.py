@@ -9,22 +9,17 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from temporalio.client import WorkflowHandle
 
-from perdure.client import Client
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.values import JsonValue
-from perdure.settings import Settings
-from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, WorkerProcess, eventually
-from tests.postgresql import postgresql_or_skip, url_of
 from tests.workflow.agents_for_effects import CALLS, POINTS, point_of
 from tests.workflow.killing import lines_of, read, result_of
 
@@ -85,28 +80,6 @@ BEGUN = after(runs=1, idempotent=2, unsafe=unknown(LOST + ADVICE), found="by the
 RECORDED = after(runs=1, idempotent=1, unsafe=None, found=None)
 
 TABLE = dict(zip(POINTS, (UNCLAIMED, NOT_BEGUN, BEGUN, BEGUN, BEGUN, RECORDED), strict=True))
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    """The address of a PostgreSQL server."""
-    server = postgresql_or_skip()
-    yield url_of(server)
-    server.cleanup()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def home(house: House, request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    """A house over each kind of store."""
-    if request.param == "sqlite":
-        yield house
-        return
-    house.environment.setenv("PERDURE_STORE_URL", request.getfixturevalue("postgresql"))
-    house.settings = Settings()
-    url = house.settings.store_url
-    async with await Store.open(url, upgrade=True) as store, await Client.connect(house.settings) as client:
-        house.store, house.client = store, client
-        yield house
 
 
 class World:

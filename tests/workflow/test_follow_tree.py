@@ -5,12 +5,14 @@ import json
 import random
 import sys
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from perdure.client import RequestRefusedError
 from perdure.client.tree import TreePlace
+from perdure.contracts.retention import Retention
 from perdure.testing import ScriptedProvider, call, say
 from tests.gateway import Door, gateway
 from tests.house import House
@@ -110,3 +112,55 @@ def test_a_place_is_read_as_it_was_written(text: str) -> None:
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(RequestRefusedError, match="is no place in a tree"):
         TreePlace.parse(text)
+
+
+async def test_who_comes_back_to_a_tree_that_was_swept_is_told_what_is_gone(house: House) -> None:
+    """Of a delegate, of the caller with the delegate's beginning, and of one that was erased; the rest comes."""
+    lead, helper = agent("tester", delegates=["helper"]), agent("helper")
+    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("helped"))
+    async with ScriptedProvider(answers) as provider, gateway(house) as door, house.worker(lead, helper):
+        house.use(provider)
+        await house.run()
+        stream = await whole(door.http, house.session, tree=1)
+        last = len(await house.events())
+        ((below, _),) = [found for found in await children(house) if found[0].session != house.session]
+        place = next(sent.id for sent in stream if "." in sent.id and not sent.id.endswith("-0"))
+        (key, seen), after = place.split(".")[1].split("-"), int(place.split(".")[0])
+
+        await sweep(house, below.session)
+        told, *rest = await whole(door.http, house.session, place, tree=1)
+        gone = {"after_seq": int(seen), "oldest": below.last_seq + 1, "latest": below.last_seq}
+        assert told == Sent("", "resync", {"session": below.session, **gone})
+        assert numbers(rest) == {house.session: list(range(after + 1, last + 1))}
+        assert [sent.event for sent in rest].count("end") == 1
+        printed = await by_command(house.session)
+        assert numbers(printed) == {house.session: list(range(1, last + 1))}
+
+        await sweep(house, house.session)
+        notices = (await whole(door.http, house.session, place, tree=1))[:-1]
+        of_caller = {"session": house.session, "after_seq": after, "oldest": last + 1, "latest": last}
+        assert notices == [
+            Sent("", "resync", {**of_caller, "oldest": after + 1, "lost": [key]}),
+            Sent("", "resync", of_caller),
+        ]
+
+
+async def test_a_delegate_of_the_place_that_was_erased_is_told(house: House) -> None:
+    lead, helper = agent("tester", delegates=["helper"]), agent("helper")
+    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("helped"))
+    async with ScriptedProvider(answers) as provider, gateway(house) as door, house.worker(lead, helper):
+        house.use(provider)
+        await house.run()
+        stream = await whole(door.http, house.session, tree=1)
+        place = next(sent.id for sent in stream if "." in sent.id and not sent.id.endswith("-0"))
+        ((below, _),) = [found for found in await children(house) if found[0].session != house.session]
+        await house.store.erase_session(below.session)
+        told, *rest = await whole(door.http, house.session, place, tree=1)
+        assert (told.event, told.data["lost"]) == ("resync", [place.split(".")[1].split("-")[0]])
+        assert [sent.event for sent in rest][-2:] == ["agent_end", "end"]
+
+
+async def sweep(house: House, session: str) -> None:
+    """Have the retention of its agent delete the events of a session."""
+    later = datetime.now(UTC) + timedelta(days=2)
+    assert (await house.store.trim_session(session, Retention(events="1d"), later)).events

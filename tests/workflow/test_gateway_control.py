@@ -45,7 +45,13 @@ async def test_a_message_interrupts_and_a_session_is_paused_goes_on_and_is_erase
 
         await eventually(closed)
         assert (await http.delete(at)).status_code == 204
-        assert (await http.get(at)).status_code == (await http.delete(at)).status_code == 404
+        for answer in (
+            await http.get(at),
+            await http.delete(at),
+            await http.post("/v1/sessions", json={"agent": "tester", "prompt": "anew", "session": house.session}),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (410, "session.erased")
+            assert "was erased on request by local" in answer.json()["detail"]
 
 
 async def test_many_are_cancelled_within_a_tenant_by_an_admin_alone(house: House) -> None:

@@ -82,8 +82,8 @@ async def test_a_reader_with_deltas_asks_for_streams_and_one_without_does_not(ho
                 async with stream as reading:
                     await anext(reading)
                     if deltas:
-                        pieces = door.app.state.gateway.hub.pieces
-                        assert list(pieces._leases) == [house.session]
+                        feeds = door.app.state.gateway.hub.deltas
+                        assert list(feeds._leases) == [house.session]
                         await eventually(lambda: _is_watched(house))
                     await house.client.send(house.session, "and again")
                     async for _ in reading:
@@ -93,7 +93,7 @@ async def test_a_reader_with_deltas_asks_for_streams_and_one_without_does_not(ho
 
 
 async def _is_left(door: Door) -> bool:
-    return not door.app.state.gateway.hub.pieces._leases
+    return not door.app.state.gateway.hub.deltas._leases
 
 
 async def _is_watched(house: House) -> bool:

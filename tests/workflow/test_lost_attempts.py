@@ -17,7 +17,7 @@ from perdure.store import Store
 from perdure.testing import Script, ScriptedProvider, faults, say
 from perdure.testing.script import ChatRequest, Reply
 from perdure.workflows import options
-from tests.house import House
+from tests.house import House, eventually
 from tests.workflow.test_compaction import Reader, reader, summaries
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -67,6 +67,29 @@ async def test_a_call_that_is_lost_less_often_goes_on(house: House) -> None:
         result = await house.run()
         assert provider.request_count == 10
     assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_call_that_is_lost_while_it_waits_for_its_turn_is_not_what_ends_workers(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-80: it has not begun; one loss of a call that has would end the turn here."""
+    monkeypatch.setattr(heartbeat, "MOST_LOST", 1)
+
+    def model(request: ChatRequest) -> Reply:
+        closed = faults.status(429, headers={"retry-after": "9"})
+        return say("fine").after(closed) if "first" in str(request.messages) else say("fine")
+
+    async with ScriptedProvider(model) as provider, house.worker(agent(), runner=UnsandboxedWorkflowRunner()):
+        house.use(provider)
+        first = await house.client.start("tester", "first")
+        await eventually(lambda: house.client.waits_for(first.session))
+        result = await house.run()
+        assert (await first.result()).stop_reason == "finished"
+    assert (result["stop_reason"], result["output"]) == ("finished", "fine")
+    lost = await house.temporal.get_workflow_handle(house.session).fetch_history()
+    attempts = [event.activity_task_started_event_attributes.attempt for event in lost.events]
+    assert max(attempts) > 2
 
 
 @pytest.mark.usefixtures("silent")

@@ -1,6 +1,7 @@
 """What a worker counts is what the store holds: every paid call, and the outcome of every tool call, once."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Agent, ApprovalPolicy, ApprovalRule, Compaction, RetryPolicy, Tool, ToolContext, tool
+from perdure.contracts.events import NewEvent
+from perdure.contracts.values import replace
+from perdure.store import LedgerCall, StepRecord, StoreUnavailableError
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import House
@@ -35,31 +39,98 @@ def samples(house: House, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-PAID: dict[str, tuple[Answers, dict[str, Any]]] = {
-    "a plain answer": (Script(replies=(DONE,)), {}),
-    "cut answers before a whole one": (Script(replies=(DONE.after(CUT, CUT),)), {}),
-    "cut answers and no whole one": (Script(replies=(DONE.after(CUT, CUT, CUT),)), {}),
+PAID: dict[str, tuple[Answers, dict[str, Any], set[str]]] = {
+    "a plain answer": (Script(replies=(DONE,)), {}, {"generation"}),
+    "cut answers before a whole one": (Script(replies=(DONE.after(CUT, CUT),)), {}, {"generation", "failed"}),
+    "cut answers and no whole one": (Script(replies=(DONE.after(CUT, CUT, CUT),)), {}, {"failed"}),
     "a cut answer of which the model is told": (
         Script(replies=(DONE.after(CUT),)),
         {"retry": QUICK.model_copy(update={"on_retry": "tell_model"})},
+        {"generation", "failed"},
     ),
-    "summaries, one of them cut": (Reader(6, CUT), {"tools": [look], "compaction": Compaction(window=WINDOW)}),
+    "summaries, one of them cut": (
+        Reader(12, CUT),
+        {"tools": [look], "compaction": Compaction(window=WINDOW)},
+        {"generation", "compaction", "failed"},
+    ),
+    "an answer without a price": (Script(replies=(DONE,)), {"model": "openai/scripted"}, {"generation"}),
 }
+
+
+def purposes(house: House, name: str, *wanted: str) -> dict[str, float]:
+    """A counter by purpose; of the tokens, those of a kind."""
+    found: dict[str, float] = {}
+    for labels, value in samples(house, name).items():
+        if set(wanted) <= set(labels):
+            purpose = next(label for label in labels if label in {"generation", "compaction", "failed", "lost"})
+            found[purpose] = found.get(purpose, 0) + value
+    return found
 
 
 @pytest.mark.parametrize("name", PAID)
 async def test_tokens_and_dollars_are_those_of_every_call_that_was_paid(house: House, name: str) -> None:
     """The counters agree with the turn's own sums, also where an answer was of no use."""
-    answers, settings = PAID[name]
+    answers, settings, wanted = PAID[name]
     tester = Agent(**{"name": "tester", "model": MODEL, "retry": QUICK, **settings})
     async with ScriptedProvider(answers, window=WINDOW) as provider, house.worker(tester):
         house.use(provider)
         result = await house.run()
-    usage = result["usage"]
-    tokens = samples(house, "perdure_tokens_total")
-    assert tokens[MODEL, "input"] == usage["input_tokens"] > 0
-    assert tokens[MODEL, "output"] == usage["output_tokens"] > 0
-    assert samples(house, "perdure_cost_usd_total")[MODEL,] == pytest.approx(float(Decimal(result["cost_usd"])))
+    assert_counted(house, result)
+    assert set(purposes(house, "perdure_tokens_total", "input")) == wanted
+    unpriced = samples(house, "perdure_unpriced_calls_total").values()
+    assert sum(unpriced) == result["unpriced_calls"] == (settings.get("model") is not None)
+
+
+def assert_counted(house: House, result: dict[str, Any]) -> None:
+    """What was paid for is what the turn's result says, beside answers that no turn has."""
+    for kind in ("input", "output", "cached"):
+        counted = purposes(house, "perdure_tokens_total", kind)
+        counted.pop("lost", None)
+        assert sum(counted.values()) == result["usage"][f"{kind}_tokens"]
+    assert result["usage"]["input_tokens"] > 0
+    dollars = purposes(house, "perdure_cost_usd_total")
+    dollars.pop("lost", None)
+    assert sum(dollars.values()) == pytest.approx(float(Decimal(result["cost_usd"])))
+
+
+async def test_an_answer_that_comes_second_is_paid_and_is_in_no_turn(house: House) -> None:
+    """A worker that was taken for dead answers after the one that took over: its answer is counted as lost."""
+    finish = house.store.finish_generation
+
+    async def overtaken(step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]) -> StepRecord:
+        await finish(replace(step, finish_reason="stop"), calls, events)  # an equal one of another attempt
+        return await finish(step, calls, events)
+
+    house.environment.setattr(house.store, "finish_generation", overtaken)
+    tester = Agent(name="tester", model=MODEL)
+    async with ScriptedProvider(Script(replies=(DONE,))) as provider, house.worker(tester):
+        house.use(provider)
+        result = await house.run()
+    assert_counted(house, result)
+    dollars = purposes(house, "perdure_cost_usd_total")
+    assert dollars["lost"] == dollars["generation"] == pytest.approx(float(Decimal(result["cost_usd"])))
+
+
+async def test_an_answer_whose_commit_was_cut_off_is_counted_at_most_once(house: House) -> None:
+    """The store has it, and the write that is made again finds it there: nobody else's answer was first."""
+    finish, cut = house.store.finish_generation, [True]
+
+    async def cutting(step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]) -> StepRecord:
+        stored = await finish(step, calls, events)
+        if cut:
+            cut.pop()
+            msg = "the connection was lost at the commit"
+            raise StoreUnavailableError(msg)
+        return stored
+
+    house.environment.setattr(house.store, "finish_generation", cutting)
+    house.environment.setattr("perdure.activities.store_access.PAUSE", timedelta(0))
+    tester = Agent(name="tester", model=MODEL)
+    async with ScriptedProvider(Script(replies=(DONE,))) as provider, house.worker(tester):
+        house.use(provider)
+        result = await house.run()
+    assert set(purposes(house, "perdure_cost_usd_total")) == {"generation"}
+    assert_counted(house, result)
 
 
 @tool

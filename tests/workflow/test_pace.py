@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from temporalio.client import WorkflowHandle
 from perdure import Agent, RetryPolicy
 from perdure.activities import model_attempt, pace
 from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.waits import Cause
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import House, eventually
-from tests.workflow.killing import lines_of, result_of, worker
+from tests.workflow.killing import AGENTS, lines_of, result_of, worker
 
 BRIEF = RetryPolicy(
     max_retries=1, base=timedelta(milliseconds=10), jitter=timedelta(0), max_time=timedelta(milliseconds=200)
@@ -154,8 +156,15 @@ async def test_a_cancel_at_the_gate_ends_the_turn_at_once(house: House) -> None:
     assert (result["stop_reason"], result["error"]) == ("cancelled", "Operation aborted: enough")
 
 
+async def open_soon(house: House) -> None:
+    """Have the store say of each closed key that it opens in three seconds, as if the provider had asked for less."""
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    for refusal in await house.store.read_refusals("nobody"):
+        await house.store.note_refusal(replace(refusal, closed_until=soon))
+
+
 async def test_a_worker_that_stops_hands_its_waiting_calls_over_at_once(house: House) -> None:
-    """S-17: it does not wait for its grace; the next worker, which knows of no limit, makes the call as a first try."""
+    """S-17: it does not wait for its grace; the next worker reads when the key opens, and makes a first try then."""
     lines_of(house)
     async with ScriptedProvider(Limited(100.0)) as provider:
         house.use(provider)
@@ -164,8 +173,12 @@ async def test_a_worker_that_stops_hands_its_waiting_calls_over_at_once(house: H
         await house.wait_for_event("generation_retry")
         second = await another(house)
         await at_the_gate(second)
-        await worker(house)
         assert await stopping.stop() == 0
+        (left,) = (await second.describe()).raw_description.pending_activities
+        assert left.last_failure.application_failure_info.type == "runtime.worker_shutdown"
+        assert provider.request_count == 1
+        await open_soon(house)
+        await worker(house)
         assert (await result_of(second))["stop_reason"] == "finished"
     log = await house.store.events(f"{house.session}-2", after=0, limit=500)
     assert "generation_retry" not in [line.event.type for line in log]
@@ -179,3 +192,36 @@ async def test_other_keys_are_not_held(house: House) -> None:
         await house.start()
         await house.wait_for_event("generation_retry")
         assert (await result_of(await another(house, "other")))["stop_reason"] == "finished"
+
+
+async def test_what_one_worker_is_told_holds_the_calls_of_another_back_and_uses_up_nothing(house: House) -> None:
+    """Two processes with task queues of their own, so that each job has its worker; the key is the same."""
+    async with ScriptedProvider(Limited(60)) as provider:
+        house.use(provider)
+        told = house.spawn_worker(AGENTS, PERDURE_TASK_QUEUE=f"{house.settings.task_queue}-other")
+        await told.polling()
+        refused = await house.temporal.start_workflow(
+            AGENT_TURN,
+            {"agent": "tester", "prompt": "go"},
+            id=f"{house.session}-other",
+            task_queue=f"{house.settings.task_queue}-other",
+        )
+
+        async def noted() -> Any:
+            return await house.store.read_refusals("nobody")
+
+        (refusal,) = await eventually(noted)
+        assert refusal.closed_until > refusal.at
+        async with house.worker(agent(retry=BRIEF)):
+            handle = await house.start()
+            assert "the next in" in await at_the_gate(handle)
+            wait = await house.client.waits_for(house.session)
+            assert wait is not None
+            assert wait.cause is Cause.PACE
+            assert len(provider.requests) == 1
+            await handle.signal("cancel", {"reason": "enough"})
+            assert (await result_of(handle))["stop_reason"] == "cancelled"
+            assert await house.events("generation_retry") == []
+        assert len(provider.requests) == 1
+        await refused.signal("cancel", {"reason": "enough"})
+        await result_of(refused)

@@ -1,15 +1,14 @@
 """Questions and approvals, as a person and the model see them; with plain Temporal and without our client."""
 
+import json
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy import update as update_table
+from sqlalchemy import create_engine, text
 
 from perdure import ApprovalPolicy, ApprovalRule
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.values import JsonValue
-from perdure.store.schema import tool_calls
 from perdure.testing import Script, ScriptedProvider, call
 from perdure.testing.in_memory import Said, answer, approve, deny
 from tests.house import House
@@ -237,8 +236,9 @@ async def test_an_approval_is_void_when_the_arguments_have_changed_since(house: 
         (request,) = await waiting(house)
         engine = create_engine(house.settings.store_url)
         with engine.begin() as connection:
-            changed = update_table(tool_calls).where(tool_calls.c.call_id == request["request_id"])
-            assert connection.execute(changed.values(arguments='{"amount": 7000}')).rowcount == 1
+            changed = text("UPDATE tool_calls SET arguments = :arguments WHERE call_id = :call_id")
+            values = {"arguments": json.dumps('{"amount": 7000}'), "call_id": request["request_id"]}
+            assert connection.execute(changed, values).rowcount == 1
         engine.dispose()
         await update(house, "approve", request=request["request_id"], by="ann", digest=request["digest"])
         result = await handle.result()

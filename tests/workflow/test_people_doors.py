@@ -74,7 +74,10 @@ async def test_a_reply_that_cannot_be_taken_is_a_mistake_in_one_line(house: Hous
         assert (code, errors.count("\n")) == (2, 1)
         assert "the answer has to be one of: red, blue" in errors
         code, _, errors = await perdure("approve", "nowhere", request["request_id"])
-        assert (code, errors) == (2, "perdure: there is no session 'nowhere'; 'perdure list' names those there are\n")
+        assert (code, errors) == (
+            2,
+            "perdure: there is no session 'nowhere'; 'perdure list' names the sessions there are\n",
+        )
         await handle.signal("cancel", {})
         await handle.result()
 

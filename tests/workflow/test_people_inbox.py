@@ -27,7 +27,7 @@ async def test_the_only_request_needs_no_id_and_several_are_listed(house: House)
         assert "waits for 2 replies; add the id of the one you mean" in errors
         assert (await perdure("deny", house.session))[0] == 2
         code, _, errors = await perdure("answer", house.session, question["request_id"])
-        assert (code, "the VALUE is missing" in errors) == (2, True)
+        assert (code, "add the VALUE behind it" in errors) == (2, True)
         code, output, errors = await perdure("answer", house.session, "red", "--by", "ann")
         assert (code, errors) == (0, "")
         assert f"{question['request_id']} answered by ann · Which colour? (red / blue)" in output

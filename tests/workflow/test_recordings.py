@@ -86,7 +86,8 @@ async def test_a_replay_is_neither_paid_nor_counted(house: House) -> None:
     await recorded(house, TOLD, agent(*Tools().all()))
     async with replaying(house, agent(*Tools().all())) as again:
         await again.run()
-    tokens = {"model": "openai/scripted", "kind": "input"}
+    labels = {"model": "openai/scripted", "kind": "input", "purpose": "generation"}
+    tokens = {**labels, "agent": "tester", "tenant": ""}
     assert house.registry.get_sample_value("perdure_tokens_total", tokens)
     assert again.registry.get_sample_value("perdure_tokens_total", tokens) is None
     assert again.registry.get_sample_value("perdure_tool_calls_total", {"tool": "look", "outcome": "ok"}) is None

@@ -150,7 +150,7 @@ async def test_a_schedule_is_changed_paused_and_listed_by_its_tenant_alone(house
         ({"cron": "CRON_TZ=UTC 0 7 * * *"}, "the zone as timezone"),
         ({"timezone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'; write one"),
         ({"at": "2001-01-01T00:00"}, "cron for again and again, or at for once"),
-        ({"cron": None, "at": "2001-01-01T00:00"}, "is over; write a moment"),
+        ({"cron": None, "at": "2001-01-01T00:00"}, "is in the past; write a time"),
         ({"cron": None}, "say when"),
         ({"session": "s"}, "say for whom"),
         ({"agent": None}, "say for whom"),

@@ -89,7 +89,7 @@ async def test_a_turn_that_no_worker_takes_names_the_queue(house: House) -> None
     assert wait.text == f"no worker polls the task queue {house.settings.task_queue!r}"
     assert wait.since is not None
     assert wait.is_stuck
-    with pytest.raises(SessionIdleError, match=r"not held by any worker: it waits since .* s: no worker polls"):
+    with pytest.raises(SessionIdleError, match=r"not held by any worker: it has waited .* s: no worker polls"):
         await house.client.status(house.session)
     assert await house.client.waits([house.session, "nobody"]) == {house.session: wait}
 
@@ -205,12 +205,12 @@ async def test_a_turn_that_is_not_in_the_store_yet_is_shown_and_diagnosed(house:
     await house.start()
     wait = await standing(house, Cause.WORKER)
     assert wait.text in (shown := await told("show", house.session))
-    assert f"{house.session} · not opened yet · waits since" in shown
+    assert f"{house.session} · not opened yet · has waited" in shown
     diagnosis = await told("doctor")
-    assert f"✗ turns: {house.session} waits since" in diagnosis
+    assert f"✗ turns: {house.session} has waited" in diagnosis
     assert wait.text in diagnosis
     for flags in ((), ("--stuck",)):
-        assert f"{house.session}: not opened yet, waits since" in await told("list", *flags)
+        assert f"{house.session}: not opened yet, has waited" in await told("list", *flags)
     line = json.loads(await told("list", "--json"))
     assert (line["session"], line["turn"], line["waits_for"]["cause"]) == (house.session, None, "worker")
     assert "not opened yet" not in await told("list", "--agent", "tester")
@@ -228,13 +228,13 @@ async def test_the_verbs_say_what_a_person_is_asked_also_without_a_worker(
         refused = f"{house.session}-refused"
         await house.temporal.execute_workflow(AGENT_TURN, unknown, id=refused, task_queue=queue)
         wait = await standing(house, Cause.PERSON)
-        assert "· turns: waiting as they may: person 1" in await told("doctor")
+        assert "· turns: waiting: person 1" in await told("doctor")
         assert f"no turn of session {refused!r} was opened: " in await told("show", refused)
     reply = f"perdure approve {house.session} {request['request_id']}"
     for session in (wait, json.loads(await told("list", "--json"))["waits_for"]):
         advice = session.advice if isinstance(session, TurnWait) else session["advice"]
         assert advice.startswith(reply)
-    assert f"waits since 0 s: {wait.text}; {reply}" in re.sub(r"since \d+ s", "since 0 s", await told("list"))
+    assert f"has waited 0 s: {wait.text}; {reply}" in re.sub(r"waited \d+ s", "waited 0 s", await told("list"))
     assert reply in await told("show", house.session)
     monkeypatch.setattr("perdure.cli.live.LOOK", timedelta(milliseconds=200))
     notes: list[str] = []

@@ -9,6 +9,8 @@ from fastapi import APIRouter
 
 from perdure.gateway.routes import (
     agents,
+    blocks,
+    codec,
     contents,
     control,
     events,
@@ -29,11 +31,15 @@ ROUTERS: tuple[APIRouter, ...] = (
     people.router,
     contents.router,
     control.router,
+    blocks.router,
     schedules.router,
     webhooks.router,
     ui.who_router,
 )
 """What needs a token, below ``/v1``."""
+
+CODEC_ROUTER: APIRouter = codec.router
+"""What needs a token with the scope ``decrypt``, below ``/codec``; Temporal's tools ask it, and no client of ours."""
 
 OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router, ui.router)
 """What needs none."""

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["control"])
 class PauseBody(Body):
     """Why a session is paused."""
 
-    reason: Label = Field(default="", description="Who looks at the session reads it")
+    reason: Label = Field(default="", description="Why; shown to everyone who looks at the session")
 
 
 class PauseView(BaseModel):
@@ -26,14 +26,14 @@ class PauseView(BaseModel):
 
     session: str
     paused: bool
-    changed: bool = Field(description="False if it was so before")
+    changed: bool = Field(description="False if the session was so before")
 
 
 @router.post("/sessions/{session}/pause", operation_id="pause_session")
 async def pause_session(
     caller: Runner, session: OwnSession, gateway: GatewayOf, body: PauseBody | None = None
 ) -> PauseView:
-    """Have a session and its delegates stand still: what runs finishes, and nothing begins until it is unpaused."""
+    """Pause a session and its delegates: running calls finish, and no new one begins until it is unpaused."""
     reason = body.reason if body is not None else ""
     changed = await gateway.client.pause(session, reason, by=caller.name)
     return PauseView(session=session, paused=True, changed=changed)
@@ -41,27 +41,27 @@ async def pause_session(
 
 @router.post("/sessions/{session}/unpause", operation_id="unpause_session")
 async def unpause_session(caller: Runner, session: OwnSession, gateway: GatewayOf) -> PauseView:
-    """Have a paused session and its delegates go on."""
+    """Let a paused session and its delegates go on."""
     changed = await gateway.client.unpause(session, by=caller.name)
     return PauseView(session=session, paused=False, changed=changed)
 
 
 @router.delete("/sessions/{session}", status_code=HTTP_204_NO_CONTENT, operation_id="delete_session")
-async def delete_session(_: Admin, session: OwnSession, gateway: GatewayOf, *, histories: bool = False) -> None:
-    """Erase an idle session and its delegates' from the store; ``histories``: also what Temporal has of them."""
-    await gateway.client.delete(session, histories=histories)
+async def delete_session(caller: Admin, session: OwnSession, gateway: GatewayOf, *, histories: bool = False) -> None:
+    """Erase an idle session and its delegates' from the store; with ``histories`` also their histories in Temporal."""
+    await gateway.client.delete(session, histories=histories, by=caller.name)
 
 
 class CancelAllBody(Body):
-    """Which running turns of the tenant are to stop; filters add up, and none means all."""
+    """Which running turns of the tenant to cancel; a turn must match all given filters, and none matches all."""
 
-    reason: str = Field(default="", max_length=1000, description="Kept with each turn")
-    dry_run: bool = Field(default=True, description="Whether nothing is cancelled, and the answer says what would be")
-    drop_queue: bool = Field(default=True, description="Whether messages that wait are dropped too")
-    agent: Label | None = Field(default=None, description="Of the running turn")
-    state: RunState | None = None
-    since: AwareDatetime | None = Field(default=None, description="Whose turn began since then, with a time zone")
-    caller: SessionName | None = Field(default=None, description="Only its delegates")
+    reason: str = Field(default="", max_length=1000, description="Why; kept in each turn's result")
+    dry_run: bool = Field(default=True, description="Cancel nothing, and return what would be cancelled")
+    drop_queue: bool = Field(default=True, description="Cancel the queued messages of the sessions too")
+    agent: Label | None = Field(default=None, description="Only turns of this agent")
+    state: RunState | None = Field(default=None, description="Only sessions in this state")
+    since: AwareDatetime | None = Field(default=None, description="Only turns that began since, with a UTC offset")
+    caller: SessionName | None = Field(default=None, description="Only the delegates of this session")
 
 
 class CancelledPage(BaseModel):
@@ -72,7 +72,7 @@ class CancelledPage(BaseModel):
 
 @router.post("/cancel", operation_id="cancel_sessions")
 async def cancel_sessions(who: Admin, body: CancelAllBody, gateway: GatewayOf) -> CancelledPage:
-    """Stop the running turns that a filter means, at most 5,000; what begins meanwhile is left alone."""
+    """Cancel the running turns that match the filters, at most 5,000; turns that begin meanwhile go on."""
     since: datetime | None = body.since
     wanted: OpenFilter = {
         "tenant": who.tenant,

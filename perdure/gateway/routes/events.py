@@ -18,8 +18,8 @@ from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope, event_type, is_called
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader
-from perdure.gateway.hub import GapPolicy, Hub, News
-from perdure.gateway.pieces import Pieces
+from perdure.gateway.deltas import DeltaFeeds
+from perdure.gateway.hub import Gap, GapPolicy, Hub, News
 from perdure.gateway.problems import ProblemCode, problem_of
 from perdure.gateway.sse import DROPPED, END, PING, PING_EVERY, RESYNC, Chunks, EventStream, Frame, encode_notice
 
@@ -67,19 +67,20 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
         return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
-        pieces = gateway.hub.pieces
-        feed = await stack.enter_async_context(pieces.follow(session)) if deltas else None
+        feeds = gateway.hub.deltas
+        feed = await stack.enter_async_context(feeds.follow(session)) if deltas else None
         until = last if place.after < last else 0
         if tree:
             whole = Tree(await gateway.client.store(), partial(_read_frames, gateway.hub), _envelope_of)
             await whole.begin(session, place)
             note = partial(_note_marked, session)
             merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note, until)
-            chunks = _encode_tree(merged, names, pieces)
+            lost = _encode_lost(session, place.after, last, whole.lost) if whole.lost else b""
+            chunks = _encode_tree(merged, names, feeds, lost)
         else:
             news = gateway.hub.follow(session, place.after, gap_policy)
             following = news if feed is None else merge_deltas(news, feed, _note_news, until)
-            chunks = _encode(following, names, pieces)
+            chunks = _encode(following, names, feeds)
         return EventStream(
             _end(chunks, session, place), place=str(place), stopping=gateway.stopping, closing=stack.pop_all()
         )
@@ -130,18 +131,20 @@ def _note_news(reader: DeltaReader, news: News) -> None:
 
 
 def _note_marked(session: str, reader: DeltaReader, item: tuple["_Marked", TreePlace]) -> None:
-    """Pieces are of the session itself, and so are the events that they stand between."""
+    """Note an event of the session itself: its deltas stand between its own events, not between those of delegates."""
     if item[0].frame is not None and item[0].frame.envelope.session == session:
         reader.note(item[0].frame.envelope)
 
 
-async def _encode(following: AsyncGenerator[News | DeltaBatch, None], types: Sequence[str], pieces: Pieces) -> Chunks:
+async def _encode(
+    following: AsyncGenerator[News | DeltaBatch, None], types: Sequence[str], feeds: DeltaFeeds
+) -> Chunks:
     sent = time.monotonic()
     place = ""
     async with aclosing(following):
         async for news in following:
             if isinstance(news, DeltaBatch):
-                yield pieces.encode(news), place
+                yield feeds.encode(news), place
                 sent = time.monotonic()
                 continue
             parts = [
@@ -150,12 +153,7 @@ async def _encode(following: AsyncGenerator[News | DeltaBatch, None], types: Seq
                 if _is_wanted(frame, types)
             ]
             if news.gap is not None:
-                gap: dict[str, JsonValue] = {
-                    "after_seq": news.gap.after,
-                    "oldest": news.gap.oldest,
-                    "latest": news.gap.latest,
-                }
-                parts.append(encode_notice(RESYNC, gap))
+                parts.append(_encode_gap(news.gap))
             if news.frames:
                 place = str(news.frames[-1].seq)
             if parts or time.monotonic() - sent >= PING_EVERY.total_seconds():
@@ -163,11 +161,24 @@ async def _encode(following: AsyncGenerator[News | DeltaBatch, None], types: Seq
                 sent = time.monotonic()
 
 
+def _encode_gap(gap: Gap, session: str = "") -> bytes:
+    """A notice that events are left out; in a tree it names their session."""
+    told: dict[str, JsonValue] = {"after_seq": gap.after, "oldest": gap.oldest, "latest": gap.latest}
+    return encode_notice(RESYNC, {"session": session, **told} if session else told)
+
+
+def _encode_lost(session: str, after: int, last: int, lost: Sequence[str]) -> bytes:
+    """A notice that nothing more comes of delegates that the reader's place names."""
+    told: dict[str, JsonValue] = {"after_seq": after, "oldest": after + 1, "latest": last, "lost": list(lost)}
+    return encode_notice(RESYNC, {"session": session, **told})
+
+
 class _Marked(NamedTuple):
-    """A frame, and whether it is replayed; no frame when nothing has come for a while."""
+    """A frame, and whether it is replayed; no frame when nothing has come for a while, or behind a notice of a gap."""
 
     frame: Frame | None
     replayed: bool = False
+    notice: bytes = b""
 
 
 async def _read_frames(hub: Hub, session: str, after: int) -> AsyncGenerator[_Marked, None]:
@@ -176,7 +187,9 @@ async def _read_frames(hub: Hub, session: str, after: int) -> AsyncGenerator[_Ma
         async for news in following:
             for frame in news.frames:
                 yield _Marked(frame, frame.seq <= news.known)
-            if not news.frames:
+            if news.gap is not None:
+                yield _Marked(None, notice=_encode_gap(news.gap, session))
+            elif not news.frames:
                 yield _Marked(None)
 
 
@@ -187,19 +200,22 @@ def _envelope_of(marked: _Marked) -> Envelope | None:
 async def _encode_tree(
     merged: AsyncGenerator[tuple[_Marked, TreePlace] | DeltaBatch, None],
     types: Sequence[str],
-    pieces: Pieces,
+    feeds: DeltaFeeds,
+    lost: bytes,
 ) -> Chunks:
     sent = time.monotonic()
     async with aclosing(merged):
         last = ""
+        if lost:
+            yield lost, last
         async for item in merged:
             if isinstance(item, DeltaBatch):
-                yield pieces.encode(item), last
+                yield feeds.encode(item), last
                 sent = time.monotonic()
                 continue
             marked, place = item
             last = str(place)
-            part = b""
+            part = marked.notice
             if marked.frame is not None and _is_wanted(marked.frame, types):
                 part = marked.frame.encode(str(place), replayed=marked.replayed)
             if part or time.monotonic() - sent >= PING_EVERY.total_seconds():

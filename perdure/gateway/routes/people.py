@@ -21,7 +21,7 @@ class AnswerBody(Body):
     action: Literal["answer", "approve", "deny"]
     value: JsonValue = Field(default=None, description="For answer: text, or JSON of at most 32 KiB")
     reason: str = Field(default="", max_length=1000, description="For deny; the model reads it")
-    digest: str = Field(default="", max_length=100, description="For approve: only the call with this digest")
+    digest: str = Field(default="", max_length=100, description="For approve: refuse a call with another digest")
 
     @model_validator(mode="after")
     def _fits_the_action(self) -> "AnswerBody":

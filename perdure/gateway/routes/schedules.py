@@ -9,6 +9,7 @@ from starlette.status import HTTP_201_CREATED, HTTP_202_ACCEPTED, HTTP_204_NO_CO
 
 from perdure.client.schedules import Schedules
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.queues import TurnPriority
 from perdure.contracts.schedules import SCHEDULE_ID_PATTERN, Schedule, ScheduleRun
 from perdure.contracts.turns import Label, WhenBusy
 from perdure.contracts.values import JsonValue
@@ -21,36 +22,48 @@ ScheduleName = Annotated[str, Path(pattern=SCHEDULE_ID_PATTERN, description="The
 
 
 class ScheduleChanges(Body):
-    """Fields of a schedule; those that are left out stay as they are, and null takes one away."""
+    """Fields of a schedule to change; fields that are left out stay, and null removes one."""
 
-    cron: str | None = Field(default=None, max_length=200, description="Again and again: minute hour day month weekday")
-    at: datetime | None = Field(default=None, description="Once; without an offset, in the time zone")
-    timezone: str = Field(default="UTC", min_length=1, max_length=100, description="A name of the tz database")
-    agent: Label | None = Field(default=None, min_length=1, description="A new session of this agent for each run,")
-    session: SessionName | None = Field(default=None, description="or a message for this session")
-    prompt: str = Field(default="", min_length=1, description="At most 128 KiB")
-    when_busy: WhenBusy = "queue"
-    model: Label | None = Field(default=None, min_length=1, description="Of new sessions")
-    max_steps: int | None = Field(default=None, ge=1, le=1_000_000, description="Of new sessions")
-    budgets: Budgets | None = Field(default=None, description="Of new sessions")
-    context: dict[str, JsonValue] | None = Field(default=None, description="At most 16 KiB; no model reads it")
-    jitter: float = Field(default=0, ge=0, le=86_400, description="Seconds: begin up to so much later")
-    catchup: float | None = Field(
-        default=None, ge=10, le=31_536_000, description="Seconds: make up for what was missed by less than this"
+    cron: str | None = Field(
+        default=None, max_length=200, description="Run repeatedly: minute hour day month weekday, as in 0 7 * * 1-5"
     )
-    note: str = Field(default="", max_length=1000)
+    at: datetime | None = Field(default=None, description="Run once, at this time; without an offset, in timezone")
+    timezone: str = Field(default="UTC", min_length=1, max_length=100, description="Name in the tz database")
+    agent: Label | None = Field(default=None, min_length=1, description="Start a new session of this agent in each run")
+    session: SessionName | None = Field(default=None, description="Send the prompt to this session, instead of agent")
+    prompt: str = Field(default="", min_length=1, description="Message of each run, at most 128 KiB")
+    when_busy: WhenBusy = "queue"
+    model: Label | None = Field(default=None, min_length=1, description="With agent: provider/model of each turn")
+    max_steps: int | None = Field(default=None, ge=1, le=1_000_000, description="With agent: step limit of each turn")
+    budgets: Budgets | None = Field(default=None, description="With agent: budgets of each turn")
+    priority: TurnPriority | None = Field(
+        default=None, description="From 1, the most urgent, to 5, where work waits for workers; null is 3"
+    )
+    context: dict[str, JsonValue] | None = Field(
+        default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
+    )
+    jitter: float = Field(default=0, ge=0, le=86_400, description="Start each run up to this many seconds later")
+    catchup: float | None = Field(
+        default=None,
+        ge=10,
+        le=31_536_000,
+        description="Make up for runs missed by less than this many seconds; null is an hour, or a day with at",
+    )
+    note: str = Field(default="", max_length=1000, description="For people")
 
 
 class ScheduleBody(ScheduleChanges):
     """A schedule: cron or at says when, agent or session for whom."""
 
-    id: str = Field(pattern=SCHEDULE_ID_PATTERN, description="The ids of its sessions begin with it")
-    prompt: str = Field(min_length=1, description="At most 128 KiB")
+    id: str = Field(
+        pattern=SCHEDULE_ID_PATTERN, description="Id of the schedule; the ids of its sessions begin with it"
+    )
+    prompt: str = Field(min_length=1, description="Message of each run, at most 128 KiB")
     paused: bool = False
 
 
 class NoteBody(Body):
-    """Why."""
+    """A note on why a schedule is paused or goes on."""
 
     note: str = Field(default="", max_length=1000)
 
@@ -68,7 +81,7 @@ async def add_schedule(caller: Runner, body: ScheduleBody, gateway: GatewayOf) -
 
 @router.get("/schedules", operation_id="list_schedules")
 async def list_schedules(caller: Reader, gateway: GatewayOf) -> Page[Schedule]:
-    """The tenant's schedules, by their ids; one that was just made may be missing for a moment."""
+    """List the tenant's schedules by id; a schedule that was just made may be missing for a moment."""
     return Page(items=await _own(gateway, caller).list())
 
 
@@ -97,7 +110,7 @@ async def remove_schedule(caller: Runner, schedule: ScheduleName, gateway: Gatew
 async def pause_schedule(
     caller: Runner, schedule: ScheduleName, gateway: GatewayOf, body: NoteBody | None = None
 ) -> Schedule:
-    """Start nothing for now."""
+    """Pause a schedule: it starts no run until it is unpaused."""
     return await _own(gateway, caller).pause(schedule, (body or NoteBody()).note)
 
 
@@ -105,13 +118,13 @@ async def pause_schedule(
 async def unpause_schedule(
     caller: Runner, schedule: ScheduleName, gateway: GatewayOf, body: NoteBody | None = None
 ) -> Schedule:
-    """Go on."""
+    """Let a paused schedule start runs again."""
     return await _own(gateway, caller).unpause(schedule, (body or NoteBody()).note)
 
 
 @router.post("/schedules/{schedule}/trigger", status_code=HTTP_202_ACCEPTED, operation_id="trigger_schedule")
 async def trigger_schedule(caller: Runner, schedule: ScheduleName, gateway: GatewayOf) -> Schedule:
-    """Have it run now, paused or not; its runs then have one more."""
+    """Start a run of a schedule now, even while it is paused."""
     own = _own(gateway, caller)
     await own.trigger(schedule)
     return await own.get(schedule)
@@ -121,5 +134,5 @@ async def trigger_schedule(caller: Runner, schedule: ScheduleName, gateway: Gate
 async def list_schedule_runs(
     caller: Reader, schedule: ScheduleName, gateway: GatewayOf, limit: Annotated[int, Query(ge=1, le=200)] = 50
 ) -> Page[ScheduleRun]:
-    """What it has started, the newest first, as long as Temporal keeps it."""
+    """List the runs of a schedule, the newest first, as long as Temporal keeps them."""
     return Page(items=await _own(gateway, caller).runs(schedule, limit=limit))

@@ -10,7 +10,7 @@ from starlette.status import HTTP_202_ACCEPTED
 
 from perdure.client import ResumeOptions, Turn, TurnOptions
 from perdure.client.executions import Runs
-from perdure.client.read import closures, place_of
+from perdure.client.read import closures, is_listed, place_of
 from perdure.client.requests import session_id
 from perdure.contracts.turns import Label, RunState, StopReason, TurnStatus
 from perdure.contracts.values import replace
@@ -59,6 +59,8 @@ async def start_session(
         request_id=body.request_id,
         new=True,
         named=body.session is not None,
+        agent=body.agent,
+        model=body.model,
     )
     return await start_once(gateway, caller, starting, begin)
 
@@ -98,6 +100,8 @@ async def fork_session(
         request_id=body.request_id,
         new=True,
         named=body.into is not None,
+        model=body.model,
+        source=session,
     )
     return await start_once(gateway, caller, starting, begin)
 
@@ -131,9 +135,35 @@ async def list_sessions(  # noqa: PLR0913  # one for each filter
         "delegates": delegates,
         "text": text,
     }
+    if state is RunState.QUEUED:
+        return await _queued(gateway, wanted, limit)
     rows = await gateway.client.sessions(limit=limit, **wanted)
     items = [SessionView.model_validate(session_fields(session, last)) for session, last in rows]
     return Page(items=items, next=write_cursor(*place_of(rows[-1])) if len(rows) == limit else None)
+
+
+async def _queued(gateway: Gateway, wanted: SessionFilter, limit: int) -> Page[SessionView]:
+    """The sessions whose turns wait for a slot, those that came last first; one has maybe no turn yet."""
+    store, before = await gateway.client.store(), wanted.get("before")
+    turns = [turn for turn in await store.queued_turns(wanted.get("tenant")) if is_listed(turn, wanted)]
+    turns = [turn for turn in turns if before is None or (turn.queued_at, turn.session) < before]
+    shown = turns[:limit]
+    known = (
+        {
+            session.session: (session, last)
+            for session, last in await store.sessions(limit=limit, only=[turn.session for turn in shown])
+        }
+        if shown
+        else {}
+    )
+    items = [
+        SessionView.model_validate(session_fields(*known[turn.session]))
+        if turn.session in known
+        else SessionView(session=turn.session, agent=turn.agent, state=RunState.QUEUED)
+        for turn in shown
+    ]
+    last = shown[-1] if len(turns) > limit else None
+    return Page(items=items, next=write_cursor(last.queued_at, last.session) if last is not None else None)
 
 
 @router.get("/sessions/{session}", operation_id="get_session")
@@ -157,7 +187,8 @@ async def get_session(
             last = replace(last, closure=closure, ended_at=closure.at)
             requests = []
     record = replace(record, waiting=bool(requests) and record.open_turn is not None)
-    waits = await client.waits_for(session) if record.open_turn is not None else None
+    record = replace(record, queued=bool(await store.queued_turns(session=session)))
+    waits = await client.waits_for(session) if record.state is not RunState.ENDED else None
     fields = {**session_fields(record, last), "requests": requests, "waits_for": waits}
     return SessionDetail.model_validate(fields)
 
@@ -168,7 +199,10 @@ async def _unopened(gateway: Gateway, session: str) -> SessionDetail:
     turn = await client.attach(session)
     wait = await client.waits_for(session)
     if wait is not None or await Runs(client.temporal).is_running(session):
-        return SessionDetail(session=session, state=RunState.RUNNING, waits_for=wait)
+        store = await client.store()
+        queued = next(iter(await store.queued_turns(session=session)), None)
+        state, agent = (RunState.RUNNING, None) if queued is None else (RunState.QUEUED, queued.agent)
+        return SessionDetail(session=session, agent=agent, state=state, waits_for=wait)
     result = await turn.result()
     return SessionDetail(
         session=session,

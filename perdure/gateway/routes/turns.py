@@ -17,6 +17,7 @@ from perdure.client.client import GUIDANCE
 from perdure.client.executions import Runs
 from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
+from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turns import BudgetStatus, Label, RunState, TurnResult, WhenBusy
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
@@ -39,9 +40,12 @@ class MessageBody(Body):
     """A message for a session."""
 
     prompt: Prompt
-    when_busy: WhenBusy = Field(default="queue", description="What becomes of it while a turn runs")
-    request_id: Label | None = Field(default=None, description="The same id is the same message")
-    context: dict[str, JsonValue] | None = Field(default=None, description="Of the turn that takes it")
+    when_busy: WhenBusy = Field(default="queue", description="What to do with the message while a turn runs")
+    request_id: Label | None = Field(default=None, description="Id of the message: sending it twice is harmless")
+    context: dict[str, JsonValue] | None = Field(default=None, description="Context of the turn that takes the message")
+    priority: TurnPriority | None = Field(
+        default=None, description="From 1, the most urgent, to 5; counts if the message begins a run"
+    )
 
 
 @router.post("/sessions/{session}/messages", status_code=HTTP_202_ACCEPTED, operation_id="send_message")
@@ -63,9 +67,17 @@ async def send_message(
             request_id=request_id or None,
             context=body.context,
             by=caller.name,
+            priority=body.priority,
         )
 
-    starting = Starting(action="send", session=session, body=body, key=idempotency_key, request_id=body.request_id)
+    starting = Starting(
+        action="send",
+        session=session,
+        body=body,
+        key=idempotency_key,
+        request_id=body.request_id,
+        steers=body.when_busy == "steer",
+    )
     return await start_once(gateway, caller, starting, begin)
 
 
@@ -84,7 +96,14 @@ async def resume_session(
         options = cast("ResumeOptions", options_of(body, caller, request_id))
         return await gateway.client.resume(session, content, at=body.at, turn=body.turn, **options)
 
-    starting = Starting(action="resume", session=session, body=body, key=idempotency_key, request_id=body.request_id)
+    starting = Starting(
+        action="resume",
+        session=session,
+        body=body,
+        key=idempotency_key,
+        request_id=body.request_id,
+        model=body.model,
+    )
     return await start_once(gateway, caller, starting, begin)
 
 
@@ -103,7 +122,7 @@ async def compact_session(
     body: CompactBody | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
-    """Have an idle session's conversation summarised in what models read."""
+    """Summarise the conversation of an idle session, for the models that read it."""
     asked = body or CompactBody()
 
     async def begin(request_id: str) -> Turn:
@@ -114,35 +133,39 @@ async def compact_session(
 
 
 class CancelBody(Body):
-    """What is to stop."""
+    """What to cancel."""
 
-    reason: str = Field(default="", max_length=1000, description="Kept with the turn")
-    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="Only this one, which may be waiting")
-    drop_queue: bool = Field(default=False, description="Whether messages that wait are dropped too")
+    reason: str = Field(default="", max_length=1000, description="Why; kept in the turn's result")
+    turn: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Number of the turn, running or queued; null is the running one"
+    )
+    drop_queue: bool = Field(default=False, description="Cancel all queued messages too")
 
 
 class CancelView(BaseModel):
     """What came of a cancel."""
 
     session: str
-    stops: bool = Field(description="False if no turn was to stop")
+    stops: bool = Field(description="False if there was nothing to cancel")
 
 
 @router.post("/sessions/{session}/cancel", status_code=HTTP_202_ACCEPTED, operation_id="cancel_session")
 async def cancel_session(
     _: Runner, session: OwnSession, gateway: GatewayOf, body: CancelBody | None = None
 ) -> CancelView:
-    """Have the running turn stopped; a session that is idle stays so."""
+    """Cancel the running turn; an idle session stays as it is."""
     asked = body or CancelBody()
     stops = await gateway.client.cancel(session, asked.reason, asked.turn, drop_queue=asked.drop_queue)
     return CancelView(session=session, stops=stops)
 
 
 class ExtendBody(Body):
-    """New limits of the running turn, each as a whole; others stay."""
+    """New limits of the running turn: each is the limit of the whole turn, not an increment; others stay."""
 
-    turn: int | None = Field(default=None, ge=1, le=1_000_000, description="Only if this turn is the one that runs")
-    end: bool = Field(default=False, description="Whether a limit may be used up already, so that the turn ends")
+    turn: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Refuse unless this turn is the one that runs"
+    )
+    end: bool = Field(default=False, description="Accept a limit that is used up already; the turn then ends")
     max_steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
     cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1, le=1_000_000_000)
@@ -161,7 +184,7 @@ async def extend_turn(
     session: OwnSession,
     gateway: GatewayOf,
 ) -> BudgetStatus:
-    """Set limits of the running turn; the same twice is harmless."""
+    """Change limits of the running turn; sending the same twice is harmless."""
     limits = cast("Limits", body.model_dump(exclude={"turn", "end"}, exclude_none=True))
     return await gateway.client.extend(session, turn=body.turn, end=body.end, **limits)
 
@@ -192,6 +215,7 @@ class TurnView(BaseModel):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: TurnResult | None = None
+    trace_id: str | None = Field(default=None, description="Of a turn that is traced, where one turn is asked for")
 
 
 def _view(record: TurnRecord, *, waiting: bool) -> TurnView:
@@ -269,9 +293,10 @@ async def _turn_view(client: Client, session: str, turn: int) -> TurnView:
         record = await store.turn(session, turn)
     except NotFoundError:
         refused = await _refused(client, session, turn)
-        opening = TurnView(session=session, turn=turn, state=RunState.RUNNING, job_status=JobStatus.RUNNING)
-        return refused or opening
-    return _view(record, waiting=bool(await store.open_requests(session)))
+        state = RunState.QUEUED if await store.queued_turns(session=session) else RunState.RUNNING
+        return refused or TurnView(session=session, turn=turn, state=state, job_status=JobStatus.RUNNING)
+    view = _view(record, waiting=bool(await store.open_requests(session)))
+    return view.model_copy(update={"trace_id": (await store.traces(session, [turn])).get(turn)})
 
 
 async def _refused(client: Client, session: str, turn: int) -> TurnView | None:

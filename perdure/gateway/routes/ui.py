@@ -72,7 +72,7 @@ class Failures:
         """
         minute, count = self._counts.get(address, (0, 0))
         if minute == self._now() and count >= MOST_FAILURES:
-            msg = f"{count} wrong tokens came from {address} in this minute; come again in a minute"
+            msg = f"{count} wrong tokens came from {address} in this minute; retry in a minute"
             raise ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": "60"})
 
     def note(self, address: str) -> None:
@@ -158,7 +158,7 @@ async def log_in(body: LoginBody, request: Request, gateway: GatewayOf) -> Respo
     caller = gateway.tokens.find(body.token) if gateway.tokens is not None else None
     if caller is None:
         failures.note(address)
-        why = "nobody knows the token; look at the file of tokens" if gateway.tokens else "no token is needed here"
+        why = "unknown token; see PERDURE_GATEWAY_TOKENS_FILE" if gateway.tokens else "no token is needed here"
         raise ProblemError(401, ProblemCode.UNAUTHENTICATED, why)
     response = Response(status_code=HTTP_204_NO_CONTENT)
     response.set_cookie(COOKIE, body.token, max_age=COOKIE_SECONDS, **_cookie(request))

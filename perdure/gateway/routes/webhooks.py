@@ -1,4 +1,4 @@
-"""Webhooks of the caller's tenant: who is told when turns end or wait, and what became of each message."""
+"""Webhooks of the caller's tenant: addresses that are notified when turns end or wait, and each delivery's state."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -19,24 +19,30 @@ WebhookId = Annotated[str, Path(pattern=WEBHOOK_ID_PATTERN, description="The web
 
 
 class WebhookBody(Body):
-    """An address that is to be told of the tenant's turns."""
+    """An address to notify of the tenant's turns."""
 
-    url: str = Field(min_length=1, max_length=LONGEST_URL, description="https, and a host that the gateway allows")
+    url: str = Field(
+        min_length=1, max_length=LONGEST_URL, description="An https address whose host PERDURE_WEBHOOK_ALLOW allows"
+    )
     events: list[WebhookEvent] = Field(default=[*WebhookEvent], min_length=1, max_length=10)
     agents: list[Label] = Field(default=[], max_length=100, description="Only turns of these agents; empty for all")
     session: SessionName | None = Field(default=None, description="Only turns of this session")
 
 
 class SecretBody(Body):
-    """A secret to be exchanged."""
+    """How long the old secret stays valid."""
 
-    overlap: float = Field(default=86_400, ge=0, le=2_592_000, description="Seconds that the old secret signs, too")
+    overlap: float = Field(
+        default=86_400, ge=0, le=2_592_000, description="Seconds for which messages are signed with the old secret too"
+    )
 
 
 class RedriveBody(Body):
-    """Messages to be sent again."""
+    """Messages to send again."""
 
-    message: str | None = Field(default=None, max_length=300, description="One message; else all that have failed")
+    message: str | None = Field(
+        default=None, max_length=300, description="Id of one message; null sends every message whose delivery failed"
+    )
 
 
 class Redriven(BaseModel):
@@ -51,7 +57,7 @@ def _own(gateway: Gateway, caller: Caller) -> Webhooks:
 
 @router.post("/webhooks", status_code=HTTP_201_CREATED, operation_id="add_webhook")
 async def add_webhook(caller: Admin, body: WebhookBody, gateway: GatewayOf) -> NewWebhook:
-    """Have an address told of turns from now on. The answer has the secret, which nothing else ever will."""
+    """Send turns' events to an address from now on. Only this response has the secret of the signatures."""
     return await _own(gateway, caller).add(body.url, body.events, agents=body.agents, session=body.session)
 
 
@@ -69,19 +75,19 @@ async def get_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf) -> 
 
 @router.delete("/webhooks/{webhook}", status_code=HTTP_204_NO_CONTENT, operation_id="remove_webhook")
 async def remove_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf) -> None:
-    """Forget a webhook; what is being delivered fails at its next attempt."""
+    """Remove a webhook; messages that are on their way fail at their next attempt."""
     await _own(gateway, caller).remove(webhook)
 
 
 @router.post("/webhooks/{webhook}/pause", operation_id="pause_webhook")
 async def pause_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf) -> Webhook:
-    """Tell a webhook nothing for now; what happens meanwhile is not told later."""
+    """Pause a webhook; events that happen meanwhile are never sent."""
     return await _own(gateway, caller).pause(webhook)
 
 
 @router.post("/webhooks/{webhook}/unpause", operation_id="unpause_webhook")
 async def unpause_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf) -> Webhook:
-    """Tell a webhook what happens from now on."""
+    """Send events to a webhook again, from now on."""
     return await _own(gateway, caller).unpause(webhook)
 
 
@@ -89,14 +95,14 @@ async def unpause_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf)
 async def exchange_webhook_secret(
     caller: Admin, webhook: WebhookId, gateway: GatewayOf, body: SecretBody | None = None
 ) -> NewWebhook:
-    """Exchange the secret; the answer has the new one, which nothing else ever will."""
+    """Replace the secret of a webhook; only this response has the new one."""
     overlap = timedelta(seconds=(body or SecretBody()).overlap)
     return await _own(gateway, caller).exchange_secret(webhook, overlap=overlap)
 
 
 @router.post("/webhooks/{webhook}/test", operation_id="test_webhook")
 async def test_webhook(caller: Admin, webhook: WebhookId, gateway: GatewayOf) -> Delivery:
-    """Send a message of the type webhook.test, once, and say what came of it."""
+    """Send one message of type webhook.test, without retries, and return its delivery."""
     return await _own(gateway, caller).test(webhook)
 
 
@@ -108,7 +114,7 @@ async def list_webhook_deliveries(
     state: State | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Page[Delivery]:
-    """What was sent, the newest first, as long as Temporal keeps it."""
+    """List the deliveries of a webhook, the newest first, as long as Temporal keeps them."""
     return Page(items=await _own(gateway, caller).deliveries(webhook, state=state, limit=limit))
 
 
@@ -116,6 +122,6 @@ async def list_webhook_deliveries(
 async def redrive_webhook(
     caller: Admin, webhook: WebhookId, gateway: GatewayOf, body: RedriveBody | None = None
 ) -> Redriven:
-    """Send a message again, or all whose delivery has failed: same ids, same bytes."""
+    """Send one message again, or every message whose delivery failed, under the same ids and with the same bytes."""
     message = body.message if body is not None else None
     return Redriven(messages=await _own(gateway, caller).redrive(webhook, message))

@@ -7,7 +7,7 @@ import { ago, between, duration, line, money, moment, plural } from "./format.js
 const RUSH = 3000; // between two looks while something runs
 const CALM = 10_000; // and while nothing does
 const FILTERS = ["text", "state", "stop_reason", "agent", "delegates"];
-const STATES = [["", "any state"], ["running", "running"], ["waiting_for_input", "waits for a person"], ["ended", "ended"]];
+const STATES = [["", "any state"], ["queued", "waits for a slot"], ["running", "running"], ["waiting_for_input", "waits for a person"], ["ended", "ended"]];
 const REASONS = ["finished", "error", "cancelled", "max_steps_reached", "budget_exhausted", "stalled", "waiting_for_input"];
 
 function asked() {
@@ -143,8 +143,8 @@ function Jobs({ items, now }) {
 
 function Item({ item, now }) {
   const ended = item.state === "ended";
-  const tone = ended ? TONES[item.stop_reason] ?? "warning" : item.state === "running" ? "running" : "person";
-  const text = ended ? (item.stop_reason ?? "ended").replaceAll("_", " ") : item.state === "running" ? "running" : "waits for a person";
+  const tone = ended ? TONES[item.stop_reason] ?? "warning" : ["queued", "running"].includes(item.state) ? "running" : "person";
+  const text = ended ? (item.stop_reason ?? "ended").replaceAll("_", " ") : item.state === "waiting_for_input" ? "waits for a person" : item.state;
   const took = item.started_at ? duration(between(item.started_at, item.ended_at ?? now)) : "";
   return html`<tr><td data-name="State"><span class=${`badge ${tone}`}>${text}</span></td>
     <td data-name="Job" class="what"><a href=${`/ui/sessions/${encodeURIComponent(item.session)}`}>${item.session}</a>${item.turn > 1 ? html`<span class="quiet"> turn ${item.turn}</span>` : null}

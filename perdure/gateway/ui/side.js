@@ -62,7 +62,7 @@ export function Errors({ errors }) {
     ${errors.length > MOST_ERRORS ? html`<small>and ${errors.length - MOST_ERRORS} older ones, in the log below</small>` : null}</section>`;
 }
 
-const SIGNS = { running: "runs", waiting_for_input: "waits for a person", ended: "ended" };
+const SIGNS = { queued: "is queued", running: "runs", waiting_for_input: "waits for a person", ended: "ended" };
 
 /** Delegates as a tree, each with its state, cost and page. */
 export function Delegates({ delegates, session }) {

@@ -2,9 +2,9 @@
 
 from alembic import context
 
-from perdure.store.schema import REVISION_TABLE, metadata
+from perdure.store.schema import MIGRATIONS_TABLE, metadata
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=REVISION_TABLE
+    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=MIGRATIONS_TABLE
 )
 context.run_migrations()

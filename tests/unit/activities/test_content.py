@@ -46,7 +46,7 @@ async def test_no_session_is_shown_what_another_one_was_given() -> None:
         own: Any = await contents.with_bytes("mine", SEES, conversation)
         other: Any = await contents.with_bytes("other", SEES, conversation)
     assert "data" in own[0]["parts"][0]
-    assert other[0]["parts"][0]["left_out"] == "not shown: it is not there any more"
+    assert other[0]["parts"][0]["gone"] == "not shown: it is not there any more"
 
 
 async def test_what_the_store_lost_is_told() -> None:

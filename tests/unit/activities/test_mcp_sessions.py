@@ -212,12 +212,12 @@ def test_what_is_remembered_of_sessions_has_a_bound(monkeypatch: pytest.MonkeyPa
 
 def begins(memory: Reliance, session: str, answer: str = "x") -> bool:
     with memory.use(Caller(session, f"call_{answer}_0")) as use:
-        return use.begins()
+        return use.begin()
 
 
 def breaks(memory: Reliance, session: str, *, unsent: bool) -> None:
     with contextlib.suppress(ConnectionLostError), memory.use(Caller(session, "call_before_0")) as use:
-        assert use.begins()
+        assert use.begin()
         raise ConnectionLostError("it broke", unsent=unsent)
 
 

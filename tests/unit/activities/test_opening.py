@@ -14,7 +14,9 @@ from perdure.activities.metrics import Metrics
 from perdure.activities.notifications import Notifications
 from perdure.activities.recordings import Recordings
 from perdure.activities.tool_runner import Bodies
+from perdure.activities.traces import Traces
 from perdure.activities.turns import TurnActivities
+from perdure.contracts.queues import Routing
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 from perdure.store import Store
 
@@ -22,10 +24,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AGENT = Agent(name="helper", model="openai/scripted", instructions="Help.")
 
 
-def activities(store: Store, bodies: Bodies) -> TurnActivities:
+def activities(store: Store, bodies: Bodies, agent: Agent = AGENT) -> TurnActivities:
     return TurnActivities(
         store=store,
-        agents={"helper": AGENT},
+        agents={"helper": agent},
         inline=None,
         definitions=Definitions(store),
         recordings=Recordings(mode="off", folder=None, store=store, secrets=frozenset()),
@@ -36,7 +38,9 @@ def activities(store: Store, bodies: Bodies) -> TurnActivities:
         bodies=bodies,
         contexts=TurnContexts(store, {}),
         notifications=Notifications(store),
+        traces=Traces(),
         secrets=frozenset(),
+        routing=Routing("perdure"),
     )
 
 
@@ -66,4 +70,24 @@ async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
         elsewhere = activities(store, bodies)  # a worker that has opened none of the session's turns
         assert (await opened(elsewhere, "r4", None)).turn == 4
         assert asked == {"session_before": 1, "events_by_key": 1, "open_turn": 1, "webhooks": 1}
+    bodies.close()
+
+
+async def test_only_a_turn_with_a_limit_asks_for_a_slot_and_one_that_is_stopped_asks_for_none(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+    bodies, limited = Bodies(1), AGENT.clone(max_running=1)
+    assert "max_running" not in AGENT.definition.canonical(), "definitions without a limit keep their names"
+
+    def opening(session: str, *, stopped: bool = False) -> OpenTurn:
+        asked.clear()
+        request = Continuation(agent="helper", prompt="go")
+        return OpenTurn(session=session, request=request, request_id="r", run_started_at=NOW, stopped=stopped)
+
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with await Store.open(url, upgrade=True, observe=lambda name, _: asked.update([name])) as store:
+        turns, environment = activities(store, bodies, limited), ActivityEnvironment()
+        await environment.run(turns.open_turn, opening("s"))
+        assert asked == {"session_before": 1, "ask_for_slot": 1, "open_turn": 1}
+        await environment.run(turns.open_turn, opening("t", stopped=True))
+        assert asked == {"session_before": 1, "leave_queue": 1, "open_turn": 1}
     bodies.close()

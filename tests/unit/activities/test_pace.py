@@ -19,6 +19,10 @@ from perdure.llm.pace import Sent
 Told = Callable[[Waiting], Awaitable[None]]
 
 
+async def hear() -> None:
+    """Hear of nobody."""
+
+
 async def silent(_: Waiting) -> None:
     """Tell nobody."""
 
@@ -32,7 +36,7 @@ def waiter(gate: Gate, owner: str, tell: Told = silent) -> tuple[ActivityEnviron
     environment = ActivityEnvironment()
 
     async def call() -> Sent:
-        return await wait_for(gate, owner, tell)
+        return await wait_for(gate, owner, tell, hear)
 
     async def run() -> Sent:
         sent: Sent = await environment.run(call)
@@ -44,7 +48,7 @@ def waiter(gate: Gate, owner: str, tell: Told = silent) -> tuple[ActivityEnviron
 async def limited(gate: Gate, calls: int = 40, retry_after: float | None = None) -> None:
     """Have the provider refuse a call after so many in a moment."""
     sents = [await waiter(gate, f"before-{number}")[1] for number in range(calls)]
-    gate.refuse(sents[-1], retry_after)
+    gate.refuse(sents[-1], 429, retry_after)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -94,7 +98,7 @@ async def test_a_job_alone_at_its_gate_is_not_held() -> None:
     """Its own policy has made it wait, as its author wants it: S-09 clamps what the provider asks for."""
     gate = opened()
     for _ in range(5):
-        gate.refuse(await waiter(gate, "alone")[1], 60.0)
+        gate.refuse(await waiter(gate, "alone")[1], 429, 60.0)
     assert gate.waiting == 0
 
 

@@ -71,7 +71,7 @@ def test_a_terminal_is_not_steered_by_what_a_tool_wrote(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("session", "handle", "said"),
     [
-        (SESSION, "art_c2", f"{SESSION!r} has no artifact 'art_c2'; 'perdure show {SESSION}' tells the ids"),
+        (SESSION, "art_c2", f"{SESSION!r} has no artifact 'art_c2'; 'perdure show {SESSION}' lists the ids"),
         ("other", "art_c1", "'other' has no artifact 'art_c1'"),
         ("nobody", "art_c1", "there is no session 'nobody'; 'perdure list' names the sessions there are"),
     ],

@@ -30,7 +30,7 @@ def test_the_script_of_each_shell_asks_by_our_variable(shell: str) -> None:
 
 
 def test_verbs_and_options_are_completed() -> None:
-    assert completed("un") == ["unpause"]
+    assert completed("unp") == ["unpause"]
     assert "--when-busy" in completed("send", "--wh")
     assert completed("send", "--when-busy", "i") == ["interrupt"]
 

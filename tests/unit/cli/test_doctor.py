@@ -142,7 +142,8 @@ async def test_search_attributes_that_are_missing_are_exit_1_unless_they_are_off
 async def test_a_search_attribute_of_another_type_is_named(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WANTED, "PerdureAgent", "Int")
     report = await asyncio.to_thread(found)
-    assert report["search attributes"]["text"] == "PerdureAgent: registered with another type"
+    text = report["search attributes"]["text"]
+    assert text == "search attributes that must be of another type: PerdureAgent (Int)"
 
 
 def test_wrong_settings_are_all_named_without_their_values_and_the_other_checks_go_on(
@@ -154,7 +155,7 @@ def test_wrong_settings_are_all_named_without_their_values_and_the_other_checks_
     assert result.exit_code == 2
     wrong = [line for line in result.stdout.splitlines() if line.startswith("✗ settings")]
     assert [line.split()[2] for line in wrong] == ["PERDURE_TOOL_THREADS:", "PERDURE_SHUTDOWN_GRACE:"]
-    assert all(line.endswith("correct or unset it; its default is used below") for line in wrong)
+    assert all(line.endswith("correct or unset it; the checks below use its default") for line in wrong)
     assert SECRET not in result.output
     assert "many-many" not in result.output
     assert "✓ agents: writer" in result.stdout
@@ -246,8 +247,8 @@ def test_a_store_without_agents_says_how_to_get_some() -> None:
         ("openai/m", "OPENAI_API_KEY", True, "OPENAI_API_KEY is set here"),
         ("gemini/m", "", None, "GEMINI_API_KEY or GOOGLE_API_KEY is not set here"),
         ("gemini/m", "GOOGLE_API_KEY", True, "GOOGLE_API_KEY is set here"),
-        ("newcomer/m", "", None, "newcomer: the usual variable is not known"),
-        ("m", "", None, "without its provider"),
+        ("newcomer/m", "", None, "newcomer: perdure does not know which variable holds its key"),
+        ("m", "", None, "has no provider in its name"),
     ],
 )
 def test_a_key_is_a_hint_and_never_a_failure(
@@ -284,7 +285,7 @@ def test_who_takes_the_connection_and_never_answers_is_reported_in_time(
     )
     assert (done.returncode, done.stderr) == (8, "")
     late = [line.partition(";")[0] for line in done.stdout.splitlines() if line.startswith("✗")]
-    assert late == ["✗ server: no further answer within 1 s", "✗ store: no further answer within 1 s"]
+    assert late == ["✗ server: did not answer all checks within 1 s", "✗ store: did not answer all checks within 1 s"]
     assert SECRET not in done.stdout
 
 

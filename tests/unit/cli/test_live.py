@@ -148,7 +148,7 @@ async def test_a_heartbeat_is_a_line_of_json_whatever_the_types_and_no_line_for_
 def test_a_heartbeat_that_nobody_would_see_is_refused() -> None:
     result = CliRunner().invoke(cli, ["follow", "job", "--heartbeat", "5"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--heartbeat prints nothing without --json; add that, or leave it out" in result.stderr
+    assert "--heartbeat prints nothing without --json; add --json, or leave --heartbeat out" in result.stderr
 
 
 async def test_what_ended_the_turn_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_an_address_for_other_machines_is_refused_unless_it_is_asked_for(address
 def test_a_port_that_is_taken_is_one_line() -> None:
     with mcp.bind_socket("localhost:0", allow_remote=False) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert_one_line(perdure("mcp", "--http", address), 8, address, "choose another port")
+        assert_one_line(perdure("mcp", "--http", address), 8, address, "choose another address")
 
 
 def test_a_setting_that_cannot_be_used_is_named_before_a_host_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,8 +145,8 @@ def test_the_rows_say_why_the_turn_stands_still_and_what_helps() -> None:
         )
         return told.rows(10)[1:]
 
-    assert waits(Cause.PROVIDER) == ["  waits since 10 s: t (next in 30 s)", "  a"]
-    assert waits(Cause.STORE) == ["  waits since 10 s: t (next in 30 s)"]
+    assert waits(Cause.PROVIDER) == ["  has waited 10 s: t (next in 30 s)", "  a"]
+    assert waits(Cause.STORE) == ["  has waited 10 s: t (next in 30 s)"]
     told.lines(start("a"), 10)
     assert waits(Cause.DELEGATE) == ["  read · 0s"]
     told.lines(events.ToolProgress(call_id="a", tool="read", progress=1), 11)

@@ -117,7 +117,7 @@ def test_a_code_that_no_row_chooses_is_told_so(code: str, form: list[str]) -> No
     """S-68: beside the data, so that JSON stays JSON."""
     result = CliRunner().invoke(cli, ["errors", code, "--faults", *form], prog_name="perdure")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"no row chooses {code}\n"
+    assert result.stderr == f"no fault of the table leads to {code}\n"
 
 
 def test_the_table_needs_neither_temporal_nor_a_database() -> None:

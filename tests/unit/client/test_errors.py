@@ -64,6 +64,12 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.artifact": [lambda client: client.artifact("gone", "a")],
         "Client.attach": [lambda client: client.attach("gone"), lambda client: client.attach("gone", -1)],
         "Client.budget": [lambda client: client.budget("gone"), lambda client: client.budget("no id")],
+        "Client.block": [
+            lambda client: client.block(),
+            lambda client: client.block(agent="", dry_run=True),
+            lambda client: client.block("r" * 100_000, agent="gone"),
+        ],
+        "Client.blocks": [lambda client: client.blocks(tenant="t" * 1000)],
         "Client.cancel": [
             lambda client: client.cancel("gone"),
             lambda client: client.cancel("gone", turn=7),
@@ -105,6 +111,7 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.trajectory": [lambda client: client.trajectory("gone")],
         "Client.transcript": [lambda client: client.transcript("gone")],
         "Client.turns": [lambda client: client.turns("gone")],
+        "Client.unblock": [lambda client: client.unblock("gone")],
         "Client.waits_for": [lambda client: client.waits_for("gone"), lambda client: client.waits_for("")],
     }
 
@@ -177,6 +184,7 @@ async def test_what_nobody_has_and_nobody_can_mean_raises_errors_of_the_tree_onl
     raised = await expect_our_errors(calls)
     assert raised.keys() >= odd_calls().keys() - {
         *SAYS_NONE,
+        "Client.blocks",
         "Client.agents",
         "Client.inbox",
         "Client.sessions",

@@ -56,7 +56,7 @@ def recorded(name: str) -> tuple[DescribeWorkflowExecutionResponse, datetime]:
         (
             "worker",
             "no worker polls the task queue 'job-1'; start one with 'perdure worker --agents MODULE', "
-            "or set PERDURE_TASK_QUEUE to the queue of yours",
+            "or set PERDURE_TASK_QUEUE to your workers' queue",
         ),
     ],
 )

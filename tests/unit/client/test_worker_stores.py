@@ -30,4 +30,4 @@ def test_the_message_names_both_stores_the_worker_and_the_fix() -> None:
     cause, _, fix = str(raised.value).partition("; ")
     assert f"this process uses the store {MINE.address} (id aaaaaaaa)" in cause
     assert cause.endswith(f"workers of task queue 'q' use {THEIRS.address} (id bbbbbbbb) on worker 2@there")
-    assert fix == "set PERDURE_STORE_URL to the workers' store, or PERDURE_TASK_QUEUE to the queue of yours"
+    assert fix == "set PERDURE_STORE_URL to the workers' store, or PERDURE_TASK_QUEUE to your workers' queue"

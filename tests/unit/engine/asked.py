@@ -16,7 +16,7 @@ from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, Place, TurnState
 from perdure.engine.turn import Turn, run_turn
-from perdure.engine.world import Action, StandStill, World
+from perdure.engine.world import Action, WaitForUnpause, World
 from tests.unit.engine.opening import NOW
 
 
@@ -55,7 +55,7 @@ class Silent(World):
     async def wait(self, seconds: float) -> None:
         raise AssertionError(seconds)
 
-    async def stand_still(self, action: StandStill) -> None:
+    async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         raise AssertionError(action)
 
     async def compact(self, action: Compact) -> Compacted | Failed | None:

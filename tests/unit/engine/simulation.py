@@ -28,7 +28,7 @@ from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
 from perdure.engine.turn import Turn, note_end, state_of
-from perdure.engine.world import Action, StandStill, World
+from perdure.engine.world import Action, WaitForUnpause, World
 from tests.unit.engine.asked import run_now
 from tests.unit.engine.fates import answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
@@ -277,7 +277,7 @@ class Simulation(World):
     async def wait(self, seconds: float) -> None:
         self._meanwhile()
 
-    async def stand_still(self, action: StandStill) -> None:
+    async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         with self._moment(action):
             began = self.now
             for _ in range(3):

@@ -8,6 +8,7 @@ import pytest
 from perdure.contracts.agents import AgentDefinition, Compaction
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.input_requests import ApprovalPolicy, ApprovalRule
+from perdure.contracts.retention import Retention
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.tools import ToolDeclaration
 from perdure.llm.recorded_calls import NOT_SENT, request_of_generation
@@ -24,6 +25,7 @@ UNSENT: dict[str, Any] = {
     "tags": ("other",),
     "instructions_from": "m:told",
     "max_steps": 3,
+    "max_running": 4,
     "generation_timeout": timedelta(seconds=1),
     "retry": RetryPolicy.dawn(),
     "on_tool_error": "feed_back",
@@ -34,6 +36,7 @@ UNSENT: dict[str, Any] = {
     "output_corrections": 2,
     "interactive": "stop",
     "approvals": ApprovalPolicy(rules=(ApprovalRule(tool="look", decision="ask"),)),
+    "retention": Retention(events="30d"),
     "recording": "x",
 }
 

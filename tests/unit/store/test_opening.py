@@ -15,7 +15,15 @@ from sqlalchemy import Connection, create_engine, text
 from perdure.store import Store, StoreError, StoreUnavailableError, StoreVersionError
 from perdure.store.database import Address
 from perdure.store.migrate import MIGRATIONS
-from perdure.store.schema import IS_RETRY, KNOWN_REVISIONS, REVISION, REVISION_TABLE, metadata
+from perdure.store.schema import (
+    IS_RETRY,
+    KNOWN_REVISIONS,
+    MIGRATIONS_TABLE,
+    OLDEST_REVISION,
+    REVISION,
+    REVISION_TABLE,
+    metadata,
+)
 from tests.unit.store.given import SESSION, new_event, open_turn
 
 ROOT = Path(__file__).parents[3]
@@ -43,9 +51,9 @@ def database(url: str) -> Iterator[Connection]:
 
 
 def _belongs_to(connection: Connection) -> Callable[..., bool]:
-    """Whether a table is one of this database: pieces of answers have a file of their own beside a SQLite store."""
-    sqlite = connection.dialect.name == "sqlite"
-    return lambda item, name, kind, *_: not (sqlite and name == "live" and kind == "table")
+    """Whether a table is of the schema: pieces of answers have a file of their own beside a SQLite store."""
+    others = {REVISION_TABLE, "live"} if connection.dialect.name == "sqlite" else {REVISION_TABLE}
+    return lambda item, name, kind, *_: not (kind == "table" and name in others)
 
 
 async def test_an_upgrade_of_nothing_makes_the_schema_of_this_release(url: str) -> None:
@@ -53,7 +61,7 @@ async def test_an_upgrade_of_nothing_makes_the_schema_of_this_release(url: str) 
         pass
 
     with database(url) as connection:
-        opts = {"version_table": REVISION_TABLE, "include_object": _belongs_to(connection)}
+        opts = {"version_table": MIGRATIONS_TABLE, "include_object": _belongs_to(connection)}
         context = MigrationContext.configure(connection, opts=opts)
         assert context.get_current_revision() == REVISION
         assert compare_metadata(context, metadata) == []
@@ -64,6 +72,7 @@ def test_the_known_revisions_are_those_of_the_migrations() -> None:
 
     assert tuple(reversed(scripts)) == KNOWN_REVISIONS
     assert KNOWN_REVISIONS[-1] == REVISION
+    assert OLDEST_REVISION in KNOWN_REVISIONS
 
 
 async def test_the_retries_of_a_step_are_found_without_reading_the_whole_log(tmp_path: Path) -> None:
@@ -113,12 +122,12 @@ async def test_a_schema_of_a_newer_release_is_refused_with_the_way_out(url: str,
     with database(url) as connection:
         connection.execute(text(f"UPDATE {REVISION_TABLE} SET version_num = '9999'"))
 
-    with pytest.raises(StoreVersionError, match=r"schema 9999, .*upgrade perdure or use another store"):
+    with pytest.raises(StoreVersionError, match=r"that know 9999, .*upgrade perdure or use another store"):
         await Store.open(url, upgrade=upgrade)
 
 
 async def test_a_database_without_tables_says_who_makes_them(postgresql_url: str) -> None:
-    with pytest.raises(StoreVersionError, match="no tables yet; a worker or `perdure dev`"):
+    with pytest.raises(StoreVersionError, match=r"no tables yet, .* run `perdure store migrate`, or start a worker"):
         await Store.open(postgresql_url)
 
 
@@ -164,7 +173,7 @@ async def test_an_absent_server_is_named_without_the_password(url: str) -> None:
 
 @pytest.mark.parametrize("url", [f"perdure:{PASSWORD}", f"mysql://perdure:{PASSWORD}@host/perdure"])
 async def test_an_address_of_another_kind_is_refused_without_the_password(url: str) -> None:
-    with pytest.raises(StoreError, match="use sqlite:///FILE or postgresql://") as raised:
+    with pytest.raises(StoreError, match="to sqlite:///FILE or postgresql://") as raised:
         await Store.open(url)
 
     assert PASSWORD not in str(raised.value)

@@ -7,7 +7,8 @@ from sqlalchemy import create_engine, text
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.store import Store
 from perdure.store.database import Address
-from perdure.store.queries import PEOPLE_WAITED_FOR
+from perdure.store.figures import OPEN_TURNS
+from perdure.store.records import OpenTurns
 from tests.unit.store.given import commit, new_event, open_turn
 
 
@@ -24,7 +25,7 @@ def decided(request: str) -> NewEvent:
 async def test_the_turns_that_wait_now_are_counted_with_the_time_of_the_first(store: Store) -> None:
     """A turn with two requests is one; what was decided, or has ended, waits no more."""
     before = datetime.now(UTC)
-    assert (await store.people_waited_for()).model_dump() == {"turns": 0, "since": None}
+    assert await store.open_turns() == OpenTurns()
     tips = {name: (await open_turn(store, session=name)).tip for name in ("a", "b", "c", "d")}
     await store.append_events("a", [asked("1")])
     await store.append_events("a", [decided("1")])
@@ -33,19 +34,19 @@ async def test_the_turns_that_wait_now_are_counted_with_the_time_of_the_first(st
     await store.append_events("c", [asked("1"), asked("2"), decided("1")])
     await store.append_events("b", [asked("3")])
 
-    both = await store.people_waited_for()
+    both = await store.open_turns()
 
-    assert both.turns == 2
-    assert both.since == (await store.events("c"))[1].at > before
+    assert (both.running, both.waiting) == (2, 2)
+    assert both.waiting_since == (await store.events("c"))[1].at > before
     await store.commit_turn(commit(tips["c"]).model_copy(update={"session": "c"}))
-    only = await store.people_waited_for()
-    assert (only.turns, only.since) == (1, (await store.events("b"))[-1].at)
+    only = await store.open_turns()
+    assert (only.waiting, only.waiting_since) == (1, (await store.events("b"))[-1].at)
 
 
 async def test_neither_the_sessions_that_have_ended_nor_the_other_events_are_read(url: str, store: Store) -> None:
     await open_turn(store)
     engine = create_engine(Address(url).url)
-    query = PEOPLE_WAITED_FOR.compile(engine, compile_kwargs={"literal_binds": True})
+    query = OPEN_TURNS.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":  # of tables with one row, anything else costs more
             connection.exec_driver_sql("SET enable_seqscan = off")

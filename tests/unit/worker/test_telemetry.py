@@ -14,12 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
 
 from perdure import Tool, tool
-from perdure.activities.metrics import Metrics, PeopleCollector
+from perdure.activities.metrics import Metrics
+from perdure.activities.store_gauges import Figures, McpCollector, Queued, StoreCollector
 from perdure.activities.tool_runner import Bodies, CallContext, masked
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
 from perdure.store import StoreUnavailableError
-from perdure.store.records import PeopleWaitedFor
+from perdure.store.records import OpenTurns
 from perdure.worker.telemetry import (
     AddressError,
     Health,
@@ -115,32 +116,43 @@ async def fetch(url: str) -> tuple[int, str]:
     return await to_thread(get)
 
 
-async def nobody() -> PeopleWaitedFor:
-    """No turn waits for a person."""
-    return PeopleWaitedFor(turns=0, since=None)
+async def quiet() -> Figures:
+    """Nothing runs, and visibility was not asked."""
+    return Figures(OpenTurns(), None, {"file": 4096})
 
 
 async def test_while_the_store_is_away_the_page_is_there_without_what_only_the_store_knows() -> None:
     """Absent and not zero: an alert must not go out for that."""
 
-    async def away() -> PeopleWaitedFor:
+    async def away() -> Figures:
         raise StoreUnavailableError("the store is away")
 
     own = registry()
     Metrics(own)
+    own.register(collector := StoreCollector(quiet))
     page = (await to_thread(generate_latest, own)).decode()
-    own.register(PeopleCollector(nobody))
-    assert f"\n{Metric.WAITING_FOR_INPUT} 0.0\n" in (await to_thread(generate_latest, own)).decode()
-    own.register(PeopleCollector(away))
-    with_both = (await to_thread(generate_latest, own)).decode()
-    assert with_both.count(f"\n{Metric.WAITING_FOR_INPUT} ") == 1
-    assert Metric.WAITING_FOR_INPUT not in page
+    for name in (Metric.WAITING_FOR_INPUT, Metric.TURNS_RUNNING, Metric.OLDEST_TURN_SECONDS):
+        assert f"\n{name} 0.0\n" in page
+    assert f'{Metric.STORE_BYTES}{{table="file"}} 4096.0' in page
+    assert Metric.TURNS_QUEUED not in page
+    own.unregister(collector)
+    own.register(StoreCollector(away))
+    page = (await to_thread(generate_latest, own)).decode()
+    assert Metric.STEPS.removesuffix("_total") in page
+    for name in (Metric.WAITING_FOR_INPUT, Metric.TURNS_RUNNING, Metric.OLDEST_TURN_SECONDS, Metric.STORE_BYTES):
+        assert name not in page
+
+
+async def busy() -> Figures:
+    """Everything there is to say."""
+    return Figures(OpenTurns(), Queued(), {"file": 4096}, {"clerk": 1})
 
 
 async def test_probes_tell_alive_from_ready_and_metrics_parse_as_one_page() -> None:
     own, sdk, health = registry(), SdkMetrics(), Health()
     Metrics(own)
-    own.register(PeopleCollector(nobody))
+    own.register(StoreCollector(busy))
+    own.register(McpCollector(lambda: [("files", True), ("search", False), ("files", True)]))
     listener = bind("127.0.0.1:0")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with serve_pages(listener, health, lambda: metrics_page(own, sdk)):

@@ -1,4 +1,4 @@
-"""Pieces of answers for the followers of one gateway: one lease and one feed a session, each frame made once."""
+"""Deltas of answers for the followers of one gateway: one lease and one feed a session, each frame made once."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,15 @@ from perdure.store.errors import StoreError
 from perdure.store.live import Feed
 
 DELTA = "delta"
-"""The name of a piece; it has no id, so that a browser comes again after the last event."""
+"""The name of a delta; it has no id, so that a browser comes again after the last event."""
 
 
 class _Lease:
-    """What asks for a session's pieces, for as long as somebody here wants them."""
+    """What asks for a session's deltas, for as long as somebody here wants them."""
 
     def __init__(self, store: Store, session: str) -> None:
         self.followers = 0
-        self._task = asyncio.create_task(self._hold(store, session), name=f"perdure-pieces-{session}")
+        self._task = asyncio.create_task(self._hold(store, session), name=f"perdure-deltas-{session}")
 
     @staticmethod
     async def _hold(store: Store, session: str) -> None:
@@ -36,8 +36,8 @@ class _Lease:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-class Pieces:
-    """The pieces of the sessions that are followed here."""
+class DeltaFeeds:
+    """The deltas of the sessions that are followed here."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -62,7 +62,7 @@ class Pieces:
                 await lease.end()
 
     def encode(self, batch: DeltaBatch) -> bytes:
-        """The frames of these pieces, made once for all who are at the same place."""
+        """The frames of these deltas, made once for all who are at the same place."""
         version, made = self._made.get(batch.feed, (-1, {}))
         if version != batch.feed.version:
             made = {}

@@ -1,0 +1,203 @@
+"""Worker deployments: which version of the workers has a turn, and when it moves, by Temporal's own command line."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import RoutingConfigUpdateState
+from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest
+from temporalio.common import VersioningBehavior
+
+from perdure import Agent, Delegate, tool
+from perdure.contracts.names import NOTIFY_PREFIX
+from perdure.testing import Script, ScriptedProvider, call, faults, say
+from tests.house import House, eventually
+from tests.workflow.agents_with_state import agent as with_state
+from tests.workflow.asking import COLOUR, asker, waiting
+from tests.workflow.bodies import Body, happened
+from tests.workflow.delegating import agent, asks, in_order, played
+from tests.workflow.killing import result_of
+from tests.workflow.test_stock_cli import temporal
+
+HELD = call(("held", {}))
+LOOK = call(("look", {}))
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "looked"
+
+
+@asynccontextmanager
+async def version(house: House, build: str, policy: str, *agents: Agent) -> AsyncIterator[None]:
+    """A worker of this build of the test's deployment."""
+    house.settings = house.settings.model_copy(
+        update={"deployment": house.settings.task_queue, "build_id": build, "versioning": policy}
+    )
+    async with house.worker(*agents):
+        yield
+
+
+async def make_current(house: House, build: str) -> None:
+    """What an operator runs, as soon as the server has seen a worker of the build; it then takes a moment to spread."""
+
+    async def done() -> bool:
+        code, _ = await temporal(
+            *("worker", "deployment", "set-current-version", "--yes"),
+            *("--deployment-name", house.settings.deployment, "--build-id", build),
+        )
+        return code == 0
+
+    async def spread() -> bool:
+        request = DescribeWorkerDeploymentRequest(
+            namespace=house.temporal.namespace, deployment_name=house.settings.deployment
+        )
+        info = (await house.temporal.workflow_service.describe_worker_deployment(request)).worker_deployment_info
+        return info.routing_config_update_state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+
+    await eventually(done)
+    await eventually(spread)
+
+
+@asynccontextmanager
+async def current_version(house: House, build: str, policy: str, *agents: Agent) -> AsyncIterator[None]:
+    """A worker of this build, which is the current one from here on."""
+    async with version(house, build, policy, *agents):
+        await make_current(house, build)
+        yield
+
+
+async def builds(house: House, session: str) -> list[list[str]]:
+    """Which builds had the workflow tasks of each run of the session, the oldest run first."""
+
+    async def closed() -> list[Any] | None:
+        found = [run async for run in house.temporal.list_workflows(f'WorkflowId = "{session}"')]
+        return found if found and all(run.close_time for run in found) else None
+
+    runs = sorted(await eventually(closed), key=lambda run: run.start_time)
+    histories = [await house.temporal.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
+    return [
+        list(
+            dict.fromkeys(
+                event.workflow_task_completed_event_attributes.deployment_version.build_id
+                for event in history.events
+                if event.HasField("workflow_task_completed_event_attributes")
+            )
+        )
+        for history in histories
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("auto_upgrade", [["1", "2"], ["2"]]), ("rotate", [["1"], ["2"], ["2"]]), ("pinned", [["1"], ["2"]])],
+)
+async def test_a_running_turn_stays_on_its_version_or_moves_as_the_setting_says(
+    house: House, policy: str, expected: list[list[str]]
+) -> None:
+    """The message that waits is another turn: it begins on the current version whatever the setting is."""
+    body = Body()
+    script = Script(replies=(LOOK, HELD, LOOK, LOOK, say("first"), say("second")))
+    tester = Agent(name="tester", model="openai/scripted", tools=[look, body.held()])
+    async with ScriptedProvider(script) as provider, current_version(house, "1", policy, tester):
+        house.use(provider)
+        handle = await house.start()
+        await happened(body.started)
+        await handle.execute_update("send", {"prompt": "second"}, id="second")
+        async with current_version(house, "2", policy, tester):
+            body.released.set()
+            result = await result_of(handle)
+            assert (result["turn"], result["output"]) == (2, "second")
+            assert await builds(house, house.session) == expected
+    events = await house.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["step"] for event in events if event["type"] == "generation_end"] == [1, 2, 3, 4, 5, 1]
+
+
+async def test_a_turn_that_waits_for_a_person_moves_with_the_reply(house: House) -> None:
+    """Nothing wakes it before; the old worker takes the reply, and hands the turn on."""
+    async with ScriptedProvider(Script(replies=(COLOUR, say("done")))) as provider:
+        house.use(provider)
+        async with current_version(house, "1", "rotate", asker()):
+            handle = await house.start()
+            (request,) = await waiting(house)
+            async with current_version(house, "2", "rotate", asker()):
+                await house.client.answer(house.session, request["request_id"], "red")
+                assert (await result_of(handle))["output"] == "done"
+    assert await builds(house, house.session) == [["1"], ["2"]]
+
+
+async def test_an_operator_moves_a_turn_whose_version_is_gone(house: House) -> None:
+    """What docs/upgrades.md says of turns that wait for people while an old version is to be taken down."""
+    async with ScriptedProvider(Script(replies=(COLOUR, say("done")))) as provider:
+        house.use(provider)
+        async with current_version(house, "1", "pinned", asker()):
+            handle = await house.start()
+            (request,) = await waiting(house)
+        async with current_version(house, "2", "pinned", asker()):
+            code, said = await temporal(
+                *("workflow", "update-options", "--workflow-id", house.session),
+                *("--versioning-override-behavior", "pinned", "--versioning-override-build-id", "2"),
+                *("--versioning-override-deployment-name", house.settings.deployment),
+            )
+            assert code == 0, said
+            await house.client.answer(house.session, request["request_id"], "red")
+            assert (await result_of(handle))["output"] == "done"
+    assert await builds(house, house.session) == [["1", "2"]]
+
+
+async def test_a_delegate_and_its_caller_move_each_at_its_own_boundary(house: House) -> None:
+    """The caller waits for its delegate, and both end on the current version."""
+    body = Body()
+    answers = played(tester=in_order(asks("one"), say("done")), helper=in_order(HELD, LOOK, say("helped")))
+    agents = (agent("tester", delegates=[Delegate("helper")]), agent("helper", tools=[body.held(), look]))
+    async with ScriptedProvider(answers) as provider, current_version(house, "1", "rotate", *agents):
+        house.use(provider)
+        handle = await house.start()
+        await happened(body.started)
+        async with current_version(house, "2", "rotate", *agents):
+            body.released.set()
+            result = await result_of(handle)
+            (delegate,) = [line["session"] for line in await house.events("delegate_start")]
+            assert (result["output"], result["delegated_steps"]) == ("done", 3)
+            assert await builds(house, delegate) == [["1"], ["2"]]
+            assert await builds(house, house.session) == [["1"], ["2"]]
+
+
+async def test_calls_of_a_server_with_state_reach_its_process_from_another_version(house: House) -> None:
+    """S-77: the queue of that process has no version, so the turn's move does not cut it off."""
+    who = call(("peer__whoami", {}))
+    script = Script(replies=(who, who.after(faults.delay(1.0)), say("done")))
+    async with ScriptedProvider(script) as provider, current_version(house, "1", "auto_upgrade", with_state):
+        house.use(provider)
+        handle = await house.start()
+        await provider.wait_for_requests(2)
+        async with current_version(house, "2", "auto_upgrade", with_state):
+            assert (await result_of(handle))["stop_reason"] == "finished"
+        first, second = [m["content"] for m in provider.requests[-1].request.messages if m["role"] == "tool"]
+    assert first == second
+    assert str(first).isdigit()
+
+
+async def test_an_errand_is_bound_to_no_version_and_a_ramping_one_takes_its_share(house: House) -> None:
+    """A delivery that is sent again for days would hold a version that long; all of the share is all new turns."""
+    tester = Agent(name="tester", model="openai/scripted")
+    async with ScriptedProvider(Script(replies=(say("done"),))) as provider:
+        house.use(provider)
+        async with version(house, "2", "pinned", tester), current_version(house, "1", "pinned", tester):
+            added = await house.client.webhooks.add("https://gone.invalid/hook", ["ended"])
+            code, said = await temporal(
+                *("worker", "deployment", "set-ramping-version", "--yes", "--percentage", "100"),
+                *("--deployment-name", house.settings.deployment, "--build-id", "2"),
+            )
+            assert code == 0, said
+            assert (await house.run())["stop_reason"] == "finished"
+            assert await builds(house, house.session) == [["2"]]
+            (delivery,) = await house.client.webhooks.deliveries(added.id)
+            errand = house.temporal.get_workflow_handle(f"{NOTIFY_PREFIX}{added.id}:{delivery.message}")
+            described = await errand.describe()
+    bound = described.raw_description.workflow_execution_info.versioning_info
+    assert bound.versioning_override.behavior == VersioningBehavior.AUTO_UPGRADE.value
+    assert bound.deployment_version.build_id == "2"
