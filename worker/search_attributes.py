@@ -16,7 +16,7 @@ async def check_search_attributes(client: temporalio.client.Client) -> None:
     """Refuse a cluster that lacks our search attributes, or has others of their names."""
     request = operator.ListSearchAttributesRequest(namespace=client.namespace)
     try:
-        known = await client.operator_service.list_search_attributes(request)
+        known = await client.operator_service.list_search_attributes(request, retry=True)
     except RPCError as error:
         raise SearchAttributesError(
             f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off to go without"

@@ -53,7 +53,7 @@ async def tell_version(client: temporalio.client.Client, settings: Settings) -> 
     )
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=settings.deployment)
     try:
-        found = await client.workflow_service.describe_worker_deployment(request)
+        found = await client.workflow_service.describe_worker_deployment(request, retry=True)
         routing = found.worker_deployment_info.routing_config
         current, ramping = (
             routing.current_deployment_version.build_id,

@@ -77,7 +77,7 @@ async def register(client: Client) -> list[str]:
     if missing:
         request = AddSearchAttributesRequest(namespace=client.temporal.namespace, search_attributes=missing)
         with rpc_errors():
-            await client.temporal.operator_service.add_search_attributes(request)
+            await client.temporal.operator_service.add_search_attributes(request, retry=True)
     return sorted(missing)
 
 
@@ -85,7 +85,7 @@ async def find_missing_attributes(client: Client) -> dict[str, IndexedValueType.
     """The search attributes that the namespace lacks, with their types."""
     request = ListSearchAttributesRequest(namespace=client.temporal.namespace)
     with rpc_errors():
-        listed = await client.temporal.operator_service.list_search_attributes(request)
+        listed = await client.temporal.operator_service.list_search_attributes(request, retry=True)
     wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
     there = listed.custom_attributes
     other = [
@@ -316,7 +316,7 @@ def _key(provider: str) -> Finding:
 
 async def _server(client: Client, cluster: Cluster) -> Finding:
     with rpc_errors():
-        info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest())
+        info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest(), retry=True)
     text = f"Temporal server {info.server_version} answers at {cluster.address}"
     return Finding(check="server", ok=True, text=text, version=info.server_version)
 
@@ -325,7 +325,9 @@ async def _namespace(client: Client) -> Finding:
     name = client.temporal.namespace
     try:
         with rpc_errors():
-            await client.temporal.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=name))
+            await client.temporal.workflow_service.describe_namespace(
+                DescribeNamespaceRequest(namespace=name), retry=True
+            )
     except Exception as error:
         if not isinstance(error.__cause__, RPCError) or error.__cause__.status != RPCStatusCode.NOT_FOUND:
             raise

@@ -65,7 +65,7 @@ async def ask_keys(settings: Settings) -> AsyncIterator[Finding]:
     yield _finding_of_use(keyring, turns, schedules, len(runs))
     with rpc_errors():
         asked = DescribeNamespaceRequest(namespace=temporal.namespace)
-        described = await temporal.workflow_service.describe_namespace(asked)
+        described = await temporal.workflow_service.describe_namespace(asked, retry=True)
     days = described.config.workflow_execution_retention_ttl.ToTimedelta()
     yield Finding(
         check=CHECK, ok=None, text=f"closed runs hold the keys of their time until they are gone, after {days}"
@@ -112,7 +112,7 @@ async def _keys_of_schedules(temporal: temporalio.client.Client) -> dict[str, se
             if not listed.id.startswith(SCHEDULE_PREFIX):
                 continue
             asked = DescribeScheduleRequest(namespace=temporal.namespace, schedule_id=listed.id)
-            described = await temporal.workflow_service.describe_schedule(asked)
+            described = await temporal.workflow_service.describe_schedule(asked, retry=True)
             for payload in payloads_in(described.schedule):
                 found.setdefault(key_id_of(payload) or IN_PLAIN_TEXT, set()).add(
                     listed.id.removeprefix(SCHEDULE_PREFIX)

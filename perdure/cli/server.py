@@ -154,7 +154,7 @@ class EmbeddedServer:
             if _accepts(self.options.port):
                 with contextlib.suppress(RPCError, RuntimeError):
                     client = await Client.connect(self.address)
-                    await client.workflow_service.describe_namespace(request)
+                    await client.workflow_service.describe_namespace(request, retry=False)
                     return
             await asyncio.sleep(POLL_SECONDS)
 

@@ -103,7 +103,7 @@ class Runs:
                 request = DeleteWorkflowExecutionRequest(
                     namespace=self.temporal.namespace, workflow_execution=execution
                 )
-                await self.temporal.workflow_service.delete_workflow_execution(request)
+                await unless_missing(self.temporal.workflow_service.delete_workflow_execution(request, retry=True))
                 runs += 1
         return runs
 
@@ -119,7 +119,8 @@ class Runs:
                 namespace=self.temporal.namespace,
                 execution=WorkflowExecution(workflow_id=session, run_id=run_id),
                 maximum_page_size=1,
-            )
+            ),
+            retry=True,
         )
         started = response.history.events[0].workflow_execution_started_event_attributes
         try:

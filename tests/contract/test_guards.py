@@ -3,13 +3,14 @@
 A guard runs once over all of its faults, since a run takes seconds; each fault has a module of its own.
 """
 
+import ast
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.contract.repository import ROOT, copy_of_the_code, run
+from tests.contract.repository import PACKAGES, ROOT, copy_of_the_code, run, sources
 
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main()"
 
@@ -136,3 +137,23 @@ def test_activities_may_look_at_the_clock(module: str, line_findings: Mapping[st
 @pytest.mark.parametrize("module", [name for name, fault in LINES.items() if fault in HABITS])
 def test_a_habit_of_careless_code_is_refused(module: str, line_findings: Mapping[str, list[str]]) -> None:
     assert any(LINES[module][2] in line for line in line_findings[module])
+
+
+def calls_without_retry(text: str) -> list[int]:
+    """The lines of the calls of Temporal's raw services that do not say whether they are repeated."""
+    return [
+        call.lineno
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Attribute)
+        and call.func.value.attr in {"workflow_service", "operator_service"}
+        and "retry" not in {keyword.arg for keyword in call.keywords}
+    ]
+
+
+def test_every_raw_call_of_the_server_says_whether_it_is_repeated() -> None:
+    """The SDK does not by default, and a server that closes its connections by their age cancels what runs on them."""
+    assert calls_without_retry("await temporal.workflow_service.reset(request)") == [1]
+    found = {str(path): calls_without_retry((ROOT / path).read_text("utf-8")) for path in sources(*PACKAGES, "tests")}
+    assert not {path: lines for path, lines in found.items() if lines}

@@ -28,7 +28,7 @@ async def temporal(house: House, session: str) -> dict[str, bytes]:
     request = DescribeWorkflowExecutionRequest(
         namespace=house.temporal.namespace, execution=WorkflowExecution(workflow_id=session)
     )
-    described = await house.temporal.workflow_service.describe_workflow_execution(request)
+    described = await house.temporal.workflow_service.describe_workflow_execution(request, retry=True)
     return {"history": b"\n".join(history), "description": described.SerializeToString()}
 
 

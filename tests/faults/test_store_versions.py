@@ -133,7 +133,7 @@ async def test_a_namespace_without_the_search_attributes_is_refused_until_setup_
     request = RegisterNamespaceRequest(
         namespace=namespace, workflow_execution_retention_period=Duration(seconds=24 * 3600)
     )
-    await house.temporal.workflow_service.register_namespace(request)
+    await house.temporal.workflow_service.register_namespace(request, retry=True)
     house.environment.setenv("TEMPORAL_NAMESPACE", namespace)
 
     async def is_known() -> bool:

@@ -24,5 +24,5 @@ async def reset(house: House, event: int, request_id: str = "reset") -> Workflow
         workflow_task_finish_event_id=event,
         request_id=request_id,
     )
-    made = await house.temporal.workflow_service.reset_workflow_execution(request)
+    made = await house.temporal.workflow_service.reset_workflow_execution(request, retry=True)
     return house.temporal.get_workflow_handle(house.session, run_id=made.run_id)

@@ -56,7 +56,7 @@ async def namespace(temporal: temporalio.client.Client) -> str:
     retention = Duration()
     retention.FromTimedelta(timedelta(days=1))
     request = RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=retention)
-    await temporal.workflow_service.register_namespace(request)
+    await temporal.workflow_service.register_namespace(request, retry=True)
     return name
 
 

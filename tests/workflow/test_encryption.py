@@ -131,18 +131,20 @@ async def told_by_the_server(temporal: temporalio.client.Client) -> list[bytes]:
     async for run in temporal.list_workflows():
         execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
         described = await temporal.workflow_service.describe_workflow_execution(
-            DescribeWorkflowExecutionRequest(namespace=temporal.namespace, execution=execution)
+            DescribeWorkflowExecutionRequest(namespace=temporal.namespace, execution=execution), retry=True
         )
         blobs.append(described.SerializeToString())
         handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
         blobs.extend([event.SerializeToString() async for event in handle.fetch_history_events()])
-    listed = await temporal.workflow_service.list_schedules(ListSchedulesRequest(namespace=temporal.namespace))
+    listed = await temporal.workflow_service.list_schedules(
+        ListSchedulesRequest(namespace=temporal.namespace), retry=True
+    )
     entries: Iterable[ScheduleListEntry] = listed.schedules
     for entry in entries:
         asked = DescribeScheduleRequest(namespace=temporal.namespace, schedule_id=entry.schedule_id)
         blobs += [
             entry.SerializeToString(),
-            (await temporal.workflow_service.describe_schedule(asked)).SerializeToString(),
+            (await temporal.workflow_service.describe_schedule(asked, retry=True)).SerializeToString(),
         ]
     return blobs
 
@@ -157,7 +159,9 @@ async def answers_to_queries(temporal: temporalio.client.Client, session: str) -
         )
         for kind in ("status", "budget", "__temporal_workflow_metadata")
     ]
-    return [(await temporal.workflow_service.query_workflow(request)).SerializeToString() for request in asked]
+    return [
+        (await temporal.workflow_service.query_workflow(request, retry=True)).SerializeToString() for request in asked
+    ]
 
 
 async def is_asked(provider: ScriptedProvider, mark: str) -> bool:

@@ -160,7 +160,8 @@ async def test_a_turn_that_a_reply_has_started_goes_on_when_it_is_reset(house: H
                 reason="a test",
                 workflow_task_finish_event_id=first,
                 request_id="reset",
-            )
+            ),
+            retry=True,
         )
         async with asyncio.timeout(WAIT_SECONDS):
             result = await house.temporal.get_workflow_handle(house.session).result()

@@ -201,7 +201,8 @@ async def test_a_turn_that_is_reset_while_it_waits_asks_no_second_time_and_takes
                 reason="a test",
                 workflow_task_finish_event_id=tasks[1],
                 request_id="reset",
-            )
+            ),
+            retry=True,
         )
         assert await waiting(house) == [request]
         await update(house, "answer", request=request["request_id"], value="red")

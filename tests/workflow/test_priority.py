@@ -72,7 +72,7 @@ async def wait_for_backlog(house: House, queue: str, wanted: dict[int, int]) -> 
     )
 
     async def there() -> bool:
-        told = await house.temporal.workflow_service.describe_task_queue(request)
+        told = await house.temporal.workflow_service.describe_task_queue(request, retry=True)
         stats = {key: found.approximate_backlog_count for key, found in told.stats_by_priority_key.items()}
         return {key: count for key, count in stats.items() if count} == wanted
 

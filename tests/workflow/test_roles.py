@@ -185,7 +185,8 @@ async def test_the_server_holds_the_calls_of_a_limited_key_back_over_the_whole_f
                     update_queue_rate_limit=UpdateTaskQueueConfigRequest.RateLimitUpdate(
                         rate_limit=ServerLimit(requests_per_second=100), reason="test"
                     ),
-                )
+                ),
+                retry=True,
             )
             async with asyncio.timeout(60):
                 assert {(await job.result())["stop_reason"] for job in jobs} == {"finished"}

@@ -54,7 +54,9 @@ async def make_current(house: House, build: str) -> None:
         request = DescribeWorkerDeploymentRequest(
             namespace=house.temporal.namespace, deployment_name=house.settings.deployment
         )
-        info = (await house.temporal.workflow_service.describe_worker_deployment(request)).worker_deployment_info
+        info = (
+            await house.temporal.workflow_service.describe_worker_deployment(request, retry=True)
+        ).worker_deployment_info
         return info.routing_config_update_state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
 
     await eventually(done)

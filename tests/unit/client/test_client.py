@@ -309,7 +309,8 @@ async def test_a_turn_that_an_operator_reset_is_followed_into_its_new_run(client
             workflow_execution=WorkflowExecution(workflow_id=session, run_id=description.run_id),
             workflow_task_finish_event_id=4,
             request_id=uuid.uuid4().hex,
-        )
+        ),
+        retry=True,
     )
     await client.temporal.get_workflow_handle(session).signal("finish")
     assert (await waiting).turn == 1
