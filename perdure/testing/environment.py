@@ -76,7 +76,7 @@ async def environment(
 
     Args:
         agents: What the worker has, with their delegates.
-        script: The answers of every model: a script, or a function from a request to a reply.
+        script: The answers of every model: a list of replies, a script, or a function from a request to a reply.
         models: Scripts of single models, by the name after the provider's prefix.
         ui: Whether Temporal's UI is started too.
         address: A server that runs already, in place of one of the environment's own; ``ui`` is then its own matter.

@@ -19,7 +19,7 @@ import h11
 from perdure.contracts.tools import WIRE_NAME_PATTERN
 from perdure.contracts.values import JsonValue, Value
 from perdure.testing.connection import Connection, Response
-from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script
+from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script, read_answers
 from perdure.testing.streams import stream_of
 from perdure.testing.wires import Anthropic, OpenAI, RuleTexts, Wire, mask_key
 
@@ -130,7 +130,7 @@ class ScriptedProvider:
     call, an id that is there twice, a tool's name that is none.
 
     Args:
-        answers: The script of every model.
+        answers: The answers of every model: a list of replies, a script, or a function from a request to a reply.
         models: Scripts of single models, by the name after the provider's prefix.
         always: A fault for every request, in place of any answer.
         window: Tokens a prompt may have, at four characters a token; a longer one is refused as context overflow.
@@ -151,8 +151,8 @@ class ScriptedProvider:
         self.requests: list[RecordedRequest] = []
         self.connection_count = 0
         self.disconnects = 0
-        self._answers: Answers = answers or Script()
-        self._models = dict(models or {})
+        self._answers = read_answers(answers or Script())
+        self._models = {name: read_answers(answers) for name, answers in (models or {}).items()}
         self._always = always
         self._window = window
         self._max_tools = max_tools

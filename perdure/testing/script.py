@@ -173,8 +173,24 @@ class Script(Value):
         return Reply(faults=(Fault(kind="status", status=400, error=exhausted),))
 
 
-Answers = Script | Callable[[ChatRequest], Reply]
-"""A script, or a function that makes the answer; the function must depend on the request alone."""
+Answers = Script | Sequence[Reply] | Callable[[ChatRequest], Reply]
+"""A script, its replies, or a function that makes the reply; the function must depend on the request alone."""
+
+
+def read_answers(answers: Answers) -> Script | Callable[[ChatRequest], Reply]:
+    """Replies as a script; a script and a function as they are.
+
+    Raises:
+        TypeError: They are neither.
+    """
+    if isinstance(answers, Script) or callable(answers):
+        return answers
+    if isinstance(answers, Sequence) and all(isinstance(reply, Reply) for reply in answers):
+        return Script(replies=tuple(answers))
+    msg = (
+        f"a script is a list of replies (say, call), a Script or a function of the request, not {answers!r}"
+    )
+    raise TypeError(msg)
 
 
 def say(text: str, *, pieces: Sequence[str] = ()) -> Reply:

@@ -79,6 +79,21 @@ async def test_a_script_may_be_a_function_and_each_model_has_its_own(http: httpx
         assert content(await post(http, provider, model="other")) == "mine"
 
 
+async def test_a_script_may_be_a_list_of_replies(http: httpx.AsyncClient) -> None:
+    async with ScriptedProvider([call(("look", {})), say("done")], models={"other": [say("mine")]}) as provider:
+        assert (await post(http, provider)).json()["choices"][0]["finish_reason"] == "tool_calls"
+        assert content(await post(http, provider, ASK, ANSWERED)) == "done"
+        assert content(await post(http, provider, model="other")) == "mine"
+
+
+@pytest.mark.parametrize("answers", ["done", ["done"], {"replies": []}, 7])
+def test_what_is_no_script_is_refused_before_anything_is_asked(answers: Any) -> None:
+    with pytest.raises(TypeError, match="a script is a list of replies"):
+        ScriptedProvider(answers)
+    with pytest.raises(TypeError, match="a script is a list of replies"):
+        ScriptedProvider(models={"m": answers})
+
+
 async def test_a_raw_reply_is_sent_as_it_is(http: httpx.AsyncClient) -> None:
     raw = Reply(
         calls=(("a", '{"broken'), ("b", {})), call_ids=("", ""), finish_reason="length", message={"refusal": "no"}
