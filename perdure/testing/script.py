@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from perdure.contracts.agents import ToolMode
 from perdure.contracts.values import JsonValue, Value, replace
@@ -185,12 +185,11 @@ def read_answers(answers: Answers) -> Script | Callable[[ChatRequest], Reply]:
     """
     if isinstance(answers, Script) or callable(answers):
         return answers
-    if isinstance(answers, Sequence) and all(isinstance(reply, Reply) for reply in answers):
+    try:
         return Script(replies=tuple(answers))
-    msg = (
-        f"a script is a list of replies (say, call), a Script or a function of the request, not {answers!r}"
-    )
-    raise TypeError(msg)
+    except (TypeError, ValidationError) as error:
+        msg = f"a script is a list of replies (say, call), a Script or a function of the request, not {answers!r}"
+        raise TypeError(msg) from error
 
 
 def say(text: str, *, pieces: Sequence[str] = ()) -> Reply:
