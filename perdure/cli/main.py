@@ -53,8 +53,7 @@ VERBS: dict[str, str] = {
 
 _MODULES: dict[str, str] = {
     **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
-    **dict.fromkeys(("cancel", "pause", "unpause", "delete"), "control"),
-    **dict.fromkeys(("block", "unblock", "blocks"), "block"),
+    **dict.fromkeys(("cancel", "pause", "unpause", "block", "unblock", "blocks", "delete"), "control"),
     **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),

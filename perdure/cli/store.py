@@ -1,23 +1,28 @@
-"""``perdure store``: look at the transcript store, migrate it and clean it."""
+"""``perdure store``: look at the transcript store, migrate it, delete old data, and look after keys."""
+
+from datetime import timedelta
+from typing import Literal
 
 import click
 
-from perdure.cli.errors import ExitCode
+from perdure.cli.connection import with_client, with_store
+from perdure.cli.errors import ExitCode, MistakeError
 from perdure.cli.live import print_json
-from perdure.cli.upkeep import COMMANDS
+from perdure.client import Client
+from perdure.client.retention import find_interval, schedule_sweeps, sweep_now
+from perdure.contracts.retention import Retention, Swept, read_duration
 from perdure.settings import load_settings
-from perdure.store import migrate
+from perdure.store import Store, migrate
 from perdure.store.database import Address
 from perdure.store.key_moves import make_key_store
+
+SHORTEST_INTERVAL = timedelta(minutes=1)
 
 
 @click.group("store")
 def store_command() -> None:
     """Manage the transcript store: its schema, keys, retention, tombstones and garbage."""
 
-
-for command in COMMANDS:
-    store_command.add_command(command)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -73,3 +78,147 @@ def _advise(found: migrate.Schema) -> str:
         return f"this release needs {', '.join(found.pending)}; run 'perdure store migrate'"
     newer = ", which a newer release has migrated" if found.is_newer else ""
     return f"this release can use the store{newer}"
+
+
+@store_command.command("gc")
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and count what would be deleted.")
+@as_json
+def gc_command(*, dry_run: bool, as_json: bool) -> None:
+    """Delete garbage from the store: rows older than a day that nothing refers to any more.
+
+    These are artifacts, definitions and keys that no session, turn or agent uses, steps kept for forks that are gone,
+    pieces of answers left by lost workers, and Idempotency-Keys older than seven days. It also finishes interrupted
+    erasures. You can run it while workers run.
+    """
+    done = with_store(lambda store: store.collect_garbage(dry_run=dry_run))
+    if as_json:
+        print_json({"dry_run": dry_run, **done})
+        return
+    verb = "would be deleted" if dry_run else "deleted"
+    found = [f"{count} {kind}" for kind, count in done.items() if count]
+    click.echo(f"{verb}: {', '.join(found)}" if found else f"nothing {verb}")
+
+
+@store_command.command("rewrap")
+@as_json
+def rewrap_command(*, as_json: bool) -> None:
+    """Wrap the key of each session with the first key of PERDURE_ENCRYPTION_KEYS, so that you can drop older ones.
+
+    The content of the sessions is not rewritten. You can run it while workers run, and again if it was interrupted.
+    """
+
+    async def rewrap(store: Store) -> tuple[int, dict[str, int]]:
+        return await store.rewrap(), await store.count_keys()
+
+    done, keys = with_store(rewrap)
+    if as_json:
+        print_json({"rewrapped": done, "keys": keys})
+        return
+    counts = ", ".join(f"{name}: {count}" for name, count in keys.items())
+    click.echo(f"{done} keys wrapped anew; keys by the key that wraps them: {counts or 'none'}")
+
+
+@store_command.command("keys")
+@click.option("--to", type=click.Choice(["key-store", "store"]), help="Move all keys there, and store new ones there.")
+@as_json
+def keys_command(*, to: Literal["key-store", "store"] | None, as_json: bool) -> None:
+    """Count the keys of sessions in the store and in the key store (PERDURE_KEY_STORE_URL), or move them with --to.
+
+    Set PERDURE_KEY_STORE_URL on every process before you move keys. You can move them while workers run; if it is
+    interrupted, run it again.
+    """
+
+    async def look(store: Store) -> tuple[int, int, int]:
+        moved = 0 if to is None else await store.move_keys(out=to == "key-store")
+        here, whole = (sum(counts.values()) for counts in (await store.count_own_keys(), await store.count_keys()))
+        return moved, here, whole - here
+
+    moved, here, apart = with_store(look)
+    if as_json:
+        print_json({"moved": moved, "store": here, "key_store": apart})
+        return
+    done = f"{moved} keys moved; " if to is not None else ""
+    click.echo(f"{done}keys in the store: {here}, in the key store: {apart}")
+
+
+@store_command.command("tombstones")
+@click.option("--limit", default=50, type=click.IntRange(1, 1000), show_default=True, metavar="N", help="Most to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
+def tombstones_command(*, limit: int, as_json: bool) -> None:
+    """List the erased sessions, the newest first: when, by whom and why, with a hash of the erased data (--json)."""
+    for stone in with_store(lambda store: store.tombstones(limit=limit)):
+        if as_json:
+            print_json(stone.model_dump(mode="json"))
+            continue
+        by = f" by {stone.erased_by}" if stone.erased_by else ""
+        state = "" if stone.finished_at is not None else "; it was interrupted: 'perdure store gc' finishes it"
+        click.echo(f"{stone.erased_at:%Y-%m-%d %H:%M}  {stone.session}  {stone.reason}{by}  {stone.id}{state}")
+
+
+@store_command.command("retention")
+@click.option("--dry-run", is_flag=True, help="Sweep nothing, and count what a sweep would delete.")
+@click.option("--now", is_flag=True, help="Sweep now, on a worker, and count what was deleted.")
+@click.option("--every", metavar="TIME", help="Change how often the schedule perdure-retention sweeps, e.g. 1h or 1d.")
+@click.option("--off", is_flag=True, help="Stop sweeping: remove the schedule perdure-retention.")
+@as_json
+def retention_command(*, dry_run: bool, now: bool, every: str | None, off: bool, as_json: bool) -> None:
+    """Show how long the sessions of each agent are kept and how often old data is swept (deleted); or sweep.
+
+    Each agent sets its own times: Agent(retention=Retention(events="30d", …)). A worker with such an agent makes the
+    Temporal schedule perdure-retention when it starts.
+    """
+    if sum((dry_run, now, every is not None, off)) > 1:
+        raise MistakeError("--dry-run, --now, --every and --off exclude each other; give only one of them")
+    if dry_run or now:
+        swept = with_client(lambda client: _sweep(client, dry_run=dry_run))
+        _show_swept(swept, dry_run=dry_run, as_json=as_json)
+        return
+    if every is not None or off:
+        with_client(lambda client: _schedule(client, None if every is None else _read_interval(every)))
+    interval, agents = with_client(_describe)
+    if as_json:
+        kept = {name: retention.model_dump(mode="json") for name, retention in agents.items()}
+        print_json({"every_seconds": None if interval is None else interval.total_seconds(), "agents": kept})
+        return
+    click.echo("schedule  none: nothing is swept" if interval is None else f"schedule  every {interval}")
+    for name, retention in agents.items():
+        times = [f"{what} {value}" for what, value in retention if value not in {None, False}]
+        click.echo(f"{name}  {', '.join(times)}")
+
+
+def _read_interval(text: str) -> timedelta:
+    found = read_duration(text)
+    if not isinstance(found, timedelta) or found < SHORTEST_INTERVAL:
+        raise MistakeError(f"--every {text!r} is no interval of at least a minute; write for example 1h or 1d")
+    return found
+
+
+async def _sweep(client: Client, *, dry_run: bool) -> Swept:
+    store = await client.store()
+    return await sweep_now(client.temporal, client.settings.task_queue, store.id, dry_run=dry_run)
+
+
+async def _schedule(client: Client, every: timedelta | None) -> None:
+    store = await client.store()
+    await schedule_sweeps(client.temporal, client.settings.task_queue, store.id, every)
+
+
+async def _describe(client: Client) -> tuple[timedelta | None, dict[str, Retention]]:
+    store = await client.store()
+    interval = await find_interval(client.temporal, client.settings.task_queue)
+    return interval, await store.retentions()
+
+
+def _show_swept(swept: Swept, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": dry_run, **swept.model_dump(mode="json", exclude={"going_on"})})
+        return
+    verb = "would be" if dry_run else "were"
+    click.echo(
+        f"{swept.erased} sessions {verb} erased, {swept.trimmed} trimmed; "
+        f"{swept.events} events and {swept.artifacts} artifacts {verb} deleted"
+    )
+    for kept in swept.kept:
+        click.echo(f"kept {kept.session}: {kept.why}")
+    if swept.kept_sessions > len(swept.kept):
+        click.echo(f"kept {swept.kept_sessions - len(swept.kept)} more")
