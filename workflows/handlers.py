@@ -21,7 +21,6 @@ from perdure.contracts.budgets import LIMITS, ExtendRequest
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, Reply
 from perdure.contracts.names import Query, Signal, Update
-from perdure.contracts.pauses import PauseReceipt, PauseRequest
 from perdure.contracts.turns import (
     MAX_WAITING_BYTES,
     MAX_WAITING_MESSAGES,
@@ -35,7 +34,7 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue, replace
-from perdure.contracts.waits import Pause
+from perdure.contracts.waits import Pause, PauseReceipt, PauseRequest
 from perdure.engine import input_requests, limits, messages
 from perdure.engine.limits import ExtendError, RunningTurn, extend
 from perdure.engine.state import Mailbox, TurnState

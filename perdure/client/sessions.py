@@ -56,10 +56,9 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
-from perdure.contracts.pauses import PauseRequest
 from perdure.contracts.turns import RunState, SendReceipt, SendRequest, TurnRequest, WhenBusy
 from perdure.contracts.values import Value, replace
-from perdure.contracts.waits import Cause
+from perdure.contracts.waits import Cause, PauseRequest
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, SessionRunsError, StoreError

@@ -17,8 +17,8 @@ from perdure.client.patience import PAUSE
 from perdure.client.requests import validate
 from perdure.contracts.budgets import ExtendRequest, Limits
 from perdure.contracts.names import Update
-from perdure.contracts.pauses import PauseReceipt, PauseRequest
 from perdure.contracts.turns import BudgetStatus
+from perdure.contracts.waits import PauseReceipt, PauseRequest
 
 Result = TypeVar("Result")
 

@@ -6,8 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from perdure.contracts.turns import Label
-from perdure.contracts.values import PublicValue, Value
+from perdure.contracts.values import Label, PublicValue, Value
 
 BLOCK_ID_PATTERN = r"^bl_[0-9a-f]{16}$"
 

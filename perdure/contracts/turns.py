@@ -3,7 +3,6 @@
 Long, because these values are what other services read and send, and each of their fields is explained.
 """
 
-import re
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -25,7 +24,7 @@ from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.traces import Traceparent
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.values import JsonValue, PublicValue, Value, refuse_unknown_fields
+from perdure.contracts.values import JsonValue, Label, PublicValue, Value, refuse_unknown_fields
 from perdure.contracts.waits import Pause, TurnWait
 
 T = TypeVar("T")
@@ -56,19 +55,6 @@ def _check_length(prompt: str) -> str:
         raise ValueError(msg)
     return prompt
 
-
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-
-
-def _check_plain_text(text: str) -> str:
-    if _STEERING.search(text):
-        msg = "has a control character, which databases refuse and terminals obey; send one line of plain text"
-        raise ValueError(msg)
-    return text
-
-
-Label = Annotated[str, Field(max_length=200), AfterValidator(_check_plain_text)]
-"""An id or a name that a caller chooses: one line of plain text, at most 200 characters."""
 
 Prompt = Annotated[str, Field(min_length=1), AfterValidator(_check_length)]
 """What a person or a service says to an agent: not empty, at most 128 KiB."""

@@ -14,9 +14,11 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, TypeVar, cast, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
@@ -348,3 +350,17 @@ def replace_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def _check_plain_text(text: str) -> str:
+    if _STEERING.search(text):
+        msg = "has a control character, which databases refuse and terminals obey; send one line of plain text"
+        raise ValueError(msg)
+    return text
+
+
+Label = Annotated[str, Field(max_length=200), AfterValidator(_check_plain_text)]
+"""An id or a name that a caller chooses: one line of plain text, at most 200 characters."""

@@ -4,7 +4,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
-from perdure.contracts.values import Value
+from pydantic import ConfigDict
+
+from perdure.contracts.values import Label, PublicValue, Value
 
 WAITS_FOR_ITS_TURN = "waits for its turn"
 """How a model call at the gate of a limited key begins what it says at its pending activity."""
@@ -31,6 +33,32 @@ class Pause(Value):
         """Who has paused the session, and why."""
         by, why = f" by {self.by}" if self.by else "", f": {self.reason}" if self.reason else ""
         return f"paused{by}{why}"
+
+
+class PauseRequest(Value):
+    """The input of the updates ``pause`` and ``unpause``.
+
+    Attributes:
+        reason: Why; people who look at the session read it.
+        by: Who says so.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: Label = ""
+    by: Label = ""
+
+
+class PauseReceipt(PublicValue):
+    """The result of the updates ``pause`` and ``unpause``.
+
+    Attributes:
+        turn: The turn that runs.
+        changed: False if the session was paused already, or was not.
+    """
+
+    turn: int
+    changed: bool
 
 
 class Cause(StrEnum):

@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, Field
 
 from perdure.contracts.names import NOTIFY_PREFIX
-from perdure.contracts.turns import SESSION_ID_PATTERN, Label
-from perdure.contracts.values import JsonValue, PublicValue, Value
+from perdure.contracts.turns import SESSION_ID_PATTERN
+from perdure.contracts.values import JsonValue, Label, PublicValue, Value
 
 WEBHOOK_ID_PATTERN = r"^wh_[0-9a-f]{16}$"
 

@@ -1,7 +1,5 @@
 """The metrics of a gateway, for Prometheus. No tenant and no session is in them: the page needs no token."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -39,15 +37,3 @@ class HttpMetrics:
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-
-async def is_well(check: Callable[[], Awaitable[object]], seconds: float = 5.0) -> str:
-    """Empty if the check passes in time; else why not, in one line."""
-    try:
-        async with asyncio.timeout(seconds):
-            await check()
-    except TimeoutError:
-        return f"no answer within {seconds:.0f} s"
-    except Exception as error:  # noqa: BLE001 - a probe says what is wrong, whatever it is
-        return " ".join(str(error).split())[:300] or type(error).__name__
-    return ""

@@ -14,8 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from perdure.contracts.turns import Label
-from perdure.contracts.values import describe_mistake
+from perdure.contracts.values import Label, describe_mistake
 from perdure.gateway.access import Caller, Scope
 from perdure.settings import Settings, SettingsError
 

@@ -14,8 +14,8 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.recordings import RECORDING_PATTERN
-from perdure.contracts.turns import SESSION_ID_PATTERN, Label, RunState, StopReason
-from perdure.contracts.values import JsonValue
+from perdure.contracts.turns import SESSION_ID_PATTERN, RunState, StopReason
+from perdure.contracts.values import JsonValue, Label
 from perdure.contracts.waits import TurnWait
 from perdure.store import SessionRecord, TurnRecord
 

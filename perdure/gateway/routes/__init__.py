@@ -9,7 +9,6 @@ from fastapi import APIRouter
 
 from perdure.gateway.routes import (
     agents,
-    blocks,
     codec,
     contents,
     control,
@@ -31,7 +30,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     people.router,
     contents.router,
     control.router,
-    blocks.router,
     schedules.router,
     webhooks.router,
     ui.who_router,

@@ -18,8 +18,7 @@ from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope, event_type, is_called
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader
-from perdure.gateway.deltas import DeltaFeeds
-from perdure.gateway.hub import Gap, GapPolicy, Hub, News
+from perdure.gateway.hub import DeltaFeeds, Gap, GapPolicy, Hub, News
 from perdure.gateway.problems import ProblemCode, problem_of
 from perdure.gateway.sse import DROPPED, END, PING, PING_EVERY, RESYNC, Chunks, EventStream, Frame, encode_notice
 

@@ -11,8 +11,8 @@ from perdure.client.schedules import Schedules
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.schedules import SCHEDULE_ID_PATTERN, Schedule, ScheduleRun
-from perdure.contracts.turns import Label, WhenBusy
-from perdure.contracts.values import JsonValue
+from perdure.contracts.turns import WhenBusy
+from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.access import Caller, Gateway, GatewayOf, Reader, Runner
 from perdure.gateway.views import Body, Page, SessionName
 

@@ -12,8 +12,8 @@ from perdure.client import ResumeOptions, Turn, TurnOptions
 from perdure.client.executions import Runs
 from perdure.client.read import closures, is_listed, place_of
 from perdure.client.requests import session_id
-from perdure.contracts.turns import Label, RunState, StopReason, TurnStatus
-from perdure.contracts.values import replace
+from perdure.contracts.turns import RunState, StopReason, TurnStatus
+from perdure.contracts.values import Label, replace
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
 from perdure.gateway.cursors import LIMIT, Cursor, Limit, read_place, write_cursor
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, derived_session, options_of, start_once

@@ -18,8 +18,8 @@ from perdure.client.executions import Runs
 from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.queues import TurnPriority
-from perdure.contracts.turns import BudgetStatus, Label, RunState, TurnResult, WhenBusy
-from perdure.contracts.values import JsonValue
+from perdure.contracts.turns import BudgetStatus, RunState, TurnResult, WhenBusy
+from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
 from perdure.gateway.cursors import LIMIT, Cursor, Limit, page_of
 from perdure.gateway.problems import ProblemCode, ProblemError

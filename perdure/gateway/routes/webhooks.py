@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from perdure.client.webhooks import State, Webhooks
-from perdure.contracts.turns import Label
+from perdure.contracts.values import Label
 from perdure.contracts.webhooks import LONGEST_URL, WEBHOOK_ID_PATTERN, Delivery, NewWebhook, Webhook, WebhookEvent
 from perdure.gateway.access import Admin, Caller, Gateway, GatewayOf
 from perdure.gateway.views import Body, Page, SessionName
