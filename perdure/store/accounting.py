@@ -217,24 +217,26 @@ _REACTIONS = (
 _ANY_STEP = 2**31 - 1
 
 
-def todos_before(connection: Connection, session: str, turn: int, origin: ResumeFrom | None) -> tuple[Todo, ...]:
-    """The todos with which a turn begins: those of the turn before, or of the checkpoint that it resumes from."""
-    if origin is None:
-        return _todos_at_end_of(connection, session, turn - 1)
+def result_of_turn(connection: Connection, session: str, turn: int) -> TurnResult | None:
+    """The result of a turn; None if it has none, or for 0, the time before the first turn."""
+    recorded = connection.scalar(_RESULT, {"session": session, "turn": turn}) if turn else None
+    return None if recorded is None else TurnResult.model_validate_json(recorded)
+
+
+def todos_of_checkpoint(connection: Connection, session: str, turn: int, origin: ResumeFrom) -> tuple[Todo, ...]:
+    """The todos with which a turn begins that resumes from a checkpoint."""
     session, last = origin.session or session, turn - 1
     if origin.session is not None and origin.turn is None:
         last = connection.scalar(select(schema.sessions.c.turn).where(schema.sessions.c.session == session)) or 0
     number = last if origin.turn is None else origin.turn
-    return (
-        _todos_at_end_of(connection, session, number)
-        if origin.step is None
-        else todos_in(connection, session, number, origin.step)
-    )
+    if origin.step is not None:
+        return todos_in(connection, session, number, origin.step)
+    return _todos_at_end_of(connection, session, number)
 
 
 def _todos_at_end_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
-    recorded = connection.scalar(_RESULT, {"session": session, "turn": turn})
-    return () if recorded is None else TurnResult.model_validate_json(recorded).todos
+    result = result_of_turn(connection, session, turn)
+    return () if result is None else result.todos
 
 
 def todos_in(connection: Connection, session: str, turn: int, step: int = _ANY_STEP) -> tuple[Todo, ...]:
@@ -258,14 +260,13 @@ def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tu
     )
 
 
-def read_unread_feedback(connection: Connection, session: str, turn: int) -> tuple[str, ...]:
-    """Texts of hooks in the last step of a turn that stopped for people: no generation has read them yet."""
-    recorded = connection.scalar(_RESULT, {"session": session, "turn": turn - 1})
-    result = None if recorded is None else TurnResult.model_validate_json(recorded)
-    if result is None or result.stop_reason is not StopReason.WAITING_FOR_INPUT:
+def read_unread_feedback(connection: Connection, result: TurnResult) -> tuple[str, ...]:
+    """Texts of hooks in the last step of a turn, if it stopped for people: no generation has read them yet."""
+    if result.stop_reason is not StopReason.WAITING_FOR_INPUT:
         return ()
-    earlier = () if result.steps else read_unread_feedback(connection, session, turn - 1)
-    last = connection.scalars(_REACTIONS, {"session": session, "turn": turn - 1, "step": result.steps})
+    before = None if result.steps else result_of_turn(connection, result.session, result.turn - 1)
+    earlier = () if before is None else read_unread_feedback(connection, before)
+    last = connection.scalars(_REACTIONS, {"session": result.session, "turn": result.turn, "step": result.steps})
     reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
     return (*earlier, *(text for reaction in reactions if isinstance(reaction, Continue) for text in reaction.texts))
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, bindparam, insert, literal, select
+from sqlalchemy import Connection, bindparam, func, insert, literal, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
@@ -26,9 +26,10 @@ from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.accounting import (
     read_unread_feedback,
+    result_of_turn,
     spent_of_earlier_turns,
     todos_at_beginning_of,
-    todos_before,
+    todos_of_checkpoint,
 )
 from perdure.store.blocks import require_unblocked
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
@@ -264,6 +265,17 @@ def _find_last_message(connection: Connection, messages: Sequence[Message], pare
 _T = schema.turns
 _BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
 _LAST_TURN = select(_T).where(_T.c.session == bindparam("session")).order_by(_T.c.turn.desc()).limit(1)
+_NUMBER = select(func.max(_T.c.turn)).where(_T.c.session == bindparam("session")).correlate(None).scalar_subquery()
+_LAST_AND_BEGUN = (
+    select(_T)
+    .where(
+        _T.c.session == bindparam("session"),
+        (_T.c.turn == _NUMBER) | (_T.c.request_id == bindparam("request_id")),
+    )
+    .order_by(_T.c.turn.desc())
+)
+"""The session's last turn, and the turn of the request if that is another one."""
+
 _INSERT_TURN = insert(_T)
 _PROMPT_STEP = select(schema.steps.c.id).where(
     schema.steps.c.session == bindparam("session"),
@@ -275,8 +287,9 @@ _PROMPT_STEP = select(schema.steps.c.id).where(
 def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
     """The state of the session before a turn opens, read once."""
     session, origin = opening.session, opening.request.resume_from
-    begun = connection.execute(_BY_REQUEST, {"session": session, "request_id": opening.request_id}).one_or_none()
-    last = connection.execute(_LAST_TURN, {"session": session}).one_or_none()
+    found = connection.execute(_LAST_AND_BEGUN, {"session": session, "request_id": opening.request_id}).all()
+    last = found[0] if found else None
+    begun = next((row for row in found if row.request_id == opening.request_id), None)
     source = last
     if origin is not None and origin.turn:
         source = find_turn(connection, origin.session or session, origin.turn)
@@ -335,7 +348,7 @@ def open_turn(
         connection, opening.session, definition.name, opening.request.tenant
     )
     request = {"session": opening.session, "request_id": opening.request_id}
-    recorded = connection.execute(_BY_REQUEST, request).one_or_none()
+    recorded = connection.execute(_BY_REQUEST, request).one_or_none() if locked.turn > 0 else None
     if recorded is not None:
         opened = replace(_read_opened(connection, recorded), store=store_id(connection))
         return _with_earlier_turns(connection, opening, definition, opened)
@@ -361,15 +374,19 @@ def _with_earlier_turns(
     connection: Connection, opening: OpenTurn, definition: AgentDefinition, opened: ClaimedTurn
 ) -> ClaimedTurn:
     """The opened turn with what it takes over from earlier turns. These have ended, so every attempt gets the same."""
-    session, turn, replaced = opening.session, opened.turn, opening.request.replaces
+    session, turn = opening.session, opened.turn
+    replaced, origin = opening.request.replaces, opening.request.resume_from
+    said: tuple[str, ...] = ()
     if replaced is not None:
         todos = todos_at_beginning_of(connection, session, replaced)
+    elif origin is not None:
+        todos = todos_of_checkpoint(connection, session, turn, origin)
     else:
-        todos = todos_before(connection, session, turn, opening.request.resume_from)
+        before = result_of_turn(connection, session, turn - 1)
+        todos = () if before is None else before.todos
+        said = () if before is None else read_unread_feedback(connection, before)
     counts = definition.budgets.scope == "session"
     earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
-    resumes = replaced is not None or opening.request.resume_from is not None
-    said = () if resumes else read_unread_feedback(connection, session, turn)
     return replace(opened, todos=todos, earlier=earlier, said=said)
 
 

@@ -112,9 +112,11 @@ class LockedSession:
         Raises:
             SessionErasedError: A session with this id was erased.
         """
-        values = new_session(session, agent, tenant)
-        connection.execute(insert_into(connection, schema.sessions).on_conflict_do_nothing(), values)
-        locked = cls.find(connection, session)
+        statement = insert_into(connection, schema.sessions).on_conflict_do_nothing()
+        returning = statement.returning(*(schema.sessions.c[name] for name in _MUTABLE))
+        row = connection.execute(returning, new_session(session, agent, tenant)).one_or_none()
+        # No row: somebody else has inserted the session meanwhile.
+        locked = cls.find(connection, session) if row is None else cls(connection, session, tuple(row))
         if locked is None:
             raise missing_session(connection, session)
         refuse_erased(connection, session)

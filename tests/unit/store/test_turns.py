@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 import pytest
+from sqlalchemy import event
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentEnd, ToolEnd, UserMessageReceived
@@ -34,6 +35,17 @@ async def test_the_first_turn_of_a_session_is_number_one_and_holds_the_prompt(st
     assert await store.conversation(opened.tip) == (UserMessage(content="hello"),)
     assert await types(store) == ["agent_start"]
     assert await store.definition(opened.definition) == HELPER
+
+
+async def test_opening_a_turn_sends_no_statement_twice(store: Store) -> None:
+    sent: list[str] = []
+    event.listen(store._engine, "before_cursor_execute", lambda *about: sent.append(about[2]))
+    for request_id in ("r1", "r2"):  # a new session, and one that has a turn
+        sent.clear()
+        await store.session_before(opening(request_id=request_id))
+        opened = await open_turn(store, request_id=request_id)
+        assert len(sent) == len(set(sent))
+        await store.commit_turn(commit(opened.tip, turn=opened.turn))
 
 
 async def test_the_same_request_is_the_same_turn(store: Store) -> None:
